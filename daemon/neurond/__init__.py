@@ -1,0 +1,1 @@
+"""The monitor daemon: it owns the state of one host and serves it."""

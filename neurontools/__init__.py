@@ -1,0 +1,1 @@
+"""Open monitoring tools for AWS Trainium and Inferentia."""
