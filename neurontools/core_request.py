@@ -1,0 +1,100 @@
+"""Which NeuronCores a process asks for, read from its environment as the Neuron runtime reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from neurontools.nrt import CORES_NOT_CONTIGUOUS
+
+VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
+NUM_CORES = "NEURON_RT_NUM_CORES"
+LNC = "NEURON_LOGICAL_NC_CONFIG"
+LNC_ALIAS = "NEURON_RT_VIRTUAL_CORE_SIZE"
+HIGHEST_CORE = 65535  # far above any host; bounds what a typing error can ask for
+
+
+class InvalidCoreRequest(ValueError):
+    """An environment variable asks for cores in a way that can't be meant; the text names it, the cause, the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRequest:
+    """A request for logical cores; `first` and `count` are None when they don't matter.
+
+    first and count: this range (NEURON_RT_VISIBLE_CORES). count alone: so many contiguous ones, wherever they are free
+    (NEURON_RT_NUM_CORES). Neither: all cores of the host. `logical_neuroncore_config` None: the host's default.
+    """
+
+    first: int | None = None
+    count: int | None = None
+    logical_neuroncore_config: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> CoreRequest:
+        """The request that a process with this environment makes; VISIBLE_CORES beats NUM_CORES."""
+        lnc = logical_neuroncore_config(environment)
+        visible = environment.get(VISIBLE_CORES, "").strip()
+        if visible:
+            first, count = parse_visible_cores(visible)
+            return cls(first, count, lnc)
+        number = environment.get(NUM_CORES, "").strip()
+        if number:
+            if not number.isascii() or not number.isdigit() or int(number) > HIGHEST_CORE:
+                raise InvalidCoreRequest(
+                    f"{NUM_CORES}={_shown(number)}: not a number of cores; give a whole number from 1 to the cores of "
+                    "the host, or unset it for all"
+                )
+            return cls(count=int(number) or None, logical_neuroncore_config=lnc)
+        return cls(logical_neuroncore_config=lnc)
+
+
+def parse_visible_cores(text: str) -> tuple[int, int]:
+    """First core and count of a NEURON_RT_VISIBLE_CORES value such as `3`, `3-6`, `3,4,5` or `3-5,6`.
+
+    Raises InvalidCoreRequest unless the cores are contiguous and increasing.
+    """
+    first: int | None = None
+    following = 0
+    for part in text.split(","):
+        low, dash, high = (piece.strip() for piece in part.partition("-"))
+        start, end = _core(low, text), _core(high if dash else low, text)
+        if end < start:
+            raise InvalidCoreRequest(
+                f"{VISIBLE_CORES}={_shown(text)}: the range {start}-{end} runs backwards; write {end}-{start}"
+            )
+        if first is not None and start != following:
+            raise InvalidCoreRequest(
+                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={_shown(text)} continues with {start} where {following} was "
+                "due; give one contiguous, increasing range such as 0-3"
+            )
+        first = start if first is None else first
+        following = end + 1
+    if first is None:  # pragma: no cover  (split always yields a part)
+        raise InvalidCoreRequest(f"{VISIBLE_CORES} is empty; unset it for all cores")
+    return first, following - first
+
+
+def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
+    """The LNC that the environment sets, 1 or 2; None when it sets none."""
+    for name in (LNC, LNC_ALIAS):
+        text = environment.get(name, "").strip()
+        if text:
+            if text not in ("1", "2"):
+                raise InvalidCoreRequest(
+                    f"{name}={_shown(text)}: not a logical NeuronCore configuration; set it to 1 or 2, or unset it"
+                )
+            return int(text)
+    return None
+
+
+def _core(text: str, whole: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 5 or int(text) > HIGHEST_CORE:
+        raise InvalidCoreRequest(
+            f"{VISIBLE_CORES}={_shown(whole)}: {_shown(text)} is not a core index; give cores such as 3, 3-6 or 3,4,5"
+        )
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:57] + "...")

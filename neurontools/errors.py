@@ -1,0 +1,20 @@
+"""What a user can be told: an error in one line, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+EXIT_FAILURE = 1
+EXIT_USAGE = 2
+EXIT_PERMISSION = 4
+EXIT_UNHEALTHY = 5
+EXIT_NOT_FOUND = 6
+EXIT_NO_DAEMON = 12
+EXIT_TIMED_OUT = 124
+EXIT_INTERRUPTED = 130
+
+
+class UserError(Exception):
+    """An error to print and end with: the thing, the cause and the next step, in one line."""
+
+    def __init__(self, text: str, exit_code: int = EXIT_FAILURE) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code

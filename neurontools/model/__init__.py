@@ -1,0 +1,44 @@
+"""The state of one host at one moment: the one definition of every quantity, its unit and its meaning.
+
+Every part is a frozen dataclass. `None` means unknown and is never a substitute for 0. A quantity carries its unit in
+its name: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that only grows. Field names are those of
+`neuron.proto`: `neurontools.rpc.convert` maps the two by name.
+
+Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical` groups them.
+"""
+
+from neurontools.model.device import (
+    Device as Device,
+)
+from neurontools.model.device import (
+    EccCounters as EccCounters,
+)
+from neurontools.model.device import (
+    HbmStack as HbmStack,
+)
+from neurontools.model.device import (
+    PowerUtilization as PowerUtilization,
+)
+from neurontools.model.execution import (
+    ErrorCounters as ErrorCounters,
+)
+from neurontools.model.execution import (
+    ExecutionCounters as ExecutionCounters,
+)
+from neurontools.model.execution import (
+    LatencyHistogram as LatencyHistogram,
+)
+from neurontools.model.execution import (
+    LatencyPercentiles as LatencyPercentiles,
+)
+from neurontools.model.host import Host as Host
+from neurontools.model.host import VcpuUsage as VcpuUsage
+from neurontools.model.instance import Instance as Instance
+from neurontools.model.memory import DeviceMemory as DeviceMemory
+from neurontools.model.memory import HostMemory as HostMemory
+from neurontools.model.neuroncore import NeuronCore as NeuronCore
+from neurontools.model.process import LoadedModel as LoadedModel
+from neurontools.model.process import Process as Process
+from neurontools.model.process import Subgraph as Subgraph
+from neurontools.model.snapshot import Snapshot as Snapshot
+from neurontools.model.snapshot import SourceKind as SourceKind

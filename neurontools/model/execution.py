@@ -1,0 +1,58 @@
+"""What was executed: outcomes, errors and latencies of executions of loaded models."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionCounters:
+    """Finished executions by outcome since the process attached; every execution is counted in exactly one.
+
+    The outcomes are those of `execution_summary` in neuron-monitor.
+    """
+
+    completed_total: int = 0
+    completed_with_err_total: int = 0
+    completed_with_num_err_total: int = 0
+    timed_out_total: int = 0
+    incorrect_input_total: int = 0
+    failed_to_queue_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCounters:
+    """Errors by their kind since the process attached, as in `error_summary` of neuron-monitor."""
+
+    generic_total: int = 0
+    numerical_total: int = 0
+    transient_total: int = 0
+    model_total: int = 0
+    runtime_total: int = 0
+    hardware_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPercentiles:
+    """Percentiles of the latencies of one period, seconds; within the relative error of `LatencyHistogram`."""
+
+    p0_seconds: float
+    p1_seconds: float
+    p25_seconds: float
+    p50_seconds: float
+    p75_seconds: float
+    p99_seconds: float
+    p100_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyHistogram:
+    """All latencies since the process attached, in logarithmic buckets; see `neurontools.latency` for their bounds.
+
+    Only buckets that hold something are listed, by ascending index. Histograms subtract and add, so a reader can have
+    the percentiles of any period between two snapshots.
+    """
+
+    bucket_indices: tuple[int, ...] = ()
+    bucket_counts: tuple[int, ...] = ()
+    sum_seconds: float = 0.0

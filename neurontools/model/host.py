@@ -1,0 +1,32 @@
+"""The host's own vCPUs and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class VcpuUsage:
+    """How vCPU time was spent in the last period, shares that sum to 1."""
+
+    user_ratio: float
+    nice_ratio: float
+    system_ratio: float
+    idle_ratio: float
+    io_wait_ratio: float
+    irq_ratio: float
+    soft_irq_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """vCPUs and memory of the machine that the daemon runs on, also where the instance is simulated."""
+
+    vcpu_count: int | None = None
+    vcpu_average: VcpuUsage | None = None
+    vcpus: tuple[VcpuUsage, ...] = ()  # by vCPU index
+    context_switches_total: int | None = None
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    swap_total_bytes: int | None = None
+    swap_used_bytes: int | None = None

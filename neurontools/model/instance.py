@@ -1,0 +1,32 @@
+"""The instance: what kind of host the devices sit in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Identity and shape of the host. A fact that is not known is None."""
+
+    instance_type: str
+    instance_id: str | None
+    device_count: int
+    physical_cores_per_device: int
+    logical_neuroncore_config: int  # default of this host: physical cores per logical core
+    logical_neuroncore_configs: tuple[int, ...]  # those the hardware can have
+    device_memory_bytes: int
+    hbm_stack_bytes: int
+    topology: str  # single, line, ring, torus_2d, switched
+    device_type: str | None = None  # as neuron-monitor names it: trainium, inferentia2, trainium2
+    device_version: str | None = None  # "v2"
+    neuroncore_version: str | None = None  # under the default LNC: "v2", "v3d"
+    driver_version: str | None = None
+    instance_name: str | None = None
+    availability_zone: str | None = None
+    availability_zone_id: str | None = None
+    region: str | None = None
+    ami_id: str | None = None
+    subnet_id: str | None = None
+    ultraserver_id: str | None = None
+    inferred_fields: tuple[str, ...] = ()  # as in Device

@@ -1,0 +1,86 @@
+"""Memory by category, as the Neuron driver accounts it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """HBM in use at one place, in the driver's eleven categories, bytes.
+
+    The first five are the ones `neuron-monitor` shows; the other six exist in the driver's sysfs tree only.
+    A category that cannot be read is None.
+    """
+
+    constants_bytes: int | None = 0
+    model_code_bytes: int | None = 0
+    model_shared_scratchpad_bytes: int | None = 0
+    runtime_memory_bytes: int | None = 0
+    tensors_bytes: int | None = 0
+    collectives_bytes: int | None = 0
+    dma_rings_bytes: int | None = 0
+    driver_memory_bytes: int | None = 0
+    nonshared_scratchpad_bytes: int | None = 0
+    notifications_bytes: int | None = 0
+    uncategorized_bytes: int | None = 0
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The sum of the known categories; None when none is known."""
+        return total_of(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Host memory that serves the devices, in the driver's eight categories, bytes.
+
+    The first four are the ones `neuron-monitor` shows per process; the other four exist per device in sysfs only.
+    """
+
+    application_memory_bytes: int | None = 0
+    constants_bytes: int | None = 0
+    dma_buffers_bytes: int | None = 0
+    tensors_bytes: int | None = 0
+    dma_rings_bytes: int | None = 0
+    driver_memory_bytes: int | None = 0
+    notifications_bytes: int | None = 0
+    uncategorized_bytes: int | None = 0
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The sum of the known categories; None when none is known."""
+        return total_of(self)
+
+
+def total_of(memory: DeviceMemory | HostMemory) -> int | None:
+    """The sum of the known categories in bytes; None when none is known."""
+    known = [value for value in categories(memory).values() if value is not None]
+    return sum(known) if known else None
+
+
+def categories(memory: DeviceMemory | HostMemory) -> dict[str, int | None]:
+    """The categories by field name, in the order of their definition."""
+    return {field.name: getattr(memory, field.name) for field in fields(memory)}
+
+
+def sum_device_memory(parts: Iterable[DeviceMemory]) -> DeviceMemory:
+    """Category by category; a category is unknown only where it is unknown in every part."""
+    return DeviceMemory(**_sum(DeviceMemory, parts))
+
+
+def sum_host_memory(parts: Iterable[HostMemory]) -> HostMemory:
+    """Category by category; a category is unknown only where it is unknown in every part."""
+    return HostMemory(**_sum(HostMemory, parts))
+
+
+def _sum(kind: type[DeviceMemory | HostMemory], parts: Iterable[DeviceMemory | HostMemory]) -> dict[str, int | None]:
+    listed = list(parts)
+    if not listed:
+        return {}
+    sums: dict[str, int | None] = {}
+    for field in fields(kind):
+        known = [value for part in listed if (value := getattr(part, field.name)) is not None]
+        sums[field.name] = sum(known) if known else None
+    return sums

@@ -1,0 +1,1 @@
+"""The gRPC API: its definition, the generated modules and the small client."""

@@ -1,0 +1,135 @@
+"""Between the model and the messages of the gRPC API, by field name.
+
+A plan for each dataclass is made once, when this module is imported, and checks that model and proto have the same
+fields. Adding a metric means adding a field to the dataclass and to neuron.proto; nothing here changes.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from google.protobuf.message import Message
+
+from neurontools import model
+from neurontools.rpc import neuron_pb2
+
+_ENUM_PREFIX = "SOURCE_KIND_"
+
+
+class _Plan:
+    """How the fields of one dataclass correspond to those of its message."""
+
+    __slots__ = ("enums", "kind", "message", "optional", "parts", "repeated", "repeated_parts", "scalars")
+
+    def __init__(self, kind: type) -> None:
+        self.kind = kind
+        self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
+        self.scalars: list[str] = []
+        self.optional: list[str] = []
+        self.repeated: list[str] = []
+        self.enums: list[tuple[str, type[StrEnum]]] = []
+        self.parts: list[tuple[str, bool, _Plan]] = []
+        self.repeated_parts: list[tuple[str, _Plan]] = []
+        hints = get_type_hints(kind)
+        for field in fields(kind):
+            self._add(field.name, hints[field.name])
+        described = {field.name for field in self.message.DESCRIPTOR.fields}
+        if described != set(hints):
+            raise TypeError(f"{kind.__name__} and its message differ in {sorted(described ^ set(hints))}")
+
+    def _add(self, name: str, hint: Any) -> None:
+        optional = False
+        if get_origin(hint) in (Union, types.UnionType):
+            optional = True
+            (hint,) = (option for option in get_args(hint) if option is not type(None))
+        if get_origin(hint) is tuple:
+            item = get_args(hint)[0]
+            if is_dataclass(item):
+                self.repeated_parts.append((name, _plan(cast(type, item))))
+            else:
+                self.repeated.append(name)
+        elif is_dataclass(hint):
+            self.parts.append((name, optional, _plan(cast(type, hint))))
+        elif issubclass(hint, StrEnum):
+            self.enums.append((name, hint))
+        else:
+            (self.optional if optional else self.scalars).append(name)
+
+    def fill(self, message: Any, part: Any) -> None:
+        for name in self.scalars:
+            setattr(message, name, getattr(part, name))
+        for name in self.optional:
+            value = getattr(part, name)
+            if value is not None:
+                setattr(message, name, value)
+        for name in self.repeated:
+            values = getattr(part, name)
+            if values:
+                getattr(message, name).extend(values)
+        for name, _ in self.enums:
+            setattr(message, name, _ENUM_PREFIX + getattr(part, name).name)
+        for name, optional, plan in self.parts:
+            value = getattr(part, name)
+            if value is not None:
+                target = getattr(message, name)
+                if optional:
+                    target.SetInParent()
+                plan.fill(target, value)
+        for name, plan in self.repeated_parts:
+            target = getattr(message, name)
+            for value in getattr(part, name):
+                plan.fill(target.add(), value)
+
+    def read(self, message: Any) -> Any:
+        values: dict[str, Any] = {name: getattr(message, name) for name in self.scalars}
+        for name in self.optional:
+            values[name] = getattr(message, name) if message.HasField(name) else None
+        for name in self.repeated:
+            values[name] = tuple(getattr(message, name))
+        for name, kind in self.enums:
+            values[name] = kind[_enum_name(message, name)]
+        for name, optional, plan in self.parts:
+            absent = optional and not message.HasField(name)
+            values[name] = None if absent else plan.read(getattr(message, name))
+        for name, plan in self.repeated_parts:
+            values[name] = tuple(plan.read(item) for item in getattr(message, name))
+        return self.kind(**values)
+
+
+def _enum_name(message: Any, field: str) -> str:
+    number = getattr(message, field)
+    value = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number.get(number)
+    if value is None or not number:
+        raise ValueError(f"{message.DESCRIPTOR.name}.{field} is {number}, which this version doesn't know")
+    return cast(str, value.name.removeprefix(_ENUM_PREFIX))
+
+
+_plans: dict[type, _Plan] = {}
+
+
+def _plan(kind: type) -> _Plan:
+    if kind not in _plans:
+        _plans[kind] = _Plan(kind)
+    return _plans[kind]
+
+
+def to_message(part: Any) -> Any:
+    """The message of the same name as this part of the model, with the same content."""
+    plan = _plan(type(part))
+    message = plan.message()
+    plan.fill(message, part)
+    return message
+
+
+T = TypeVar("T")
+
+
+def from_message(kind: type[T], message: Message) -> T:
+    """The part of the model that a message of the same name holds; ValueError for values this version doesn't know."""
+    return cast(T, _plan(kind).read(message))
+
+
+_plan(model.Snapshot)  # at import, so that a model and a proto that differ are seen at once

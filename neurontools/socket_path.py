@@ -1,0 +1,60 @@
+"""Where the daemon's sockets are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from neurontools.errors import EXIT_USAGE, UserError
+
+VARIABLE = "NEURONTOOLS_SOCKET"
+SYSTEM_SOCKET = "/run/neurond/neurond.sock"
+LONGEST_PATH_BYTES = 107  # sun_path of Linux is 108 bytes, the last of them NUL
+_ATTACH_SUFFIX = ".attach"
+
+
+def attach_socket(socket: str) -> str:
+    """The path of the attach socket that belongs to an API socket."""
+    return socket + _ATTACH_SUFFIX
+
+
+def checked(path: str, given_by: str) -> str:
+    """An API socket path as a user gave it, `unix:` removed; UserError when no socket can have this path."""
+    bare = path.removeprefix("unix://").removeprefix("unix:")
+    if not bare or "\0" in bare:
+        raise UserError(
+            f"{given_by}: the socket path is empty or has a NUL in it; give a path such as /run/x.sock", EXIT_USAGE
+        )
+    if len(os.fsencode(attach_socket(bare))) > LONGEST_PATH_BYTES:
+        longest = LONGEST_PATH_BYTES - len(_ATTACH_SUFFIX)
+        raise UserError(
+            f"{given_by}: the socket path {bare[:40]}… is longer than the {longest} bytes a socket path can have; "
+            "give a shorter one",
+            EXIT_USAGE,
+        )
+    return bare
+
+
+def named(option: str | None, environment: Mapping[str, str]) -> str | None:
+    """The socket a user named with --socket or NEURONTOOLS_SOCKET; None when neither is there."""
+    if option is not None:
+        return checked(option, "--socket")
+    text = environment.get(VARIABLE, "")
+    return checked(text, VARIABLE) if text else None
+
+
+def default(environment: Mapping[str, str]) -> str:
+    """Where a daemon started by this user listens when no socket is named."""
+    runtime_directory = environment.get("XDG_RUNTIME_DIR", "")
+    if runtime_directory.startswith("/"):
+        return f"{runtime_directory}/neurontools/neurond.sock"
+    if os.geteuid() == 0:
+        return SYSTEM_SOCKET
+    # No session (cron, su, a container): a directory of the user's own; the daemon insists on its owner and mode.
+    return f"/tmp/neurontools-{os.geteuid()}/neurond.sock"  # noqa: S108
+
+
+def candidates(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Where a client looks when no socket is named: the user's own daemon, then the system's."""
+    own = default(environment)
+    return (own,) if own == SYSTEM_SOCKET else (own, SYSTEM_SOCKET)
