@@ -11,7 +11,7 @@ from neurontools.terminal_text import cell_width
 Row = TypeVar("Row")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Column(Generic[Row]):
     """A column: its title, a line an element, and how to read a row's cell, which must be fit for a terminal."""
 

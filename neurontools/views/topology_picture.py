@@ -96,16 +96,10 @@ def _torus(rows: int, columns: int) -> list[str]:
 
 
 def _switched(count: int) -> list[str]:
-    """Every device on one switch, eight a row."""
-    lines: list[str] = []
-    for first in range(0, count, 8):
-        boxes = [_box(device) for device in range(first, min(first + 8, count))]
-        arms = "  " + "  ".join(["  {}  "] * len(boxes))
-        lines.append("  " + "  ".join(boxes))
-        lines += [arms.replace("{}", mark).rstrip() for mark in "▲│▼"]
-    width = 7 * min(count, 8) - 2
-    lines.append("  [" + "NeuronSwitch".center(width - 2) + "]")
-    return lines
+    """All devices in one row, on the switch that links each with each."""
+    boxes = "  ".join(map(_box, range(count)))
+    marks = ("  ".join([mark.center(len(_box(0)))] * count) for mark in "▲│▼")
+    return [f"  {line}".rstrip() for line in (boxes, *marks, f"[{'NeuronSwitch'.center(len(boxes) - 2)}]")]
 
 
 def _listed(devices: Sequence[Device]) -> list[str]:
