@@ -51,9 +51,15 @@ global___SourceKind = SourceKind
 class GetSnapshotRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    AGE_SECONDS_FIELD_NUMBER: builtins.int
+    age_seconds: builtins.float
+    """The state of so many seconds ago, or the oldest that is kept; 0 or absent: the latest."""
     def __init__(
         self,
+        *,
+        age_seconds: builtins.float = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_seconds", b"age_seconds"]) -> None: ...
 
 global___GetSnapshotRequest = GetSnapshotRequest
 
