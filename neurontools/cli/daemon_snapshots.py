@@ -7,11 +7,10 @@ import _socket
 from neurontools.cli.ask import ask_error
 from neurontools.cli.observer import observe
 from neurontools.model import Snapshot
-from neurontools.rpc import neuron_pb2, unary, wire
+from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.convert import from_message
 
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
-_AGE_SECONDS = 1  # field of GetSnapshotRequest
 TIMEOUT_SECONDS = 5.0
 
 
@@ -29,11 +28,11 @@ class DaemonSnapshots:
 
     def latest(self) -> Snapshot:
         """The latest snapshot; NoDaemon or UserError, worded for the user."""
-        return self._ask(b"")
+        return self._ask(neuron_pb2.GetSnapshotRequest())
 
     def past(self, age_seconds: float) -> Snapshot:
         """The snapshot of so many seconds ago, or the oldest that the daemon keeps; NoDaemon or UserError."""
-        return self._ask(wire.encode_double(_AGE_SECONDS, age_seconds))
+        return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
 
     def close(self) -> None:
         """Close the connections; asking again opens them again."""
@@ -44,13 +43,13 @@ class DaemonSnapshots:
         if presence is not None:
             presence.close()
 
-    def _ask(self, request: bytes) -> Snapshot:
+    def _ask(self, request: neuron_pb2.GetSnapshotRequest) -> Snapshot:
         try:
             if self._connection is None:
                 self._connection = unary.Connection(self.socket_path, TIMEOUT_SECONDS)
                 if self._is_seen:
                     self._presence = observe(self.socket_path)
-            reply = self._connection.call(_METHOD, request)
+            reply = self._connection.call(_METHOD, request.SerializeToString())
             return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
         except unary.CallError as error:
             self.close()

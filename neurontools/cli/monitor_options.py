@@ -6,7 +6,9 @@ from neurontools.cli.options import FILES, INSTANCE_TYPES, Option
 
 VERBOSE_WORDS = ("0", "1", "2", "3", "4")
 OPTIONS = (
-    Option("config-file", "which metric groups, of which processes, how often", short="c", value="FILE", completes=FILES),
+    Option(
+        "config-file", "which metric groups, of which processes, how often", short="c", value="FILE", completes=FILES
+    ),
     Option("verbose", "how much to tell on standard error; default: 0, nothing", value="0..4", words=VERBOSE_WORDS),
     Option("count", "end after so many records", short="n", value="N"),
     Option("once", "print one record and end", short="1"),

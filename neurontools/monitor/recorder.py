@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration
+from neurontools.monitor.groups import HW_COUNTERS
 from neurontools.monitor.layout import Record
 from neurontools.monitor.outage import outage_record
 from neurontools.monitor.record import GroupKey, group_periods, record
@@ -25,19 +26,30 @@ class Recorder:
         return self._schedule.next_seconds
 
     @property
-    def longest_period_seconds(self) -> float:
-        """The longest period of all groups: how far back the first record looks."""
-        periods = [seconds for _, seconds in group_periods(self._configuration)]
-        return max(periods, default=self._configuration.period_seconds)
+    def periods_seconds(self) -> tuple[float, ...]:
+        """The periods of the metric groups: how far back the first record looks."""
+        return tuple(sorted({seconds for _, seconds in group_periods(self._configuration)}))
 
-    def begin(self, past: Snapshot) -> None:
-        """Takes a snapshot from before the first record, for that record to be compared with."""
-        for key, _ in group_periods(self._configuration):
-            self._before.setdefault(key, past)
+    def begin(self, past: Snapshot, period_seconds: float) -> None:
+        """Takes a snapshot from before the first record, with which the groups of this period are to be compared."""
+        for key, seconds in group_periods(self._configuration):
+            if seconds == period_seconds and key.type != HW_COUNTERS:
+                self._before[key] = past
 
-    def make(self, now: Snapshot, now_seconds: float) -> Record:
-        """The record of a snapshot, with the groups that are due at `now_seconds`."""
-        due = self._schedule.take(now_seconds)
+    def fits(self, snapshot: Snapshot) -> bool:
+        """Whether a snapshot is of the moment that the next record is for, as nearly as the interval allows."""
+        return snapshot.taken_at_seconds >= self.next_seconds - snapshot.interval_seconds / 2
+
+    def make(self, now: Snapshot) -> Record:
+        """The record of a snapshot, with the groups that are due.
+
+        What is due later moves along with when snapshots are really taken: a second early or late today would else
+        be a second too many or too few in every period.
+        """
+        late_seconds = now.taken_at_seconds - self.next_seconds
+        if abs(late_seconds) <= now.interval_seconds:
+            self._schedule.shift(late_seconds)
+        due = self._schedule.take(now.taken_at_seconds)
         made = record(now, self._configuration, self._before.get, due.__contains__)
         for key, _ in group_periods(self._configuration):
             if key in due:

@@ -29,6 +29,11 @@ class Schedule:
         """When the next key is due."""
         return min((due.at_seconds for due in self._due.values()), default=self._idle.at_seconds)
 
+    def shift(self, seconds: float) -> None:
+        """Puts everything off by so much; less than 0: brings it forward."""
+        for due in (*self._due.values(), self._idle):
+            due.at_seconds += seconds
+
     def take(self, now_seconds: float) -> frozenset[object]:
         """The keys that are due now; each is due again a period later."""
         taken = set()
