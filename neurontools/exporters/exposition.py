@@ -88,14 +88,23 @@ def openmetrics_format(families: Iterable[Family]) -> bytes:
     for family in families:
         definition = family.definition
         head = (f"# HELP {definition.name} {definition.help}", f"# TYPE {definition.name} {definition.kind.value}")
-        _add(lines, definition.sample_name, head, family.samples)
-        _add(lines, f"{definition.name}_created", (), family.created)
+        name = definition.sample_name
+        if family.created:  # each counter with its own, as the format wants them
+            lines.extend(head)
+            for sample, created in zip(family.samples, family.created, strict=True):
+                _add(lines, name, (), (sample,))
+                _add(lines, f"{definition.name}_created", (), (created,))
+        else:
+            _add(lines, name, head, family.samples)
     lines.append("# EOF\n")
     return "\n".join(lines).encode()
 
 
 def _add(lines: list[str], name: str, head: tuple[str, ...], samples: Iterable[Sample]) -> None:
-    written = [f"{name}{labels} {value!r}" if math.isfinite(value) else _unusual(name, labels, value) for labels, value in samples]
+    written = [
+        f"{name}{labels} {value!r}" if math.isfinite(value) else _unusual(name, labels, value)
+        for labels, value in samples
+    ]
     if written:
         lines.extend(head)
         lines.extend(written)
