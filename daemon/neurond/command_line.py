@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
     add("--group", help="let the members of this group use the sockets")
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
     add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
+    add(
+        "--metrics-listen",
+        metavar="ADDRESS",
+        help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: don't",
+    )
+    add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
     add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
     add("--foreground", action="store_true", help="stay in the foreground (the default; kept for service managers)")
     add("--config", metavar="FILE", help="read settings from this TOML file; flags beat it")
@@ -93,6 +99,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "history_seconds": given.history,
             "log_level": given.log_level,
         },
+        "metrics": {"listen": given.metrics_listen, "otlp_endpoint": given.otlp_endpoint},
         "simulate": {"instance_type": given.simulate, "logical_neuroncore_config": given.lnc},
         "load": {"scenario": given.load, "seed": given.seed, "neuroncores": given.load_neuroncores},
     }

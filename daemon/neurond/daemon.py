@@ -8,6 +8,7 @@ import logging
 import signal
 
 from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
+from neurond.exports import Exports
 from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
 from neurond.monitor_service import MonitorService
@@ -46,6 +47,7 @@ class Daemon:
         source = SimulatedSource(instance_type, self._ledger, load.ecc if load else None)
         self._sampler = Sampler(source, self._ledger, load, settings.interval_seconds)
         self._store = Store(settings.history_seconds, settings.history_bytes)
+        self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
         self._runtime = RuntimeService(self._ledger, instance_type.name, settings.interval_seconds)
 
@@ -64,6 +66,7 @@ class Daemon:
                 await server.start()
             files.open_up(files.path)
             await attach_socket.listen(files.listen_for_attach())
+            await self._exports.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", self._settings.simulate, files.path)
             notify_ready(self._settings.ready_fd)
@@ -71,6 +74,7 @@ class Daemon:
         finally:
             _log.info("ending")
             attach_socket.close()
+            self._exports.close()
             await server.stop(_GRACE_SECONDS)
             files.release()
 
@@ -105,7 +109,9 @@ class Daemon:
     def _publish(self, *, whole: bool) -> None:
         """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
         try:
-            self._store.put(self._sampler.sample(whole=whole), remember=whole)
+            entry = self._store.put(self._sampler.sample(whole=whole), remember=whole)
+            if whole:
+                self._exports.observe(entry.snapshot)
         except Exception:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
             _log.exception("a snapshot could not be taken")

@@ -126,7 +126,8 @@ def _subgraph(subgraph: Subgraph) -> SubgraphEntry:
 
 
 def _runtime_vcpu_usage(process: Process, period: Period) -> RuntimeVcpuUsage:
-    user, system = period.vcpu_ratios(process)
+    # An invented process spends no vCPU time; that is known.
+    user, system = (0.0, 0.0) if process.synthetic else period.vcpu_ratios(process)
     vcpu_count = period.now.host.vcpu_count
     if user is None or system is None or not vcpu_count:
         error = f"the vCPU times of PID {process.pid} can't be read" if period.seconds else ""
