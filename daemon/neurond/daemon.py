@@ -8,6 +8,8 @@ import logging
 import signal
 
 from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
+from neurond.attribution import Attributions
+from neurond.attribution_kubelet import KubeletWatcher
 from neurond.exports import Exports
 from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
@@ -47,6 +49,8 @@ class Daemon:
         source = SimulatedSource(instance_type, self._ledger, load.ecc if load else None)
         self._sampler = Sampler(source, self._ledger, load, settings.interval_seconds)
         self._store = Store(settings.history_seconds, settings.history_bytes)
+        self._attributions = Attributions()
+        self._kubelet = KubeletWatcher(self._attributions.take_allocations)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
         self._runtime = RuntimeService(self._ledger, instance_type.name, settings.interval_seconds)
@@ -67,6 +71,7 @@ class Daemon:
             files.open_up(files.path)
             await attach_socket.listen(files.listen_for_attach())
             await self._exports.start()
+            self._kubelet.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", self._settings.simulate, files.path)
             notify_ready(self._settings.ready_fd)
@@ -75,6 +80,7 @@ class Daemon:
             _log.info("ending")
             attach_socket.close()
             self._exports.close()
+            await self._kubelet.close()
             await server.stop(_GRACE_SECONDS)
             files.release()
 
@@ -109,7 +115,8 @@ class Daemon:
     def _publish(self, *, whole: bool) -> None:
         """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
         try:
-            entry = self._store.put(self._sampler.sample(whole=whole), remember=whole)
+            snapshot = self._attributions.attribute(self._sampler.sample(whole=whole))
+            entry = self._store.put(snapshot, remember=whole)
             if whole:
                 self._exports.observe(entry.snapshot)
         except Exception:
