@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -34,6 +34,7 @@ _POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
 _CONTAINER_NAME, _CONTAINER_DEVICES = 1, 2  # ContainerResources
 _RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
 
+_LONGEST_INDEX = 6
 _INDEX = re.compile(r"\d+$")
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class KubeletWatcher:
 
     async def _watch(self) -> None:
         while True:
-            if Path(self._socket).is_socket():
+            if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
                 self._on_allocations(await self._allocations())
             else:
                 self._on_allocations(())
@@ -132,6 +133,6 @@ def _text(fields: dict[int, list[int | bytes]], number: int) -> str:
 def _indices(given: dict[int, list[int | bytes]]) -> Iterator[int]:
     """The indices that device plugins put at the end of their ids: "3", "neuron3", "neuron-core-3"."""
     for value in given.get(_DEVICE_IDS, ()):
-        if isinstance(value, bytes) and (match := _INDEX.search(value.decode("utf-8", "replace"))) is not None:
-            if len(match[0]) <= 6:
-                yield int(match[0])
+        match = _INDEX.search(value.decode("utf-8", "replace")) if isinstance(value, bytes) else None
+        if match is not None and len(match[0]) <= _LONGEST_INDEX:
+            yield int(match[0])

@@ -1,6 +1,7 @@
-"""The layout of a neuron-monitor record, as types: every key of the original's format and what it holds."""
+"""The layout of a neuron-monitor record, as types: every key of the original's format and what it holds.
 
-from __future__ import annotations
+Annotations are not postponed here: NotRequired would not be seen in them.
+"""
 
 from typing import NotRequired, TypedDict
 

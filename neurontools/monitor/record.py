@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from neurontools.model import Process, Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration
+from neurontools.monitor.k8s_info import neuron_k8s_info
 from neurontools.monitor.layout import Record, RuntimeData
 from neurontools.monitor.period import Period
 from neurontools.monitor.runtime_groups import runtime_report
@@ -21,6 +22,7 @@ class GroupKey(NamedTuple):
 
 
 HOST = -1
+K8S = GroupKey(-2, "neuron_k8s_info")
 
 
 def group_periods(configuration: MonitorConfiguration) -> Iterator[tuple[GroupKey, float]]:
@@ -30,6 +32,8 @@ def group_periods(configuration: MonitorConfiguration) -> Iterator[tuple[GroupKe
             yield GroupKey(index, group.type), group.period_seconds
     for group in configuration.system_metrics:
         yield GroupKey(HOST, group.type), group.period_seconds
+    if configuration.k8s_info_period_seconds is not None:
+        yield K8S, configuration.k8s_info_period_seconds
 
 
 def record(
@@ -52,7 +56,7 @@ def record(
         return periods[id(earlier)]
 
     due = [key for key, _ in group_periods(configuration) if is_due(key)]
-    return {
+    made: Record = {
         "neuron_runtime_data": [
             _runtime_data(process, wanted)
             for process in now.processes
@@ -62,6 +66,9 @@ def record(
         "instance_info": instance_info(now.instance),
         "neuron_hardware_info": neuron_hardware_info(now.instance),
     }
+    if K8S in due:
+        made["neuron_k8s_info"] = neuron_k8s_info(period(K8S))
+    return made
 
 
 def _selected(
