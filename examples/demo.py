@@ -38,6 +38,7 @@ class Watch:
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
+        self._first_sequence: int | None = None  # of the first snapshot in which the process had executed anything
 
     def snapshot(self) -> Snapshot:
         """The latest one."""
@@ -45,12 +46,13 @@ class Watch:
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def measured(self, pid: int) -> tuple[Snapshot, Process] | None:
-        """A snapshot with measured rates of this process, and the process; None before there are any."""
+        """A snapshot with rates of this process, and the process; None before a full period of it was measured."""
         snapshot = self.snapshot()
         for process in snapshot.processes:
-            rates = [snapshot.cores[index].utilization_ratio for index in process.core_indices]
-            if process.pid == pid and process.executions_per_second and all(rates):
-                return snapshot, process
+            if process.pid == pid and process.executions_per_second:
+                self._first_sequence = self._first_sequence or snapshot.sequence
+                if snapshot.sequence >= self._first_sequence + 2:
+                    return snapshot, process
         return None
 
     def list_devices(self) -> None:
