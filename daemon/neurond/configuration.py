@@ -24,7 +24,7 @@ LOG_LEVELS = ("error", "warning", "info", "debug")
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
-_Limit = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+_Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 
 def _listen_address(text: str) -> str:
@@ -63,22 +63,21 @@ class MetricsTable(_Table):
 
 
 class HealthTable(_Table):
-    """[health] of the configuration file: `neurontools.health.Thresholds`; false switches a check off."""
+    """[health] of the configuration file: `neurontools.health.Thresholds`; 0 switches a check off."""
 
-    window_seconds: _Limit = 300.0
-    idle_seconds: _Limit | Literal[False] = 300.0
-    stuck_seconds: _Limit | Literal[False] = 60.0
-    memory_used_ratio: Annotated[float, Field(gt=0, le=1)] | Literal[False] = 0.95
-    ecc_corrected_events: Annotated[int, Field(ge=1)] | Literal[False] = 10
-    numerical_errors: Annotated[int, Field(ge=1)] | Literal[False] = 1
-    hardware_errors: Annotated[int, Field(ge=1)] | Literal[False] = 1
-    latency_growth_ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] | Literal[False] = 1.5
-    silent_seconds: _Limit | Literal[False] = 30.0
+    window_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = 300.0
+    idle_seconds: _Limit = 300.0
+    stuck_seconds: _Limit = 60.0
+    memory_used_ratio: Annotated[float, Field(ge=0, le=1)] = 0.95
+    ecc_corrected_events: Annotated[int, Field(ge=0)] = 10
+    numerical_errors: Annotated[int, Field(ge=0)] = 1
+    hardware_errors: Annotated[int, Field(ge=0)] = 1
+    latency_growth_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    silent_seconds: _Limit = 30.0
 
     def changed(self) -> dict[str, float | None]:
         """The thresholds that were set, None for those switched off."""
-        values = {name: getattr(self, name) for name in self.model_fields_set}
-        return {name: None if value is False else value for name, value in values.items()}
+        return {name: getattr(self, name) or None for name in self.model_fields_set}
 
 
 class LoadTable(_Table):

@@ -372,14 +372,10 @@ class LedgerMachine(RuleBasedStateMachine):
             for holding in self.ledger.holdings
         ]
         owners = {core: holding.token for core, holding in self.held().items()}
-        counters = [
-            (core.busy_seconds_total, core.flop_total, core.executions_total) for core in self.ledger.counters
-        ]
+        counters = [(core.busy_seconds_total, core.flop_total, core.executions_total) for core in self.ledger.counters]
         return holdings, owners, counters
 
-    def expected_cores(
-        self, token: str, request: CoreRequest
-    ) -> tuple[list[int] | None, type[ledger.Refusal] | None]:
+    def expected_cores(self, token: str, request: CoreRequest) -> tuple[list[int] | None, type[ledger.Refusal] | None]:
         """The physical cores that the request gets, or the kind of its refusal."""
         if token in self.attached:
             return None, ledger.AlreadyAttached

@@ -26,9 +26,7 @@ class Loaded:
         self.kind = catalog.load(instance_type)
         self.ledger = Ledger(shape_of(self.kind, lnc))
         peak = self.kind.family.peak_flops_per_physical_core("bf16") or 0.0
-        self.load = SyntheticLoad(
-            self.ledger, scenario, peak_flops_per_core=peak, started_at_seconds=0.0, **options
-        )
+        self.load = SyntheticLoad(self.ledger, scenario, peak_flops_per_core=peak, started_at_seconds=0.0, **options)
         # One moment, so that two loads can be compared.
         self.load._started_at_unix_seconds = 1e9
         self.source = SimulatedSource(self.kind, self.ledger, self.load.ecc)
