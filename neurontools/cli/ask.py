@@ -24,6 +24,8 @@ _TOLD = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
     Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away ({details}); start it again or retry"),
+    # What a daemon that ends says to those who wait for an answer.
+    Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away while it was asked; retry"),
     Status.DEADLINE_EXCEEDED: (
         EXIT_TIMED_OUT,
         "the monitor daemon at {at} gave no answer in time ({details}); see its log, or restart it",
@@ -63,7 +65,7 @@ def ask_error(socket_path: str, error: unary.CallError) -> UserError:
     exit_code, text = _TOLD.get(error.code, _OTHERWISE)
     status = unary.STATUS_NAMES.get(error.code, str(error.code))
     told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
-    if error.code == Status.UNAVAILABLE:
+    if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
         return NoDaemon(told, exit_code, is_absent=False)
     return UserError(told, exit_code)
 
