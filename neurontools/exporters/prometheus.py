@@ -101,7 +101,8 @@ class SnapshotMetrics:
             used.append((label(tag, ("memory_location", "host")), host))
             used.append((label(tag, ("memory_location", "neuron_device")), device))
             for mode in ("user", "system"):
-                ratios = [getattr(process, f"vcpu_{mode}_ratio") for process in processes]
+                # An invented process spends no vCPU time; that is known.
+                ratios = [0.0 if p.synthetic else getattr(p, f"vcpu_{mode}_ratio") for p in processes]
                 if vcpu_count and None not in ratios:
                     vcpu.append((label(tag, ("usage_type", mode)), sum(ratios) / vcpu_count))
             for name, label_name, types in _COUNTERS:

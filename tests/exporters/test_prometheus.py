@@ -122,6 +122,7 @@ def test_golden(name: str, scenario: str, lnc: int | None, neuroncores: int | No
 def test_values_and_units() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=2)
     before, now = host.at(10), host.at(11)
+    now = replace(now, processes=tuple(replace(process, synthetic=False) for process in now.processes))
     _, samples = parsed(exposed(now, before))
     process, core = now.processes[1], now.cores[1]
     tag = {"runtime_tag": "synthetic-1"}
