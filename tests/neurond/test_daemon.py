@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -12,6 +13,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -43,14 +45,14 @@ def test_snapshots_come_at_the_interval(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1")
     replies = wait_until(lambda: past if len(past := history(daemon)) > 15 else None)
     taken = [snapshot.taken_at_seconds for snapshot in replies]
-    periods = sorted(later - earlier for earlier, later in zip(taken, taken[1:], strict=False))
+    periods = sorted(later - earlier for earlier, later in itertools.pairwise(taken))
     assert periods[len(periods) // 2] == pytest.approx(0.1, rel=0.5)
     assert [snapshot.sequence for snapshot in replies] == list(range(1, len(replies) + 1))
 
 
 def history(daemon: RunningDaemon) -> list[pb.Snapshot]:
     with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
-        ask = channel.unary_stream(f"{MONITOR}/ListHistory")
+        ask: Any = channel.unary_stream(f"{MONITOR}/ListHistory")
         return [pb.ListHistoryResponse.FromString(reply).snapshot for reply in ask(b"")]
 
 
@@ -127,9 +129,9 @@ def test_fifty_clients_at_once(daemon: RunningDaemon) -> None:
 
     with ThreadPoolExecutor(50) as pool:
         assert all(pool.map(ask, range(300)))
-    streams = []
     with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
-        streams = [channel.unary_stream(f"{MONITOR}/WatchSnapshots")(b"") for _ in range(50)]
+        watch: Any = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
+        streams = [watch(b"") for _ in range(50)]
         assert all(next(stream) for stream in streams for _ in range(3))
     assert daemon.next_snapshot().sequence
 
@@ -191,7 +193,9 @@ def test_a_process_whose_command_line_is_not_utf_8(daemon: RunningDaemon) -> Non
         found = daemon.find(process.pid)
         assert found is not None
         assert found.command.endswith(" 1 0 \ufffd\ufffd")
-        document = daemon.call(f"{MONITOR}/RenderDeviceList", pb.RenderDeviceListRequest(format=2))
+        document = daemon.call(
+            f"{MONITOR}/RenderDeviceList", pb.RenderDeviceListRequest(format=pb.RenderDeviceListRequest.FORMAT_JSON)
+        )
         assert json.loads(pb.RenderDeviceListResponse.FromString(document).document)
         process.kill()
 
@@ -217,9 +221,7 @@ def test_a_daemon_ends_with_its_parent_if_it_is_told_to(socket_directory: Path) 
     wait_until(lambda: not list(socket_directory.iterdir()))
 
 
-def test_a_service_manager_is_told_that_the_daemon_serves(
-    start_daemon: StartDaemon, socket_directory: Path
-) -> None:
+def test_a_service_manager_is_told_that_the_daemon_serves(start_daemon: StartDaemon, socket_directory: Path) -> None:
     address = str(socket_directory / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(address)
