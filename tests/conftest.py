@@ -172,8 +172,10 @@ def shared_daemon() -> Iterator[RunningDaemon]:
     directory = tempfile.mkdtemp(prefix="nd-")
     starter = _starter(Path(directory))
     yield next(starter)("--simulate", "trn1.32xlarge", "--interval", "0.02")
-    next(starter, None)
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        next(starter, None)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _starter(directory: Path) -> Iterator[StartDaemon]:
@@ -194,6 +196,9 @@ def _starter(directory: Path) -> Iterator[StartDaemon]:
         if daemon.process.poll() is None:
             daemon.process.kill()
             daemon.process.wait()
+    for daemon in daemons:
+        # Whatever a test did to it, nothing was left to the event loop's last resort.
+        assert "Traceback" not in daemon.log, daemon.log
 
 
 @pytest.fixture

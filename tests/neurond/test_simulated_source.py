@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
-
 from neurond.holding import CoreReport, Report
 from neurond.ledger import Ledger
 from neurond.sources.simulated import SimulatedSource, shape_of
+
 from neurontools import catalog, model
 from neurontools.core_request import CoreRequest
 from neurontools.model import DeviceMemory, SourceKind

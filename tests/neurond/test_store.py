@@ -5,8 +5,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-
 from neurond.store import Store
+
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message

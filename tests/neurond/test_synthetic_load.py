@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from neurond.holding import CoreReport, Report
 from neurond.ledger import Ledger
 from neurond.load import SCENARIOS, SyntheticLoad
 from neurond.load.scenarios import STEP_SECONDS
 from neurond.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
+
 from neurontools import catalog, model
 from neurontools.core_request import CoreRequest
 from neurontools.model import DeviceMemory
@@ -157,7 +158,7 @@ def test_a_ramp_loads_compiles_and_gets_faster() -> None:
     for _ in range(70):
         loaded.advance(1)
         busy.append(loaded.cores()[0].busy_seconds_total)
-    rates = [later - earlier for earlier, later in zip(busy, busy[1:], strict=False)]
+    rates = [later - earlier for earlier, later in itertools.pairwise(busy)]
     assert set(rates[:13]) == {0.0}
     assert 0 < rates[20] < rates[40] < rates[65] <= 1
 
