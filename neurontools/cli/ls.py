@@ -114,7 +114,7 @@ class _Query:
 
             connection = observe(path)
         try:
-            indices = [*self._devices.indices, *self._resolved(path)]
+            indices = sorted({*self._devices.indices, *self._resolved(path)})
             return self._render(path, self._request + self._lnc + wire.encode_packed(_DEVICE_INDICES, indices))
         finally:
             if connection is not None:

@@ -42,7 +42,7 @@ Exit codes: 0 fine, 1 failure or no devices, 2 misuse, 4 permission, 6 no such d
 time, 130 interrupted.
 """
 
-HIGHEST_INDEX = 4095  # far above any host; bounds what a typing error can ask for
+HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for
 _HEXADECIMAL = frozenset("0123456789abcdef")
 _BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domain, bus, device, function
 

@@ -108,7 +108,7 @@ class PrivateDaemon:
             lines = narration.read().decode(errors="replace").split("\n")
         cause = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
         exit_code = EXIT_USAGE if child.returncode == EXIT_USAGE else EXIT_FAILURE
-        return UserError(f"can't simulate {self._instance_type}: {cause}", exit_code)
+        return UserError(f"can't simulate {self._instance_type}: {cause.removeprefix('neurond: ')}", exit_code)
 
     def _stop(self) -> None:
         """End the daemon and remove its directory; not to be interrupted, and short."""

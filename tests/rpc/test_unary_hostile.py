@@ -34,10 +34,19 @@ def setting(key: int, value: int) -> bytes:
 GREETING = frame(SETTINGS)
 HEADER_BLOCK = hpack.encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
 TRAILER_BLOCK = hpack.encode([(b"grpc-status", b"0")])
+BODY = frame(DATA, message(b"fine"), 0, 1)
 START = frame(HEADERS, HEADER_BLOCK, END_HEADERS, 1)
 END = frame(HEADERS, TRAILER_BLOCK, END_HEADERS | END_STREAM, 1)
-BODY = frame(DATA, message(b"fine"), 0, 1)
 VALID = GREETING + START + BODY + END
+
+
+def reply_on(stream_id: int, data: bytes, data_flags: int = 0) -> bytes:
+    """A whole reply."""
+    return (
+        frame(HEADERS, HEADER_BLOCK, END_HEADERS, stream_id)
+        + frame(DATA, data, data_flags, stream_id)
+        + frame(HEADERS, TRAILER_BLOCK, END_HEADERS | END_STREAM, stream_id)
+    )
 
 
 def trailers_only(*headers: tuple[bytes, bytes]) -> bytes:
@@ -259,6 +268,19 @@ def test_a_server_that_never_stops_talking_meets_the_deadline(server: RawServer)
         unary.call(server.path, "/t/m", b"", timeout_seconds=0.05)
 
 
+def test_a_deadline_closes_the_connection(server: RawServer) -> None:
+    def behave(connection: socket.socket) -> None:
+        while connection.recv(65536):
+            pass
+
+    server.behave = behave
+    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+        with pytest.raises(RpcError, match=r"^DEADLINE_EXCEEDED: no complete answer in time$"):
+            connection.call("/t/m", b"", timeout_seconds=0.05)
+        with pytest.raises(RpcError, match=r"^UNAVAILABLE: the connection is closed$"):
+            connection.call("/t/m", b"")
+
+
 def test_a_server_that_never_reads_meets_the_deadline(server: RawServer) -> None:
     ended = threading.Event()
 
@@ -333,7 +355,6 @@ def test_requests_keep_to_the_windows_of_the_server(
 
 def test_what_was_read_is_given_back_to_the_connection_window(server: RawServer) -> None:
     updates: list[int] = []
-    padded = frame(DATA, b"\x03" + message(b"fine") + bytes(3), PADDED, 1)
 
     def behave(connection: socket.socket) -> None:
         reader = FrameReader(connection)
@@ -343,8 +364,7 @@ def test_what_was_read_is_given_back_to_the_connection_window(server: RawServer)
             if kind == WINDOW_UPDATE and stream_id == 0:
                 updates.append(int.from_bytes(payload))
             if kind == DATA and flags & END_STREAM:
-                reply = START + padded + END
-                connection.sendall(reply.replace(b"\0\0\0\1", stream_id.to_bytes(4)) if stream_id > 1 else reply)
+                connection.sendall(reply_on(stream_id, b"\x03" + message(b"fine") + bytes(3), PADDED))
 
     server.behave = behave
     with Connection(server.path, TIMEOUT_SECONDS) as connection:
@@ -367,6 +387,27 @@ def test_settings_and_pings_are_acknowledged(server: RawServer) -> None:
     server.behave = behave
     assert call(server) == b"fine"
     assert seen == [(SETTINGS, ACK, b""), (PING, ACK, b"12345678")]
+
+
+def test_an_early_answer_cancels_the_rest_of_the_request(server: RawServer) -> None:
+    """Else the stream would stay half-open in the server for as long as the connection."""
+    resets: list[tuple[int, bytes]] = []
+
+    def behave(connection: socket.socket) -> None:
+        reader = FrameReader(connection)
+        connection.sendall(trailers_only((b"grpc-status", b"12")))
+        while True:
+            kind, _, stream_id, payload = reader.next()
+            if kind == RST_STREAM:
+                resets.append((stream_id, payload))
+                connection.sendall(frame(WINDOW_UPDATE, (100_000).to_bytes(4)) + reply_on(3, message(b"fine")))
+
+    server.behave = behave
+    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+        with pytest.raises(RpcError, match=r"^UNIMPLEMENTED"):
+            connection.call("/t/m", bytes(100_000))
+        assert connection.call("/t/m", b"") == b"fine"
+    assert resets == [(1, (8).to_bytes(4))]
 
 
 def test_after_goaway_the_connection_takes_no_more_calls(server: RawServer) -> None:
