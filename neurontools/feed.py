@@ -71,16 +71,20 @@ class Feed:
             self._thread.join(1.0)
 
     def drain(self) -> int:
-        """Take over what has come; how many moments that were."""
-        count = 0
+        """Take over what has come; how many moments that were. What is known already is passed over."""
+        timeline = self.timeline
+        batch: list[Moment] = []
         while self._incoming:
-            self.timeline.append(self._incoming.popleft())
-            count += 1
+            batch.append(self._incoming.popleft())
         past, self._past = self._past, None
-        if past:
-            self.timeline.prepend(past)
-            count += len(past)
-        return count
+        before = len(timeline)
+        older = [*(past or ()), *batch] if timeline.moments else []
+        if older:
+            timeline.prepend(older)
+        for moment in batch:
+            if not timeline.moments or moment.at_unix_seconds > timeline.moments[-1].at_unix_seconds:
+                timeline.append(moment)
+        return len(timeline) - before
 
     def want_past(self) -> None:
         """Fetch the whole past, if there is more of it than was fetched at the start."""
@@ -120,7 +124,14 @@ class LiveFeed(Feed):
         self._last: tuple[int, int] | None = None  # daemon PID and sequence of the latest moment
         self._restart_watch = False
         self._past_wanted = False
+        self._begun: Moment | None = None
         self._past_thread: threading.Thread | None = None
+
+    def begin_with(self, message: bytes) -> None:
+        """Take a snapshot that was asked for before the feed is started, so that there is something to show at once."""
+        self._begun = MomentMaker().make(message)
+        if self._begun is not None:
+            self.timeline.append(self._begun)
 
     def set_interval(self, interval_seconds: float) -> None:
         """Change the time between two moments, from the next one on."""

@@ -88,8 +88,9 @@ class Timeline:
             del self.moments[:drop]
 
     def prepend(self, moments: Sequence[Moment]) -> None:
-        """Add moments that are older than all, as far as there is room for them."""
-        kept = [moment for moment in moments if not self.moments or moment.sequence < self.moments[0].sequence]
+        """Add those of some moments that are older than all, as far as there is room for them."""
+        first_at = self.moments[0].at_unix_seconds if self.moments else float("inf")
+        kept = [moment for moment in moments if moment.at_unix_seconds < first_at]
         room = None if self._limit_bytes is None else self._limit_bytes - self._bytes
         first = len(kept)
         while first and (room is None or room > 0):
