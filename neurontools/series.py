@@ -9,6 +9,8 @@ from math import isnan, nan
 
 from neurontools.rpc import neuron_pb2
 
+TREND_STEP_SECONDS = 5.0
+_MOST_STEPS = 100  # more than any sparkline has cells
 _CATEGORIES = tuple(field.name for field in neuron_pb2.DeviceMemory.DESCRIPTOR.fields)
 
 
@@ -41,15 +43,67 @@ def sample_of(snapshot: neuron_pb2.Snapshot) -> Sample:
     )
 
 
+class Trend:
+    """The highest utilization of each core in every step of the clock; kept up as samples come.
+
+    Steps begin at multiples of TREND_STEP_SECONDS, so that a curve moves on once a step and not with every sample.
+    """
+
+    def __init__(self) -> None:
+        self.steps: dict[int, list[float | None]] = {}
+        self.latest = 0
+
+    def add(self, sample: Sample) -> None:
+        """Take a sample; any order."""
+        number = int(sample.at_unix_seconds // TREND_STEP_SECONDS)
+        step = self.steps.get(number)
+        values = [None if value != value else value for value in sample.utilization_ratio]  # noqa: PLR0124 - NaN
+        if step is None or len(step) != len(values):
+            self.steps[number] = values
+            self.latest = max(self.latest, number)
+            if len(self.steps) > _MOST_STEPS:
+                for old in sorted(self.steps)[: len(self.steps) - _MOST_STEPS]:
+                    del self.steps[old]
+            return
+        for index, value in enumerate(values):
+            if value is not None:
+                highest = step[index]
+                if highest is None or value > highest:
+                    step[index] = value
+
+
 class Series:
     """Samples up to the moment that is shown, oldest first."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
+    def __init__(self, samples: Sequence[Sample], trend: Trend | None = None) -> None:
         self.samples = samples
+        self.trend = trend  # of these samples and no later ones
 
     def core_utilization(self, first: int, count: int, length: int) -> list[float | None]:
         """The mean utilization of `count` cores from `first` on, for the last `length` samples."""
         return [_mean(sample.utilization_ratio[first : first + count]) for sample in self.samples[-length:]]
+
+    def core_trend(self, first: int, count: int, length: int) -> list[float | None]:
+        """The mean over `count` cores of each one's highest utilization in the last `length` steps of the trend."""
+        trend = self._trend()
+        if not trend.steps:
+            return []
+        found: list[float | None] = []
+        for number in range(trend.latest - length + 1, trend.latest + 1):
+            step = trend.steps.get(number)
+            if step is None or first + count > len(step):
+                found.append(None)
+            else:
+                found.append(step[first] if count == 1 else _mean_known(step[first : first + count]))
+        return found
+
+    def _trend(self) -> Trend:
+        """That of the latest moment was kept; for the past it is made of the samples."""
+        if self.trend is None:
+            self.trend = Trend()
+            for sample in self.samples:
+                self.trend.add(sample)
+        return self.trend
 
     def core_memory(self, first: int, count: int, length: int) -> list[float | None]:
         """Device memory in use by these cores, bytes."""
@@ -118,6 +172,11 @@ def _mean(values: Sequence[float]) -> float | None:
     if len(values) == 1:
         return None if isnan(values[0]) else values[0]
     known = [value for value in values if not isnan(value)]
+    return sum(known) / len(known) if known else None
+
+
+def _mean_known(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
 
 

@@ -11,7 +11,7 @@ from neurontools.events import Event, events_between
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
-from neurontools.series import Sample, Series, sample_of
+from neurontools.series import Sample, Series, Trend, sample_of
 
 LIVE_BYTES = 12 * 2**20
 """How much packed past a live view keeps; about 40 minutes of a trn1.32xlarge at 1 Hz."""
@@ -69,6 +69,7 @@ class Timeline:
         self.moments: list[Moment] = []
         self._limit_bytes = limit_bytes
         self._bytes = 0
+        self._trend = Trend()
         self._decoded: tuple[float, Snapshot] | None = None
 
     def __len__(self) -> int:
@@ -77,6 +78,7 @@ class Timeline:
     def append(self, moment: Moment) -> None:
         """Add a moment, which must be newer than all."""
         self.moments.append(moment)
+        self._trend.add(moment.sample)
         self._bytes += len(moment.packed) + _SAMPLE_BYTES
         if self._limit_bytes is None:
             return
@@ -99,6 +101,8 @@ class Timeline:
             self._bytes += size
             room = None if room is None else room - size
         self.moments[:0] = kept[first:]
+        for moment in kept[first:]:
+            self._trend.add(moment.sample)
 
     def index_at(self, unix_seconds: float) -> int:
         """The moment at or before this time, by position; the first when all are later."""
@@ -113,7 +117,8 @@ class Timeline:
 
     def series(self, index: int, length: int = 3600) -> Series:
         """The numbers of up to `length` moments up to this position."""
-        return Series([moment.sample for moment in self.moments[max(0, index + 1 - length) : index + 1]])
+        trend = self._trend if index == len(self.moments) - 1 else None
+        return Series([moment.sample for moment in self.moments[max(0, index + 1 - length) : index + 1]], trend)
 
     def events(self, index: int, limit: int = 500) -> tuple[Event, ...]:
         """The latest events up to this position, oldest first."""

@@ -64,7 +64,12 @@ class NeuronTop(App[None]):
     def on_load(self) -> None:
         """Show nothing until the board has been drawn: before that, the first frame stands."""
         self._held.enter_context(self.batch_update())
-        self.board.when_drawn = self._held.close
+        self.board.when_drawn = self._show
+
+    def _show(self) -> None:
+        self._held.close()
+        if isinstance(self._driver, ContinuingDriver):
+            self.board.paint = self._driver.write
 
     def on_mount(self) -> None:
         """Start the feed and the heartbeat."""
@@ -90,9 +95,9 @@ class NeuronTop(App[None]):
             self.post_message(FeedChanged())
 
     def _beat(self) -> None:
-        """What changes by itself: a replay goes on, messages go, ages grow."""
-        self.dashboard.time.advance()
-        self.board.redraw()
+        """What changes by itself: a replay goes on, messages go, ages grow. While all is well, nothing does."""
+        if self.dashboard.time.advance() or self.dashboard.is_restless():
+            self.board.redraw()
 
     def _quit(self) -> None:
         if self._settings_file is not None:

@@ -103,6 +103,13 @@ class Dashboard:
         """Show a line for some seconds."""
         self._message = (text, time.monotonic() + MESSAGE_SECONDS)
 
+    def is_restless(self) -> bool:
+        """Whether the screen changes without anything coming in: a message to go, ages that grow, a pause."""
+        if self._message[0] and not self.message:
+            self._message = ("", 0.0)
+            return True
+        return self.time.is_restless()
+
     def scene(self) -> Scene | None:
         """What to draw; None while there is nothing yet."""
         timeline = self.feed.timeline

@@ -148,6 +148,13 @@ class TimeCursor:
             recording,
         )
 
+    def is_restless(self) -> bool:
+        """Whether an age on the screen grows by itself."""
+        if not self._feed.is_live:
+            return False
+        age = self._now() - self._feed.status.since_seconds
+        return self._feed.status.link is not Link.LIVE or age > _SILENT_INTERVALS * self.interval_seconds
+
     def _badge(self) -> tuple[str, str, str]:
         status = self._feed.status
         if not self._feed.is_live:

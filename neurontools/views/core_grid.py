@@ -135,10 +135,15 @@ def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
         room -= spark + 1
     runs += bar(ratio, room, scene.glyphs, style)
     if spark and scene.series is not None:
-        values = scene.series.core_utilization(core.cores[0].index, len(core.cores), spark) if is_shown else ()
+        values = _trend(scene, core, spark) if is_shown else ()
         runs += [(" ", "text"), (sparkline(values, spark, scene.glyphs), "spark")]
     runs += [(" [", "dim"), (figure, style), ("] ", "dim")]
     return runs
+
+
+def _trend(scene: Scene, core: LogicalNeuronCore, length: int) -> list[float | None]:
+    assert scene.series is not None  # noqa: S101 - asked for by the caller
+    return scene.series.core_trend(core.cores[0].index, len(core.cores), length)
 
 
 def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:

@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 
 from rich.segment import Segment
-from rich.style import Style as RichStyle
 from textual import events
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
+from neurontools.tui import painter
 from neurontools.tui.dashboard import Dashboard
-from neurontools.views.line import Line, width_of
-from neurontools.views.style import THEMES
+from neurontools.tui.rich_style import rich_style
+from neurontools.views.line import Line
 
 _WHEEL_LINES = 3
-
-
-@cache
-def _rich_style(theme: str, name: str) -> RichStyle:
-    style = THEMES[theme].style(name)
-    return RichStyle(
-        color=style.color,
-        bgcolor=style.background,
-        bold=style.bold,
-        dim=style.dim,
-        reverse=style.reverse,
-        underline=style.underline,
-    )
 
 
 class Board(Widget, can_focus=True):
@@ -40,9 +26,10 @@ class Board(Widget, can_focus=True):
         self.dashboard = dashboard
         self.theme_name = theme_name
         self._lines: list[Line] = []
-        self._strips: list[Strip] = []
+        self._strips: list[Strip | None] = []  # None: not made from its line yet
         self._drawn_size = (0, 0)
         self.when_drawn: Callable[[], None] | None = None  # called once, after the first drawing
+        self.paint: Callable[[str], None] | None = None  # writes to the terminal; None: Textual draws
 
     def redraw(self, *, whole: bool = False) -> None:
         """Draw the dashboard anew and refresh the cells that differ."""
@@ -52,26 +39,38 @@ class Board(Widget, can_focus=True):
         lines = self.dashboard.draw(width, height).lines
         if whole or self._drawn_size != (width, height) or len(lines) != len(self._lines):
             self._drawn_size = (width, height)
-            self._strips = [self._strip(line, width) for line in lines]
+            self._strips = [None] * len(lines)
             self._lines = lines
             self.refresh()
             when_drawn, self.when_drawn = self.when_drawn, None
             if when_drawn is not None:
                 self.call_after_refresh(when_drawn)
             return
+        before, self._lines = self._lines, lines
+        if self.paint is not None and self.screen.is_active and not self.screen.is_modal:
+            for row, (line, old) in enumerate(zip(lines, before, strict=True)):
+                if line != old:
+                    self._strips[row] = None
+            text = painter.update(lines, before, self.theme_name, self.app.console._color_system, width)  # noqa: SLF001
+            if text:
+                self.paint(text)
+            return
         regions = []
-        for row, (line, before) in enumerate(zip(lines, self._lines, strict=True)):
-            if line != before:
-                self._strips[row] = self._strip(line, width)
-                left, right = _changed(line, before, width)
-                regions.append(Region(left, row, right - left, 1))
-        self._lines = lines
+        for row, (line, old) in enumerate(zip(lines, before, strict=True)):
+            if line != old:
+                self._strips[row] = None
+                regions.append(Region(0, row, width, 1))
         if regions:
             self.refresh(*regions)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        return self._strips[y] if y < len(self._strips) else Strip.blank(self.size.width)
+        if y >= len(self._strips):
+            return Strip.blank(self.size.width)
+        strip = self._strips[y]
+        if strip is None:
+            strip = self._strips[y] = self._strip(self._lines[y], self.size.width)
+        return strip
 
     def on_resize(self) -> None:
         """Draw for the new size."""
@@ -101,19 +100,5 @@ class Board(Widget, can_focus=True):
 
     def _strip(self, line: Line, width: int) -> Strip:
         theme = self.theme_name
-        return Strip([Segment(text, _rich_style(theme, style)) for text, style in line], width)
+        return Strip([Segment(text, rich_style(theme, style)) for text, style in line], width)
 
-
-def _changed(line: Line, before: Line, width: int) -> tuple[int, int]:
-    """The cells, from and to, in which two lines of the same width differ; to whole runs."""
-    left = 0
-    for run, old in zip(line, before, strict=False):
-        if run != old:
-            break
-        left += width_of(run[0])
-    right = width
-    for run, old in zip(reversed(line), reversed(before), strict=False):
-        if run != old:
-            break
-        right -= width_of(run[0])
-    return (left, right) if right > left else (0, width)
