@@ -196,7 +196,7 @@ class LiveFeed(Feed):
                 pass
             except UserError as error:
                 self._set_status(Link.LOST, str(error))
-            except Exception as error:  # noqa: BLE001 - whatever a daemon sends, the view stays
+            except Exception as error:  # whatever a daemon sends, the view stays
                 self._set_status(Link.LOST, f"the daemon's answer can't be read: {error}")
             finally:
                 client.close()

@@ -57,7 +57,7 @@ class Trend:
         """Take a sample; any order."""
         number = int(sample.at_unix_seconds // TREND_STEP_SECONDS)
         step = self.steps.get(number)
-        values = [None if value != value else value for value in sample.utilization_ratio]  # noqa: PLR0124 - NaN
+        values = [None if value != value else value for value in sample.utilization_ratio]  # NaN is not itself
         if step is None or len(step) != len(values):
             self.steps[number] = values
             self.latest = max(self.latest, number)

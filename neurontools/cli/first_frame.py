@@ -80,7 +80,7 @@ def is_light(reply: bytes) -> bool | None:
         red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in body.split(b"/"))
     except (ValueError, ZeroDivisionError):
         return None
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
+    return bool(0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5)
 
 
 def ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:

@@ -135,6 +135,7 @@ def _has_terminal() -> bool:
 
 def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float) -> int:
     from neurontools.cli.first_frame import Terminal
+    from neurontools.feed import LiveFeed
     from neurontools.tui import settings as settings_module
 
     file = settings_module.settings_path(os.environ)
@@ -145,7 +146,7 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
     terminal = Terminal()
     message = _first_message(path) if path is not None else None
     feed = _feed(given, path, interval_seconds)
-    if message is not None:
+    if message is not None and isinstance(feed, LiveFeed):
         feed.begin_with(message)
     snapshot = feed.timeline.snapshot(0) if message is not None else None
     try:
@@ -194,7 +195,7 @@ def _speaks_unicode() -> bool:
 
 
 def chosen_theme(wanted: str, given: dict[str, str], environment: os._Environ[str] | dict[str, str]) -> str:
-    """The theme to begin with: a flag goes before NO_COLOR, that before the settings; auto is dark until more is known."""
+    """The theme to begin with: a flag goes before NO_COLOR, that before the settings; auto is dark at first."""
     color = top_options.one_of(given, "color", top_options.COLORS)
     if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
         return "mono"

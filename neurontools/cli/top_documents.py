@@ -52,11 +52,8 @@ class Source:
             recorder = new_recording(self.record_to)
         try:
             with Client(self.socket_path) as client:
-                if once:
-                    messages = iter((client.snapshot_message(),))
-                else:
-                    messages = client.watch_messages(self.interval_seconds)
-                for message in messages:
+                one = (client.snapshot_message() for _ in range(1))
+                for message in one if once else client.watch_messages(self.interval_seconds):
                     if recorder is not None:
                         recorder.write(message)
                     yield message
@@ -142,7 +139,9 @@ def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: 
         verdicts=health.verdicts(snapshot),
     )
     lines = title(scene, width).lines
-    body = page_named(scene.page).draw(scene, width, _MOST_LINES if scene.page in ("overview", "processes") else 50).lines
+    body = (
+        page_named(scene.page).draw(scene, width, _MOST_LINES if scene.page in ("overview", "processes") else 50).lines
+    )
     while body and not plain(body[-1]):
         body.pop()
     lines = [*lines, *(line for line in body if scene.page != "processes" or plain(line))]

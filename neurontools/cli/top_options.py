@@ -7,8 +7,8 @@ from neurontools.errors import EXIT_USAGE, UserError
 
 USAGE = "neuron-top [OPTIONS]"
 SUMMARY = (
-    "Show what happens on the Neuron devices of this host, live or from a recording. Without a terminal, or with --once,\n"
-    "one screen is printed as plain text."
+    "Show what happens on the Neuron devices of this host, live or from a recording.\n"
+    "Without a terminal, or with --once, one screen is printed as plain text."
 )
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
 PAGE_NAMES = ("overview", "processes", "topology", "history", "health")
@@ -36,9 +36,16 @@ OPTIONS = (
     Option("ascii", "draw with ASCII characters alone"),
     Option("color", "auto, always or never; never is the theme mono", value="WHEN", words=COLORS, aliases=("colour",)),
     Option("socket", "the daemon's socket", value="PATH", completes=FILES),
-    Option("simulate", "start a daemon of its own that simulates this instance type", value="TYPE", completes=INSTANCE_TYPES),
+    Option(
+        "simulate",
+        "start a daemon of its own that simulates this instance type",
+        value="TYPE",
+        completes=INSTANCE_TYPES,
+    ),
     Option("load", "with --simulate: synthetic load", value="SCENARIO"),
-    Option("completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True),
+    Option(
+        "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
+    ),
 )
 NOTES = """Keys: press ? in the dashboard, or see neuron-top(1).
 Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XDG_CONFIG_HOME.
@@ -55,7 +62,8 @@ def interval_seconds(given: dict[str, str]) -> float:
         value = -1.0
     if not LEAST_INTERVAL_SECONDS <= value <= MOST_INTERVAL_SECONDS:
         raise UserError(
-            f"--interval {text[:40]}: give seconds from {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g}", EXIT_USAGE
+            f"--interval {text[:40]}: give seconds from {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g}",
+            EXIT_USAGE,
         )
     return value
 

@@ -43,7 +43,9 @@ class Plan:
         for field in sorted(descriptor.fields, key=lambda field: field.number):
             is_list = _is_repeated(field)
             if field.type == FieldDescriptor.TYPE_MESSAGE:
-                (self.repeated if is_list else self.parts).append((field.name, plan_of(field.message_type)))
+                (self.repeated if is_list else self.parts).append(
+                    (field.name, plan_of(cast(Descriptor, field.message_type)))
+                )
             elif is_list:
                 if not self.is_histogram:
                     self.lists.append(field.name)
@@ -56,7 +58,10 @@ class Plan:
 def _is_repeated(field: FieldDescriptor) -> bool:
     """protobuf 6 brought `is_repeated`, protobuf 7 took `label` away."""
     known: bool | None = getattr(field, "is_repeated", None)
-    return field.label == FieldDescriptor.LABEL_REPEATED if known is None else known
+    if known is not None:
+        return known
+    label: int = getattr(field, "label")  # noqa: B009 - the stubs of protobuf 7 don't know it
+    return label == FieldDescriptor.LABEL_REPEATED
 
 
 _plans: dict[str, Plan] = {}
@@ -93,8 +98,7 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
         return
     for name, is_optional in plan.texts:
         shape.append(getattr(message, name) if not is_optional or message.HasField(name) else None)
-    for name in plan.lists:
-        shape.append(tuple(getattr(message, name)))
+    shape.extend(tuple(getattr(message, name)) for name in plan.lists)
     for name, part in plan.parts:
         numbers.append(1 if message.HasField(name) else 0)
         # An absent part reads as one without values, so that the list has the same length with and without it.
@@ -229,6 +233,6 @@ def parse_snapshot(data: bytes) -> neuron_pb2.Snapshot:
     from google.protobuf.message import DecodeError
 
     try:
-        return cast(neuron_pb2.Snapshot, neuron_pb2.Snapshot.FromString(data))
+        return neuron_pb2.Snapshot.FromString(data)
     except DecodeError as error:
         raise ValueError(f"no snapshot: {error}") from error

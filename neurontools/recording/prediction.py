@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurontools import latency
-from neurontools.model import LatencyHistogram
+from neurontools.model import LatencyHistogram, LatencyPercentiles
 from neurontools.recording.codec import Buckets, Number, histogram_paths, paths
 from neurontools.rpc import neuron_pb2
 
@@ -181,7 +181,8 @@ class Predictor:
             if before is None:
                 return None
             seconds = sum(
-                latency.bucket_seconds(bucket) * count for bucket, count in self.histogram_growth[slot.histogram].items()
+                latency.bucket_seconds(bucket) * count
+                for bucket, count in self.histogram_growth[slot.histogram].items()
             )
             return before + round(seconds / float(slot.step or 1))
         if rule == "percentile":
@@ -217,7 +218,7 @@ class Predictor:
         found = self._percentiles[1]
         return before if found is None else to_steps(slot.step, getattr(found, slot.name))
 
-    _percentiles: tuple[object, object] | None = None
+    _percentiles: tuple[object, LatencyPercentiles | None] | None = None
 
 
 _GONE = -(2**70)  # a residual that no number has: there is no value any more
@@ -276,8 +277,12 @@ def _slots(snapshot: neuron_pb2.Snapshot) -> list[_Slot]:
             return position[((*parent, *way), at)]
 
         makers: dict[str, Callable[[], _Slot]] = {
-            "utilization_ratio": lambda: _Slot(name, step, "rate", (sibling("busy_seconds_total"),), sibling("measured_at_seconds")),
-            "flops_per_second": lambda: _Slot(name, step, "rate", (sibling("flop_total"),), sibling("measured_at_seconds")),
+            "utilization_ratio": lambda: _Slot(
+                name, step, "rate", (sibling("busy_seconds_total"),), sibling("measured_at_seconds")
+            ),
+            "flops_per_second": lambda: _Slot(
+                name, step, "rate", (sibling("flop_total"),), sibling("measured_at_seconds")
+            ),
             "vcpu_user_ratio": lambda: _Slot(name, step, "rate", (sibling("cpu_user_seconds_total"),), taken),
             "vcpu_system_ratio": lambda: _Slot(name, step, "rate", (sibling("cpu_system_seconds_total"),), taken),
             "executions_per_second": lambda: _Slot(
@@ -294,7 +299,9 @@ def _slots(snapshot: neuron_pb2.Snapshot) -> list[_Slot]:
         if name in _PERCENTILES and parent:
             kind = (*parent[:-1], f"{parent[-1]}_histogram")
             if (kind, at) in histograms:
-                return _Slot(name, step, "percentile", histogram=histograms[(kind, at)], quantile=_PERCENTILES.index(name))
+                return _Slot(
+                    name, step, "percentile", histogram=histograms[(kind, at)], quantile=_PERCENTILES.index(name)
+                )
         is_clock = name in ("sequence", "taken_at_unix_seconds", "taken_at_seconds", "measured_at_seconds")
         return _Slot(name, step, "linear" if is_clock else "same")
 

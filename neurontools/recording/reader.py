@@ -31,7 +31,7 @@ class RecordingReader:
         self.trouble = ""
         self._shown = visible(path[:200])
         try:
-            self._file: BinaryIO = Path(path).open("rb")
+            self._file: BinaryIO = Path(path).open("rb")  # noqa: SIM115 - kept until close
         except FileNotFoundError as error:
             raise UserError(f"{self._shown}: there is no such file; name a recording", EXIT_NOT_FOUND) from error
         except PermissionError as error:
@@ -91,12 +91,12 @@ class RecordingReader:
         words = line.split(b" ", 2)
         if words[0] != MAGIC:
             what = "it is empty" if not line else "it begins otherwise"
-            raise UserError(f"{self._shown}: no recording of neuron-top ({what}); make one with neuron-top --record FILE")
+            raise UserError(f"{self._shown}: no recording of neuron-top ({what}); make one with --record FILE")
         if len(words) != 3 or not words[1].isdigit() or not line.endswith(b"\n"):
             raise UserError(f"{self._shown}: the header of the recording is cut off; nothing of it can be shown")
         if int(words[1]) != VERSION:
             raise UserError(
-                f"{self._shown}: recording format {int(words[1])}, this neuron-top reads {VERSION}; use a newer neuron-top"
+                f"{self._shown}: recording format {int(words[1])}, this neuron-top reads {VERSION}; take a newer one"
             )
         try:
             about = json.loads(words[2])

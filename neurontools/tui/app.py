@@ -67,9 +67,16 @@ class NeuronTop(App[None]):
         self.board.when_drawn = self._show
 
     def _show(self) -> None:
+        """Let Textual draw the whole board once; from then on the board paints what changes by itself."""
         self._held.close()
+        self.board.refresh()
+        self.board.call_after_refresh(self._let_paint)
+
+    def _let_paint(self) -> None:
         if isinstance(self._driver, ContinuingDriver):
             self.board.paint = self._driver.write
+            # What was drawn between the two is not known to be on the screen.
+            self.board.refresh()
 
     def on_mount(self) -> None:
         """Start the feed and the heartbeat."""
@@ -135,7 +142,9 @@ class NeuronTop(App[None]):
         if recorder is not None:
             feed.recorder = None
             recorder.close()
-            return f"recording ended: {recorder.path}, {recorder.count} snapshots, {recorder.bytes_written / 1024:.0f} KB"
+            return (
+                f"recording ended: {recorder.path}, {recorder.count} snapshots, {recorder.bytes_written / 1024:.0f} KB"
+            )
         from neurontools.recording.writer import RecordingWriter
 
         path = Path.cwd() / time.strftime("neuron-top-%Y%m%d-%H%M%S.neurec")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from neurontools.feed import Feed, LiveFeed
 from neurontools.tui import keys
@@ -21,6 +22,9 @@ from neurontools.views.pages import PAGES
 from neurontools.views.process_page import process_rows
 from neurontools.views.scene import Scene
 from neurontools.views.tabs import tab_pids
+
+if TYPE_CHECKING:
+    from neurontools.health import Verdict
 
 MESSAGE_SECONDS = 6.0
 _INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -84,7 +88,7 @@ class Dashboard:
         self._message = ("", 0.0)
         self._drawn = Page()
         self._health_key: tuple[float, float] | None = None
-        self._verdicts: tuple[object, ...] = ()
+        self._verdicts: tuple[Verdict, ...] = ()
 
     # What is shown
 
@@ -192,7 +196,7 @@ class Dashboard:
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
-    def _judge(self, index: int) -> tuple[object, ...]:
+    def _judge(self, index: int) -> tuple[Verdict, ...]:
         """The verdicts on the moment shown against one some minutes before."""
         from neurontools import health
 
@@ -568,8 +572,7 @@ class Dashboard:
 
     def edit_filter(self) -> None:
         """Begin to type a filter."""
-        if self.page != "processes":
-            self._show("processes")
+        self._show("processes")
         self.edited_filter = self.filter_text
 
     def choose_sort(self) -> None:
@@ -684,4 +687,3 @@ class Dashboard:
         later = [window for window in _WINDOWS if window > self.settings.window_seconds]
         self.settings.window_seconds = later[0] if later else _WINDOWS[0]
         self.feed.want_past()
-

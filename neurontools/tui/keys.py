@@ -53,7 +53,9 @@ ACTIONS = (
     KeyAction(("I",), "I", "invert_sort", "invert the order", "Processes"),
     KeyAction(("space",), "Space", "tag_process", "tag or untag a process", "Processes"),
     KeyAction(("U",), "U", "untag_all", "untag all", "Processes"),
-    KeyAction(("K", "f9"), "K, F9", "choose_signal", "send a signal to the tagged or the selected process", "Processes"),
+    KeyAction(
+        ("K", "f9"), "K, F9", "choose_signal", "send a signal to the tagged or the selected process", "Processes"
+    ),
     KeyAction(("p", "z"), "p, z", "toggle_pause", "pause, and resume where it is live", "Time"),
     KeyAction(("left_square_bracket",), "[", "step_back", "one moment back", "Time"),
     KeyAction(("right_square_bracket",), "]", "step_forward", "one moment forward", "Time"),

@@ -27,7 +27,7 @@ def sgr(theme: str, style: str, color_system: ColorSystem | None) -> str:
 def update(
     lines: Sequence[Line], before: Sequence[Line], theme: str, color_system: ColorSystem | None, width: int
 ) -> str:
-    """The sequences that turn the screen of `before` into that of `lines`; both have as many lines, `width` cells wide."""
+    """The sequences that turn the screen of `before` into that of `lines`; both as many lines, `width` cells wide."""
     out: list[str] = []
     current = ""
     for row, (line, old) in enumerate(zip(lines, before, strict=True), 1):

@@ -39,7 +39,7 @@ def signal_choices(dashboard: Dashboard) -> Choices | None:
 
 
 def _targets(dashboard: Dashboard) -> list[Process]:
-    """The tagged processes that are still there, else the selected one, else that of the tab; as of now, not the past."""
+    """The tagged processes that are still there, else the selected one, else that of the tab; as of now."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []
@@ -53,7 +53,8 @@ def _targets(dashboard: Dashboard) -> list[Process]:
 
 def _named(targets: list[Process]) -> tuple[str, ...]:
     return tuple(
-        f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  {foreign(process.command, 60)}"
+        f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  "
+        f"{foreign(process.command, 60)}"
         for process in targets
     )
 

@@ -135,7 +135,7 @@ class Figures:
 
     @cached_property
     def device_utilization(self) -> tuple[float | None, ...]:
-        """The mean utilization of the cores of a device, by device; free cores count as idle, None when all are free."""
+        """The mean utilization of the cores, by device; free cores count as idle, None when all are free."""
         sums = [0.0] * len(self.snapshot.devices)
         known = [0] * len(sums)
         free = [0] * len(sums)
@@ -147,9 +147,7 @@ class Figures:
                 known[core.device_index] += 1
             elif core.owner_pid is None:
                 free[core.device_index] += 1
-        return tuple(
-            sums[index] / (known[index] + free[index]) if known[index] else None for index in range(len(sums))
-        )
+        return tuple(sums[index] / (known[index] + free[index]) if known[index] else None for index in range(len(sums)))
 
     def _figures(self, process: Process) -> ProcessFigures:
         count = len(self.snapshot.cores)

@@ -99,7 +99,10 @@ def scrubber(scene: Scene, width: int) -> Page:
             runs.append((character, style))
     runs += [("]", "key"), (span, "dim")]
     left = len(text) + 1
-    targets = [Target(0, left + position, left + position + 1, "scrub", str(position / max(1, room - 1))) for position in range(room)]
+    targets = [
+        Target(0, left + position, left + position + 1, "scrub", str(position / max(1, room - 1)))
+        for position in range(room)
+    ]
     return Page([fit(runs, width)], targets)
 
 
@@ -129,7 +132,13 @@ def key_bar(scene: Scene, width: int) -> Page:
     item("q", "quit", "key", "q")
     item("?", "help", "key", "question_mark")
     for page in PAGES:
-        item(page.key, page.title if width >= 100 else page.short_title, "page", page.name, is_current=page.name == scene.page)
+        item(
+            page.key,
+            page.title if width >= 100 else page.short_title,
+            "page",
+            page.name,
+            is_current=page.name == scene.page,
+        )
     if width >= 72:
         for key, text, argument in page_named(scene.page).hints:
             item(key, text, "key", argument)

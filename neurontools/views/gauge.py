@@ -52,7 +52,7 @@ def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highes
     shown = values[-width:] if width > 0 else ()
     cells = []
     for value in shown:
-        if value is None or value != value:  # noqa: PLR0124 - NaN
+        if value is None or value != value:  # NaN is not itself
             cells.append(" ")
         else:
             level = math.ceil(value * scale - 1e-9)
@@ -93,6 +93,6 @@ def resample(values: Sequence[float | None], width: int) -> list[float | None]:
     for column in range(width):
         start = column * count // width
         end = max(start + 1, (column + 1) * count // width)
-        known = [value for value in values[start:end] if value is not None and value == value]  # noqa: PLR0124
+        known = [value for value in values[start:end] if value is not None and value == value]
         result.append(max(known) if known else None)
     return result

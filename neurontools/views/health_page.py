@@ -52,7 +52,9 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
     verdicts = scene.verdicts
     counts = {gravity: sum(1 for verdict in verdicts if verdict.severity is gravity) for gravity in Gravity}
     parts = [
-        f"{count} {gravity.name.lower()}" for gravity, count in reversed(counts.items()) if count and gravity is not Gravity.OK
+        f"{count} {gravity.name.lower()}"
+        for gravity, count in reversed(counts.items())
+        if count and gravity is not Gravity.OK
     ]
     text = f"Health: {counts[Gravity.OK]} of {len(verdicts)} devices well" + (f", {', '.join(parts)}" if parts else "")
     lines = [heading(scene, text, width)]
@@ -62,7 +64,11 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
         mark = {Gravity.CRITICAL: scene.glyphs.bad, Gravity.WARNING: scene.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]
         who = f"ND {ranges(devices)}"
-        runs: list[Run] = [(f" {mark:<2} ", style), (f"{who:<9} ", style), (f"{finding.severity.name.lower():<9}", style)]
+        runs: list[Run] = [
+            (f" {mark:<2} ", style),
+            (f"{who:<9} ", style),
+            (f"{finding.severity.name.lower():<9}", style),
+        ]
         lines.append(fit((*runs, (clip(foreign(finding.reason), width - 24, mark=True), "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
     return lines

@@ -14,7 +14,7 @@ _LABEL_CELLS = 20
 def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
     """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
     average = scene.snapshot.host.vcpu_average
-    system = (None, None)
+    system: tuple[float | None, float | None] = (None, None)
     if average is not None:
         system = (
             average.user_ratio + average.nice_ratio,
@@ -24,7 +24,10 @@ def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
     processes = [figures.process for figures in scene.figures.shown(scene.pid)]
     user = total(process.vcpu_user_ratio for process in processes)
     kernel = total(process.vcpu_system_ratio for process in processes)
-    runtime = (user / count if user is not None and count else None, kernel / count if kernel is not None and count else None)
+    runtime = (
+        user / count if user is not None and count else None,
+        kernel / count if kernel is not None and count else None,
+    )
     vcpus = f"{count} vCPUs" if count else ""
     page = Page([heading(scene, "vCPU Utilization", width, vcpus)])
     half = width // 2 if side_by_side else width

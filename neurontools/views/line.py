@@ -23,7 +23,7 @@ width_of = lru_cache(8192)(cell_width)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A part of a page that can be clicked: cells `left` to `right` (exclusive) of line `row`, and what it stands for."""
+    """What can be clicked: cells `left` to `right` (exclusive) of line `row`, and what they stand for."""
 
     row: int
     left: int

@@ -50,7 +50,14 @@ def _health(scene: Scene, width: int, height: int) -> Page:
 _TIME = (("p", "pause", "p"), ("[ ]", "time", "left_square_bracket"))
 PAGES = (
     PageKind("overview", "o", "Overview", "Over", overview, (("x", "tree", "x"), ("f", "FLOPS", "f"), *_TIME)),
-    PageKind("processes", "w", "Who holds my cores", "Who", _processes, (("/", "filter", "slash"), ("s", "sort", "s"), *_TIME)),
+    PageKind(
+        "processes",
+        "w",
+        "Who holds my cores",
+        "Who",
+        _processes,
+        (("/", "filter", "slash"), ("s", "sort", "s"), *_TIME),
+    ),
     PageKind("topology", "t", "Topology", "Topo", _topology, (("c", "colour", "c"), *_TIME)),
     PageKind("history", "h", "History", "Hist", _history, (("l", "window", "l"), *_TIME)),
     PageKind("health", "e", "Events and health", "Events", _health, (("n", "next event", "n"), *_TIME)),

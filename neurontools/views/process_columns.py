@@ -89,7 +89,7 @@ COLUMNS = (
         about="mean utilization of its cores",
     ),
     ProcessColumn(
-        "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second, _flops, "number", about="floating point operations a second"
+        "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second, _flops, "number", about="FLOP a second"
     ),
     ProcessColumn(
         "mfu", "MFU", 7, 5, lambda f: f.mfu_ratio, lambda f: _percent(f.mfu_ratio), "ratio",
@@ -112,11 +112,11 @@ COLUMNS = (
         "number", about="executions a second",
     ),
     ProcessColumn("p50", "P50", 8, 7, _p50, lambda f: _short_seconds(_p50(f)), "seconds", about="median latency"),
-    ProcessColumn("p99", "P99", 8, 4, _p99, lambda f: _short_seconds(_p99(f)), "seconds", about="99th percentile latency"),
+    ProcessColumn("p99", "P99", 8, 4, _p99, lambda f: _short_seconds(_p99(f)), "seconds", about="99 % were faster"),
     ProcessColumn("errors", "ERR", 5, 4, _errors, lambda f: str(_errors(f)), about="errors and failed executions"),
     ProcessColumn(
         "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
-        lambda f: _short_seconds(f.since_last_execution_seconds), "seconds", about="time since its last execution ended",
+        lambda f: _short_seconds(f.since_last_execution_seconds), "seconds", about="since its last execution ended",
     ),
 )  # fmt: skip
 

@@ -50,7 +50,9 @@ def _parse_part(part: str) -> Test:
 def _word(word: str) -> Test:
     def test(figures: ProcessFigures) -> bool:
         process = figures.process
-        return any(word in text.casefold() for text in (process.tag, process.command, process.user or "", str(process.pid)))
+        return any(
+            word in text.casefold() for text in (process.tag, process.command, process.user or "", str(process.pid))
+        )
 
     return test
 

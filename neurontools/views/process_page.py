@@ -76,7 +76,9 @@ def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
         except InvalidFilter as error:
             text += f"  ({foreign(str(error), 120)})"
     free = sum(1 for core in scene.figures.cores if not core.owner_pids)
-    return heading(scene, clip(text, max(1, width - 4), mark=True), width, f"{free} of {len(scene.figures.cores)} cores free")
+    return heading(
+        scene, clip(text, max(1, width - 4), mark=True), width, f"{free} of {len(scene.figures.cores)} cores free"
+    )
 
 
 def _titles(scene: Scene, columns: list[ProcessColumn], command_cells: int, width: int) -> Page:
@@ -89,7 +91,10 @@ def _titles(scene: Scene, columns: list[ProcessColumn], command_cells: int, widt
     for column, cells in shown:
         is_sorted = column.key == scene.sort
         title = column.title + arrow if is_sorted else column.title
-        runs += [(cell(title, cells, right=not column.is_text), "column_sorted" if is_sorted else "column"), (" ", "column")]
+        runs += [
+            (cell(title, cells, right=not column.is_text), "column_sorted" if is_sorted else "column"),
+            (" ", "column"),
+        ]
         targets.append(Target(0, left, left + cells + 1, "sort", column.key))
         left += cells + 1
     return Page([fit(runs, width, "column")], targets)
@@ -100,7 +105,10 @@ def _row(scene: Scene, figures: ProcessFigures, columns: list[ProcessColumn], co
     runs: list[Run] = [(cell(mark, 2), "strong")]
     base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
     for column in columns:
-        runs += [(cell(column.text(figures), column.cells, right=not column.is_text), _style(column, figures, base)), (" ", base)]
+        runs += [
+            (cell(column.text(figures), column.cells, right=not column.is_text), _style(column, figures, base)),
+            (" ", base),
+        ]
     if command_cells:
         runs.append((clip(COMMAND.text(figures), command_cells, mark=True), base))
     return fit(runs, width)
@@ -123,9 +131,14 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
     figures = rows[min(scene.cursor, len(rows) - 1)]
     process = figures.process
     peak = scene.figures.peak_flops_per_core
-    note = f"MFU: of {units.flops_text(peak)} {PEAK_DTYPE} peak a physical core" if peak else f"MFU: no {PEAK_DTYPE} peak known"
+    note = (
+        f"MFU: of {units.flops_text(peak)} {PEAK_DTYPE} peak a physical core"
+        if peak
+        else f"MFU: no {PEAK_DTYPE} peak known"
+    )
     started = _when(process.started_at_unix_seconds)
-    facts = f" attached {_when(process.attached_at_unix_seconds)}, started {started}, runtime {foreign(process.runtime_version or '-', 40)}"
+    runtime = foreign(process.runtime_version or "-", 40)
+    facts = f" attached {_when(process.attached_at_unix_seconds)}, started {started}, runtime {runtime}"
     if process.synthetic:
         facts += ", synthetic: no such process exists"
     elif not process.reporting:
@@ -156,14 +169,19 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         ("cores", f"NC {ranges(process.neuroncore_indices)} on ND {ranges(process.device_indices)}"),
         (
             "now",
-            f"util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
-            f"MFU {units.percent_text(figures.mfu_ratio)} of {PEAK_DTYPE} peak",
+            (
+                f"util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
+                f"MFU {units.percent_text(figures.mfu_ratio)} of {PEAK_DTYPE} peak"
+            ),
         ),
         (
             "executions",
-            f"{'-' if process.executions_per_second is None else f'{process.executions_per_second:.1f}'}/s, "
-            f"{units.count_text(process.executions.completed_total)} completed, "
-            f"{figures.failed_executions_total} failed, last {units.duration_text(figures.since_last_execution_seconds)} ago",
+            (
+                f"{'-' if process.executions_per_second is None else f'{process.executions_per_second:.1f}'}/s, "
+                f"{units.count_text(process.executions.completed_total)} completed, "
+                f"{figures.failed_executions_total} failed, "
+                f"last {units.duration_text(figures.since_last_execution_seconds)} ago"
+            ),
         ),
         (
             "latency",
@@ -183,14 +201,23 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         ),
         (
             "memory",
-            f"device {units.bytes_text(figures.device_memory_bytes)}, host {units.bytes_text(host.total_bytes)} "
-            f"of {units.bytes_text(process.resident_bytes)} resident",
+            (
+                f"device {units.bytes_text(figures.device_memory_bytes)}, host {units.bytes_text(host.total_bytes)} "
+                f"of {units.bytes_text(process.resident_bytes)} resident"
+            ),
         ),
-        ("models", ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4]) or "none"),
+        (
+            "models",
+            ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
+            or "none",
+        ),
     )
     style = "bad" if figures.errors_total else "text"
     for name, text in facts[: max(1, height - 2)]:
-        runs: Line = ((f" {name:<11}", "label"), (clip(text, width - 12, mark=True), style if name == "errors" else "text"))
+        runs: Line = (
+            (f" {name:<11}", "label"),
+            (clip(text, width - 12, mark=True), style if name == "errors" else "text"),
+        )
         page.add(fit(runs, width))
     series = scene.series
     room = height - len(page.lines)

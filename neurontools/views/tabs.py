@@ -20,7 +20,9 @@ def tab_bar(scene: Scene, width: int) -> Page:
     current = pids.index(scene.pid) if scene.pid in pids else -1
     texts = []
     for number, pid in enumerate(pids, 1):
-        name = "all" if pid is None else clip(foreign(scene.figures.by_pid[pid].process.tag, 80), _LONGEST_TAG, mark=True)
+        name = (
+            "all" if pid is None else clip(foreign(scene.figures.by_pid[pid].process.tag, 80), _LONGEST_TAG, mark=True)
+        )
         label = f"[{number}]:{name or pid}"
         texts.append(f"{scene.glyphs.left}{label}{scene.glyphs.right}" if number - 1 == current else f" {label} ")
     room = width - len(_LABEL)
@@ -38,4 +40,9 @@ def tab_bar(scene: Scene, width: int) -> Page:
         left += width_of(text)
         if left >= width:
             break
+    # A tab that has no room is left out whole; that there are more is told.
+    if left > width and len(runs) > 2:
+        runs.pop()
+        targets.pop()
+        runs.append((f" {scene.glyphs.ellipsis}", "tab"))
     return Page([fit(runs, width)], targets)

@@ -164,9 +164,10 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         flops_per_second=figures.flops(None),
         host=TopHost(
             vcpu_count=host.vcpu_count,
-            vcpu_user_ratio=average and average.user_ratio + average.nice_ratio,
-            vcpu_system_ratio=average
-            and average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
+            vcpu_user_ratio=None if average is None else average.user_ratio + average.nice_ratio,
+            vcpu_system_ratio=None
+            if average is None
+            else average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
             memory_total_bytes=host.memory_total_bytes,
             memory_used_bytes=host.memory_used_bytes,
         ),
@@ -232,8 +233,8 @@ def _process(figures: ProcessFigures) -> TopProcess:
         vcpu_user_ratio=process.vcpu_user_ratio,
         vcpu_system_ratio=process.vcpu_system_ratio,
         executions_per_second=process.executions_per_second,
-        latency_p50_seconds=latency and latency.p50_seconds,
-        latency_p99_seconds=latency and latency.p99_seconds,
+        latency_p50_seconds=None if latency is None else latency.p50_seconds,
+        latency_p99_seconds=None if latency is None else latency.p99_seconds,
         executions_completed_total=process.executions.completed_total,
         executions_failed_total=figures.failed_executions_total,
         errors_total=figures.errors_total,

@@ -28,12 +28,18 @@ class Arrangement:
         self.topology = Topology(kind, links) if kind is not None else None
         shape = self.topology.grid_shape() if self.topology is not None else None
         count = len(links)
-        self.name = {
-            TopologyKind.TORUS_2D: "2D torus",
-            TopologyKind.RING: "ring",
-            TopologyKind.LINE: "line",
-            TopologyKind.SINGLE: "single device",
-        }.get(kind, "switched or no links") if kind is not None else "links of no known shape" if any(links) else "no links"
+        self.name = (
+            {
+                TopologyKind.TORUS_2D: "2D torus",
+                TopologyKind.RING: "ring",
+                TopologyKind.LINE: "line",
+                TopologyKind.SINGLE: "single device",
+            }.get(kind, "switched or no links")
+            if kind is not None
+            else "links of no known shape"
+            if any(links)
+            else "no links"
+        )
         if shape is not None:
             self.is_torus = True
             self.name = f"{shape[0]}x{shape[1]} 2D torus"
@@ -43,7 +49,7 @@ class Arrangement:
         order = list(range(count))
         if kind is TopologyKind.RING and self.topology is not None:
             order = list(self.topology.rings()[0])
-        columns = max(1, min(count, (width - 4) // (_BOX_CELLS + _LINK_CELLS), 4 if count > 4 else count))
+        columns = max(1, min(count, (width - 4) // (_BOX_CELLS + _LINK_CELLS), 4))
         self.rows = [order[start : start + columns] for start in range(0, count, columns)]
 
     def hops(self, start: int, end: int) -> int | None:
@@ -144,7 +150,16 @@ def _row(scene: Scene, plan: Arrangement, page: Page, number: int, devices: list
     is_first = number == 0
     is_last = number == len(plan.rows) - 1
     wraps = plan.is_torus
-    runs: list[Run] = [(f" *{link[:1]}" if wraps or (is_ring and is_first) else f"  {link[:1]}" if linked and not is_first else "   ", "dim")]
+    runs: list[Run] = [
+        (
+            f" *{link[:1]}"
+            if wraps or (is_ring and is_first)
+            else f"  {link[:1]}"
+            if linked and not is_first
+            else "   ",
+            "dim",
+        )
+    ]
     left = 3
     for position, device in enumerate(devices):
         if position:
@@ -232,14 +247,18 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
         hops = plan.hops(index, other)
         if hops:
             by_hops.setdefault(hops, []).append(other)
-    reach = "  ".join(f"{hops} hop{'s' if hops > 1 else ''}: {ranges(others)}" for hops, others in sorted(by_hops.items()))
+    reach = "  ".join(
+        f"{hops} hop{'s' if hops > 1 else ''}: {ranges(others)}" for hops, others in sorted(by_hops.items())
+    )
     used = scene.figures.device_used_bytes[index]
     rows: list[tuple[str, str, str]] = [
         ("hops", reach or "no links to other devices", "text"),
         (
             "memory",
-            f"{units.bytes_text(used)} of {units.memory_size_text(device.memory_bytes)} "
-            f"({units.percent_text(scene.figures.memory_ratio(index))})",
+            (
+                f"{units.bytes_text(used)} of {units.memory_size_text(device.memory_bytes)} "
+                f"({units.percent_text(scene.figures.memory_ratio(index))})"
+            ),
             "text",
         ),
     ]
@@ -247,7 +266,8 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
     for core in scene.figures.cores:
         if core.device_index == index:
             names = [foreign(known[pid].process.tag, 40) if pid in known else str(pid) for pid in core.owner_pids]
-            text = f"{units.percent_text(core.utilization_ratio):>8}  {units.flops_text(core.flops_per_second):>12}  {', '.join(names) or 'free'}"
+            busy, flops = units.percent_text(core.utilization_ratio), units.flops_text(core.flops_per_second)
+            text = f"{busy:>8}  {flops:>12}  {', '.join(names) or 'free'}"
             rows.append((f"NC {core.index}", text, "text" if names else "dim"))
     for verdict in scene.verdicts:
         if verdict.device_index == index:

@@ -54,6 +54,8 @@ class Board(Widget, can_focus=True):
             text = painter.update(lines, before, self.theme_name, self.app.console._color_system, width)  # noqa: SLF001
             if text:
                 self.paint(text)
+                # Whenever Textual draws the board again (a palette over it, Ctrl-Z), it must not take what it kept.
+                self._styles_cache.clear()
             return
         regions = []
         for row, (line, old) in enumerate(zip(lines, before, strict=True)):
@@ -101,4 +103,3 @@ class Board(Widget, can_focus=True):
     def _strip(self, line: Line, width: int) -> Strip:
         theme = self.theme_name
         return Strip([Segment(text, rich_style(theme, style)) for text, style in line], width)
-
