@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 class _Categories:
     """Memory in use, a field for each category."""
 
-    __slots__ = ()
+    __slots__: tuple[str, ...] = ()
 
     @property
     def total_bytes(self) -> int | None:
