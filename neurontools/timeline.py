@@ -16,6 +16,8 @@ from neurontools.series import Sample, Series, Trend, sample_of
 LIVE_BYTES = 12 * 2**20
 """How much packed past a live view keeps; about 40 minutes of a trn1.32xlarge at 1 Hz."""
 
+LATEST_UNIX_SECONDS = 2.0**37  # beyond any calendar that shows it
+
 _COMPRESSION_LEVEL = 1
 _SAMPLE_BYTES = 1500  # about what a moment costs besides its packed bytes
 
@@ -43,9 +45,11 @@ class MomentMaker:
         self._before: neuron_pb2.Snapshot | None = None
 
     def make(self, message: bytes) -> Moment | None:
-        """The moment of a reply; None when it isn't newer than the one before."""
+        """The moment of a reply; None when it isn't newer than the one before, or of no time that can be shown."""
         snapshot = neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
         before = self._before
+        if not 0 <= snapshot.taken_at_unix_seconds <= LATEST_UNIX_SECONDS:  # NaN fails too
+            return None
         if before is not None and (
             snapshot.taken_at_unix_seconds <= before.taken_at_unix_seconds
             or (snapshot.daemon_pid == before.daemon_pid and snapshot.sequence <= before.sequence)

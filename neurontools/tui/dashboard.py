@@ -16,7 +16,7 @@ from neurontools.views.dialog import over
 from neurontools.views.figures import Figures
 from neurontools.views.frame import frame
 from neurontools.views.glyphs import Glyphs
-from neurontools.views.line import Page, fit
+from neurontools.views.line import Page, fit, foreign
 from neurontools.views.memory_tree import nodes
 from neurontools.views.pages import PAGES
 from neurontools.views.process_page import process_rows
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 MESSAGE_SECONDS = 6.0
 _INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+MOST_DEVICES = 4096
+# A recording may hold anything: one moment that makes no sense must not take the others with it.
+SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
 _SERIES_LENGTH = 480
 _WINDOWS = (60.0, 300.0, 900.0, 3600.0)
 _VERDICT_PAGES = ("health", "topology")
@@ -162,11 +165,14 @@ class Dashboard:
 
     def draw(self, width: int, height: int) -> Page:
         """The screen, every line of exactly `width` cells."""
-        scene = self.scene()
-        if scene is None:
-            page = self._waiting(width, height)
+        try:
+            scene = self.scene()
+            page = frame(scene, width, height) if scene is not None else None
+        except SENSELESS as error:
+            page = self._notice(f"this moment can't be drawn: {type(error).__name__}: {error}", width, height)
+        if page is None:
+            page = self._notice(self.feed.status.text or "waiting for the first snapshot", width, height)
         else:
-            page = frame(scene, width, height)
             where = self.list
             where.top, where.count = page.list_top, page.list_count
             where.height = max(1, page.list_height)
@@ -176,9 +182,8 @@ class Dashboard:
         self._drawn = page
         return page
 
-    def _waiting(self, width: int, height: int) -> Page:
-        text = self.feed.status.text or "waiting for the first snapshot"
-        page = Page([fit(((" neuron-top", "title"),), width, "title"), fit(((f" {text}", "strong"),), width)])
+    def _notice(self, text: str, width: int, height: int) -> Page:
+        page = Page([fit(((" neuron-top", "title"),), width, "title"), fit(((f" {foreign(text)}", "strong"),), width)])
         page.lines = [*page.lines, *[fit((), width)] * height][:height]
         return page
 
@@ -201,6 +206,8 @@ class Dashboard:
         from neurontools import health
 
         moments = self.feed.timeline.moments
+        if self.feed.timeline.snapshot(index).instance.device_count > MOST_DEVICES:
+            raise ValueError("more devices than any host has")
         try:
             limits = health.Thresholds(**(self.settings.health or {}))  # type: ignore[arg-type]
         except TypeError:
@@ -236,16 +243,25 @@ class Dashboard:
         action = keys.BY_KEY.get(key)
         if action is None:
             return False
-        if self._message[0]:
-            self._message = ("", 0.0)
-        if action.name == "choose_tab":
-            self.choose_tab(int(key))
-        else:
-            getattr(self, action.name)()
+        self._message = ("", 0.0)
+        try:
+            if action.name == "choose_tab":
+                self.choose_tab(int(key))
+            else:
+                getattr(self, action.name)()
+        except SENSELESS as error:
+            self.tell(f"this can't be done at this moment: {error}")
         return True
 
     def click(self, column: int, row: int) -> bool:
-        """Do what a click at a cell does."""
+        """Do what a click at a cell does; whether it means anything."""
+        try:
+            return self._click(column, row)
+        except SENSELESS as error:
+            self.tell(f"this can't be done at this moment: {error}")
+            return True
+
+    def _click(self, column: int, row: int) -> bool:
         target = self._drawn.target_at(column, row)
         if target is None:
             return False
@@ -428,7 +444,8 @@ class Dashboard:
         scene = self.scene()
         if scene is None:
             return
-        self.opened = frozenset() if self.opened else every_key(scene)
+        is_any_open = any(node.is_open for node in nodes(scene))
+        self.opened = frozenset() if is_any_open else every_key(scene)
         self._lists["overview"] = _List()
 
     def _select_device(self, device_index: int) -> None:

@@ -56,7 +56,8 @@ class Figures:
     @cached_property
     def cores(self) -> tuple[LogicalNeuronCore, ...]:
         """All logical cores under the host's default LNC."""
-        return logical_cores(self.snapshot)
+        # Whatever a recording holds: a core is at least one physical core.
+        return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 
     @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
