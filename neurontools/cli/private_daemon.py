@@ -30,8 +30,9 @@ class PrivateDaemon:
     Entering raises UserError when it doesn't start. Enter it in the main thread for the signals to be handled.
     """
 
-    def __init__(self, instance_type: str, *, start_seconds: float = START_SECONDS) -> None:
+    def __init__(self, instance_type: str, *, load: str | None = None, start_seconds: float = START_SECONDS) -> None:
         self._instance_type = instance_type
+        self._load = load
         self._start_seconds = start_seconds
         self._directory = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -79,6 +80,7 @@ class PrivateDaemon:
                         # -P: the current directory is no place to import from.
                         *(sys.executable, "-P", "-m", "neurond"),
                         *("--simulate", self._instance_type, "--socket", self.socket_path),
+                        *(("--load", self._load) if self._load else ()),
                         *("--log-level", "error", "--ready-fd", str(tell_ready), "--exit-with-parent"),
                     ],
                     stdin=subprocess.DEVNULL,
