@@ -73,21 +73,79 @@ def _run(arguments: list[str]) -> int:
         for note in configuration.notes:
             tell(f"{_COMMAND}: {file}: {note}")
     count = 1 if "once" in given else _count(given)
+    output = Output(verbosity)
+    if "replay" in given:
+        for other in ("socket", "simulate"):
+            if other in given:
+                raise UserError(f"--replay and --{other} exclude each other; leave one of them out", EXIT_USAGE)
+        return replay(given["replay"], configuration, output, count)
     with ExitStack() as stack:
         snapshots, first = _connected(given, stack)
-        Stream(snapshots, configuration, verbosity).run(first, count)
+        Stream(snapshots, configuration, output).run(first, count)
+    return 0
+
+
+class Output:
+    """Records on standard output, one a line, and narration on standard error as far as it is wanted."""
+
+    def __init__(self, verbosity: int) -> None:
+        self._verbosity = verbosity
+        self.written = 0
+
+    def write(self, record: Record) -> None:
+        """Writes a record, whole, at once; _ReaderGone when nobody reads any more."""
+        line = _writer.encode(record).encode() + b"\n"
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(_STDOUT, rest) :]
+        except BrokenPipeError:
+            raise _ReaderGone from None
+        except OSError as error:
+            raise UserError(
+                f"can't write to standard output: {error.strerror}; free space or write elsewhere"
+            ) from None
+        self.written += 1
+        self.tell(4, f"record {self.written}: {len(line)} bytes, {len(record['neuron_runtime_data'])} processes")
+
+    def tell(self, verbosity: int, text: str) -> None:
+        """A line of narration from this level on."""
+        if self._verbosity >= verbosity:
+            tell(f"{_COMMAND}: {text}")
+
+
+def replay(file: str, configuration: MonitorConfiguration, output: Output, count: int | None) -> int:
+    """Writes the records of a recording, by its own clock and without waiting; the exit code."""
+    from neurontools.recording.reader import RecordingReader
+    from neurontools.rpc import neuron_pb2
+    from neurontools.rpc.convert import from_message
+
+    reader = RecordingReader(file)
+    recorder: Recorder | None = None
+    last_seconds = 0.0
+    for message in reader.messages():
+        if count is not None and output.written >= count:
+            return 0
+        snapshot = from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
+        if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host was started again
+            recorder = Recorder(configuration, snapshot.taken_at_seconds)
+        last_seconds = snapshot.taken_at_seconds
+        if recorder.fits(snapshot):
+            output.write(recorder.make(snapshot))
+    if reader.trouble:
+        tell(f"{_COMMAND}: {reader.trouble}")
+        return EXIT_FAILURE
     return 0
 
 
 class Stream:
     """The records of a configuration from a daemon, written to standard output one a line."""
 
-    def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, verbosity: int) -> None:
+    def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, output: Output) -> None:
         self._snapshots = snapshots
         self._configuration = configuration
-        self._verbosity = verbosity
+        self._output = output
         self._is_lost = False
-        self._written = 0
 
     def run(self, first: Snapshot, count: int | None) -> None:
         """Writes `count` records (None: without end), the first at once; raises _ReaderGone when nobody reads."""
@@ -96,9 +154,9 @@ class Stream:
             past = self._past(period_seconds)
             if past is not None and past.taken_at_seconds < first.taken_at_seconds:
                 recorder.begin(past, period_seconds)
-        self._write(recorder.make(first))
+        self._output.write(recorder.make(first))
         interval_seconds = first.interval_seconds
-        while count is None or self._written < count:
+        while count is None or self._output.written < count:
             _wait_until(recorder.next_seconds + _LATE_SECONDS)
             try:
                 latest = self._fitting(recorder, interval_seconds)
@@ -106,13 +164,13 @@ class Stream:
                 self._tell_lost(error)
                 outage = recorder.make_outage(str(error), monotonic())
                 if outage is not None:
-                    self._write(outage)
+                    self._output.write(outage)
                 continue
             if self._is_lost:
                 self._is_lost = False
-                self._tell(1, f"the monitor daemon at unix:{self._snapshots.socket_path} is back")
+                self._output.tell(1, f"the monitor daemon at unix:{self._snapshots.socket_path} is back")
             interval_seconds = latest.interval_seconds
-            self._write(recorder.make(latest))
+            self._output.write(recorder.make(latest))
 
     def _past(self, age_seconds: float) -> Snapshot | None:
         try:
@@ -132,29 +190,10 @@ class Stream:
             expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
             _wait_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
 
-    def _write(self, record: Record) -> None:
-        line = _writer.encode(record).encode() + b"\n"
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[os.write(_STDOUT, rest) :]
-        except BrokenPipeError:
-            raise _ReaderGone from None
-        except OSError as error:
-            raise UserError(
-                f"can't write to standard output: {error.strerror}; free space or write elsewhere"
-            ) from None
-        self._written += 1
-        self._tell(4, f"record {self._written}: {len(line)} bytes, {len(record['neuron_runtime_data'])} processes")
-
     def _tell_lost(self, error: UserError) -> None:
         if not self._is_lost:
             self._is_lost = True
-            self._tell(1, f"{error}; going on")
-
-    def _tell(self, verbosity: int, text: str) -> None:
-        if self._verbosity >= verbosity:
-            tell(f"{_COMMAND}: {text}")
+            self._output.tell(1, f"{error}; going on")
 
 
 def _connected(given: dict[str, str], stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:

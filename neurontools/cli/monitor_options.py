@@ -21,6 +21,7 @@ OPTIONS = (
         value="TYPE",
         completes=INSTANCE_TYPES,
     ),
+    Option("replay", "records of a recording, by its own clock, without waiting", value="FILE", completes=FILES),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),
     Option("help", "print this text", short="h", ends=True),

@@ -15,6 +15,8 @@ from typing import Any, Protocol
 
 import pytest
 
+from neurontools.recording.writer import RecordingWriter
+from neurontools.rpc.convert import to_message
 from tests.conftest import DEADLINE_SECONDS, Attachment, RunningDaemon, StartDaemon, wait_until
 from tests.monitor.layouts import Record
 
@@ -133,7 +135,7 @@ def test_counts_add_up_to_what_the_daemon_counted(monitor: Start, daemon: Runnin
 
     assert completed() == 0
     report(5)
-    counts = []
+    counts: list[int] = []
     while sum(counts) < 5 and len(counts) < MOST_RECORDS:
         counts.append(completed())
     report(1000)
@@ -281,3 +283,33 @@ def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("neuron-monitor: can't write to standard output: No space left on device")
+
+
+def test_a_recording(monitor: Start, start_daemon: StartDaemon, tmp_path: Path, fast: str) -> None:
+    daemon = start_daemon(*LOADED)
+    file = tmp_path / "host.rec"
+    writer = RecordingWriter(str(file))
+    sequences = [writer_sequence(writer, daemon) for _ in range(20)]
+    writer.close()
+    code, out, told = finished(monitor("--replay", str(file), "-c", fast))
+    assert (code, told) == (0, "")
+    lines = out.splitlines()
+    for line in lines:
+        Record.model_validate_json(line)
+    assert 5 < len(lines) <= len(set(sequences))
+    periods = [json.loads(line)["system_data"]["memory_info"]["period"] for line in lines[1:]]
+    assert sum(periods) / len(periods) == pytest.approx(0.1, rel=0.5)
+    assert finished(monitor("--replay", str(file), "--count", "1"))[1].count("\n") == 1
+    file.write_bytes(file.read_bytes()[:-20])
+    code, out, told = finished(monitor("--replay", str(file), "-c", fast))
+    assert code == 1
+    assert out
+    assert told.startswith("neuron-monitor: ")
+    assert finished(monitor("--replay", str(tmp_path / "none")))[0] == 6
+    assert finished(monitor("--replay", str(file), "--simulate", "inf2.xlarge"))[0] == 2
+
+
+def writer_sequence(writer: RecordingWriter, daemon: RunningDaemon) -> int:
+    snapshot = daemon.next_snapshot(1)
+    writer.write_snapshot(to_message(snapshot))
+    return snapshot.sequence
