@@ -6,7 +6,7 @@ By hand and not by prometheus_client, which keeps an object for every series and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -101,18 +101,21 @@ def openmetrics_format(families: Iterable[Family]) -> bytes:
 
 
 def _add(lines: list[str], name: str, head: tuple[str, ...], samples: Iterable[Sample]) -> None:
-    written = [
-        f"{name}{labels} {value!r}" if math.isfinite(value) else _unusual(name, labels, value)
-        for labels, value in samples
-    ]
+    if not isinstance(samples, Sequence):
+        samples = list(samples)
+    if math.isfinite(sum([value for _, value in samples])):
+        written = [f"{name}{labels} {value!r}" for labels, value in samples]
+    else:
+        written = [f"{name}{labels} {_number(value)}" for labels, value in samples]
     if written:
         lines.extend(head)
         lines.extend(written)
 
 
-def _unusual(name: str, labels: str, value: float) -> str:
-    text = "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    return f"{name}{labels} {text}"
+def _number(value: float) -> str:
+    if math.isfinite(value):
+        return repr(value)
+    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
 def wants_openmetrics(accept: str) -> bool:
@@ -125,9 +128,3 @@ def _is_openmetrics(part: str) -> bool:
     versions = [parameter.partition("=")[2] for parameter in parameters if parameter.startswith("version=")]
     refused = any(parameter in ("q=0", "q=0.0") for parameter in parameters)
     return media == "application/openmetrics-text" and not refused and versions in ([], ["1.0.0"], ["0.0.1"])
-
-
-def with_labels(samples: Iterable[tuple[Iterable[tuple[str, str]], float]]) -> Iterator[Sample]:
-    """Samples whose labels are not text yet."""
-    for labels, value in samples:
-        yield label_text(labels), value

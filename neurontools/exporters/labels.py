@@ -13,6 +13,7 @@ class LabelTexts:
     def __init__(self, base: tuple[tuple[str, str], ...] = ()) -> None:
         self.base = base
         self._texts: dict[tuple[tuple[str, str], ...], str] = {}
+        self._rows: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[str, ...]] = {}
 
     def __call__(self, *labels: tuple[str, str]) -> str:
         """The text of these labels and the base."""
@@ -22,3 +23,13 @@ class LabelTexts:
                 self._texts.clear()
             text = self._texts[labels] = label_text(self.base + labels)
         return text
+
+    def each(self, name: str, values: tuple[str, ...], *labels: tuple[str, str]) -> tuple[str, ...]:
+        """The texts of these labels with each value of one more; a name always comes with the same values."""
+        key = (name, labels)
+        texts = self._rows.get(key)
+        if texts is None:
+            if len(self._rows) >= _MOST:
+                self._rows.clear()
+            texts = self._rows[key] = tuple(label_text((*self.base, *labels, (name, value))) for value in values)
+        return texts

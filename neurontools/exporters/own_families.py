@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
+from operator import attrgetter
 
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
@@ -13,6 +14,8 @@ from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Proce
 MFU_DTYPE = "bf16"  # nobody reports the data type in use: the peak is that of bf16
 
 _CATEGORIES = tuple((field.name, field.name.removesuffix("_bytes")) for field in fields(DeviceMemory))
+_CATEGORY_NAMES = tuple(category for _, category in _CATEGORIES)
+_read_memory = attrgetter(*(field for field, _ in _CATEGORIES))
 _HOST_CATEGORIES = tuple((field.name, field.name.removesuffix("_bytes")) for field in fields(HostMemory))
 _ECC = ("mem_corrected", "mem_uncorrected", "mem_repairable_uncorrected", "sram_corrected", "sram_uncorrected")
 
@@ -130,10 +133,10 @@ def _add_memory(
     samples: list[Sample], group: LogicalNeuronCore, place: tuple[tuple[str, str], ...], label: LabelTexts
 ) -> None:
     memory = group.memory if len(group.cores) > 1 else group.cores[0].memory
-    for field, category in _CATEGORIES:
-        size_bytes = getattr(memory, field)
+    texts = label.each("category", _CATEGORY_NAMES, *place)
+    for text, size_bytes in zip(texts, _read_memory(memory), strict=True):
         if size_bytes is not None:
-            samples.append((label(*place, ("category", category)), size_bytes))
+            samples.append((text, size_bytes))
 
 
 def _add_counters(samples: dict[Definition, list[Sample]], group: LogicalNeuronCore, text: str) -> None:

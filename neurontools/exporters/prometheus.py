@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import add, attrgetter
 
 from neurontools import latency
 from neurontools.exporters import neuron_families as known
@@ -72,8 +73,8 @@ class SnapshotMetrics:
                 if busy:
                     utilization.append((label(tag, core_label), sum(busy) / len(busy)))
                 text = label(tag, core_label, none)
-                for category, samples in memory.items():
-                    sizes = [getattr(core.memory, category + "_bytes") for core in cores]
+                read = [_read_memory(core.memory) for core in cores]
+                for samples, *sizes in zip(memory.values(), *read, strict=True):
                     if None not in sizes:
                         samples.append((text, sum(sizes)))
         yield Family(known.UTILIZATION, utilization)
@@ -108,15 +109,17 @@ class SnapshotMetrics:
             for name, label_name, types in _COUNTERS:
                 _, totals, created = counters[name]
                 since = min((process.attached_at_unix_seconds or self._since) for process in processes)
-                for kind in types:
-                    labels = label(tag, (label_name, kind))
-                    totals.append((labels, sum(getattr(getattr(p, name), kind + "_total") for p in processes)))
-                    created.append((labels, since))
+                texts = label.each(label_name, types, tag)
+                read = _READ_TOTALS[name]
+                counts = read(getattr(processes[0], name))
+                for other in processes[1:]:
+                    counts = tuple(map(add, counts, read(getattr(other, name))))
+                totals.extend(zip(texts, counts, strict=True))
+                created.extend((text, since) for text in texts)
             measured = _shared_latency(processes, before)
             if measured is not None:
-                for percentile in known.PERCENTILES:
-                    value = getattr(measured, percentile + "_seconds")
-                    latencies.append((label(tag, ("percentile", percentile)), value))
+                texts = label.each("percentile", known.PERCENTILES, tag)
+                latencies.extend(zip(texts, _read_percentiles(measured), strict=True))
         yield Family(known.RUNTIME_MEMORY, used)
         yield Family(known.RUNTIME_VCPU, vcpu)
         for definition, totals, created in counters.values():
@@ -159,6 +162,12 @@ class SnapshotMetrics:
         yield Family(known.HARDWARE_INFO, [(hardware, 1)])
 
 
+_READ_TOTALS = {
+    "errors": attrgetter(*(f"{kind}_total" for kind in _ERROR_TYPES)),
+    "executions": attrgetter(*(f"{kind}_total" for kind in _STATUS_TYPES)),
+}
+_read_percentiles = attrgetter(*(f"{percentile}_seconds" for percentile in known.PERCENTILES))
+_read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CATEGORIES))
 _COUNTERS = (("errors", "error_type", _ERROR_TYPES), ("executions", "status_type", _STATUS_TYPES))
 
 
@@ -176,9 +185,7 @@ def _neuron_host_bytes(process: Process) -> int:
 def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int:
     """Device memory in the categories that the original shows."""
     return sum(
-        getattr(snapshot.cores[index].memory, category + "_bytes") or 0
-        for index in process.core_indices
-        for category in known.MEMORY_CATEGORIES
+        size_bytes or 0 for index in process.core_indices for size_bytes in _read_memory(snapshot.cores[index].memory)
     )
 
 
