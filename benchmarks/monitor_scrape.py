@@ -1,13 +1,12 @@
 """CPU of a scrape for 32 processes on trn1.32xlarge. Asked for: at most 2 ms beside prometheus_client's own rendering.
 
-The reference in the same run is prometheus_client (if it is installed) with the same samples in its gauges and counters:
-its `generate_latest` alone, without the time that setting the values takes.
+The reference in the same run is prometheus_client (if it is installed) with the same samples in its gauges: its
+`generate_latest` alone, without the time that setting the values takes.
 """
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 from neurontools import health
 from neurontools.exporters.exposition import text_format
@@ -18,10 +17,6 @@ SCRAPES = 200
 PEAK_FLOPS = 95e12
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
 def main() -> None:
     host = ScenarioHost("trn1.32xlarge")
     snapshots = [host.at(10 + second) for second in range(30)]
@@ -30,17 +25,19 @@ def main() -> None:
     for warm in range(2):
         before = snapshots[warm]
         text = text_format(metrics.families(before, None, (), PEAK_FLOPS))
-    began = time.process_time()
+    taken = []
+    began_all = time.process_time()
     for number in range(SCRAPES):
         now, before = snapshots[number % 29 + 1], snapshots[number % 29]
+        began = time.perf_counter()
         verdicts = health.verdicts(now, snapshots[0])
         text = text_format(metrics.families(now, before, verdicts, PEAK_FLOPS))
-    spent = (time.process_time() - began) / SCRAPES
+        taken.append(time.perf_counter() - began)
+    spent, best = (time.process_time() - began_all) / SCRAPES, min(taken)
     samples = [line for line in text.decode().splitlines() if not line.startswith("#")]
     theirs = [line for line in samples if not line.startswith("neurontools_")]
-    print(
-        f"a scrape of {len(samples)} samples ({len(theirs)} of them the original's), {len(text) / 1000:.0f} kB: {spent * 1e3:.2f} ms"
-    )
+    print(f"a scrape of {len(samples)} samples ({len(theirs)} of them the original's), {len(text) / 1000:.0f} kB:")
+    print(f"CPU, mean {spent * 1e3:.2f} ms, undisturbed {best * 1e3:.2f} ms (asked for: 2 ms)")
     try:
         reference = reference_seconds(text.decode())
     except ImportError:

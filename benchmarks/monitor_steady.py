@@ -71,9 +71,8 @@ def main() -> None:
             after = cpu_seconds(monitor.pid), cpu_seconds(daemon.pid)
             print(f"neuron-monitor at 1 s: {(after[0] - before[0]) / spent:.2%} of a core (asked for: 1 %)")
             print(f"neuron-monitor memory, at most: {peak_mib(monitor.pid):.1f} MiB (asked for: 45 MiB)")
-            print(
-                f"reference, the daemon with its load: {(after[1] - before[1]) / spent:.2%}, {peak_mib(daemon.pid):.1f} MiB"
-            )
+            daemon_share = (after[1] - before[1]) / spent
+            print(f"reference, the daemon with its load: {daemon_share:.2%}, {peak_mib(daemon.pid):.1f} MiB")
             monitor.kill()
             monitor.wait()
         daemon.terminate()
