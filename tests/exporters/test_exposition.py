@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neurontools.exporters.exposition import (
@@ -73,6 +73,7 @@ def unescaped(text: str) -> str:
     return "".join(out)
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_escaping_can_be_undone(value: str) -> None:
     written = escaped(value)
@@ -81,6 +82,7 @@ def test_escaping_can_be_undone(value: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@settings(deadline=None, max_examples=30)
 @given(value=st.text(alphabet=st.characters(codec="utf-8"), max_size=20))
 def test_promtool_takes_any_label_value(value: str) -> None:
     text = text_format([Family(GAUGE, [(label_text([("tag", value)]), 1)])])

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neurontools import health
@@ -169,6 +169,7 @@ def test_free_logical_cores() -> None:
     assert free_range(snapshot, 1, 1) == (1, 1)
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 31)), st.integers(1, 32))
 def test_what_is_found_is_free_and_found_when_there_is_any(busy_cores: set[int], count: int) -> None:
     found = free_range(TRN1 if not busy_cores else held_of_trn1(busy_cores), count)
