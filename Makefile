@@ -45,8 +45,7 @@ generated: $(VENV)/proto/stamp
 	done
 
 man-pages:
-	@if command -v mandoc >/dev/null; then mandoc -T lint -W warning man/*.[1-8]; \
-	else echo "mandoc is not installed: the manual pages are not checked"; fi
+	@scripts/check-man-pages
 
 package: $(VENV)/test.stamp
 	BIN=$(BIN) scripts/check-package

@@ -125,9 +125,9 @@ def call(
 class Connection:
     """A connection for unary calls one after the other, connected from the start; for one thread of one process.
 
-    After a lost connection, a deadline or an UnexpectedReply it is closed, and further calls raise RpcError
+    After a lost connection, a deadline or a malformed reply it is closed, and further calls raise RpcError
     (UNAVAILABLE): whether to connect and to ask again is the caller's decision. A status that the server
-    returned leaves it open.
+    returned leaves it open, DEADLINE_EXCEEDED included: the server knows the deadline and may be first.
 
     `timeout_seconds` bounds connecting and, each, the calls. Raises Unreachable, or RpcError if the time is over.
     """
@@ -454,7 +454,7 @@ def _connect(socket_path: str, timeout_seconds: float) -> _socket.socket:
 
 def _request_headers(stream_id: int, method: str, timeout_seconds: float) -> bytes:
     """The HEADERS frame of a request ("Requests" in PROTOCOL-HTTP2.md)."""
-    timeout_milliseconds = max(1, -int(-timeout_seconds * 1000 // 1))  # rounded up: ours must end first
+    timeout_milliseconds = max(1, -int(-timeout_seconds * 1000 // 1))  # rounded up: 0 is not allowed
     headers = [
         (b":method", b"POST"),
         (b":scheme", b"http"),

@@ -268,6 +268,19 @@ def test_a_server_that_never_stops_talking_meets_the_deadline(server: RawServer)
         unary.call(server.path, "/t/m", b"", timeout_seconds=0.05)
 
 
+def test_a_deadline_closes_the_connection(server: RawServer) -> None:
+    def behave(connection: socket.socket) -> None:
+        while connection.recv(65536):
+            pass
+
+    server.behave = behave
+    with Connection(server.path, TIMEOUT_SECONDS) as connection:
+        with pytest.raises(RpcError, match=r"^DEADLINE_EXCEEDED: no complete answer in time$"):
+            connection.call("/t/m", b"", timeout_seconds=0.05)
+        with pytest.raises(RpcError, match=r"^UNAVAILABLE: the connection is closed$"):
+            connection.call("/t/m", b"")
+
+
 def test_a_server_that_never_reads_meets_the_deadline(server: RawServer) -> None:
     ended = threading.Event()
 
