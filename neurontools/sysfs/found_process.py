@@ -113,28 +113,3 @@ def user_name(uid: int | None) -> str | None:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
         return str(uid)
-
-
-def cores_held(
-    found: FoundProcess, device_indices: tuple[int, ...], shared: set[int], cores_per_device: int, lnc: int
-) -> tuple[int, ...]:
-    """The physical cores a process holds, as far as that can be told without asking the driver.
-
-    An open device tells the device and not the cores. NEURON_RT_VISIBLE_CORES tells them where it fits the devices that
-    are open; else the whole device counts as held, unless others hold cores of it too (`shared`): then none does.
-    """
-    if not found.uses_runtime:
-        return ()
-    own_lnc = found.logical_neuroncore_config or lnc
-    visible = found.visible_cores()
-    if visible is not None:
-        physical = range(visible.start * own_lnc, visible.stop * own_lnc)
-        named = {core // cores_per_device for core in (physical.start, physical.stop - 1)}
-        if named <= set(device_indices):
-            return tuple(physical)
-    return tuple(
-        device * cores_per_device + core
-        for device in device_indices
-        if device not in shared
-        for core in range(cores_per_device)
-    )

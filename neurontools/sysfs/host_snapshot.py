@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 
 from neurontools.model import Snapshot, SourceKind
-from neurontools.sysfs.found_process import FoundProcess, cores_held
+from neurontools.sysfs.core_holding import cores_by_process
+from neurontools.sysfs.found_process import FoundProcess
 from neurontools.sysfs.inventory import read_inventory
-from neurontools.sysfs.owners import OpenDevices, hidden_warning, scan
+from neurontools.sysfs.owners import hidden_warning, scan
 from neurontools.sysfs.process_files import boot_unix_seconds
 from neurontools.sysfs.roots import Roots
 
@@ -25,22 +26,10 @@ def read_host(roots: Roots | None = None) -> Snapshot | None:
     owners, hidden = scan(roots, inventory.directories)
     found = [(FoundProcess(roots.proc, devices.pid), devices) for devices in owners]
     boot = boot_unix_seconds(roots.proc) if found else None
-    shared = shared_devices(found)
+    lnc = instance.logical_neuroncore_config
+    held = cores_by_process(found, instance.physical_cores_per_device, lnc)
     processes = tuple(
-        process.record(
-            devices,
-            cores_held(
-                process,
-                devices.device_indices,
-                shared,
-                instance.physical_cores_per_device,
-                instance.logical_neuroncore_config,
-            ),
-            instance.logical_neuroncore_config,
-            boot,
-            process.times(),
-        )
-        for process, devices in found
+        process.record(devices, held.get(process.pid, ()), lnc, boot, process.times()) for process, devices in found
     )
     return Snapshot(
         sequence=0,
@@ -55,13 +44,3 @@ def read_host(roots: Roots | None = None) -> Snapshot | None:
         warnings=(*inventory.warnings, *((hidden_warning(hidden),) if hidden else ())),
     )
 
-
-def shared_devices(found: list[tuple[FoundProcess, OpenDevices]]) -> set[int]:
-    """The devices that more than one process with the runtime has open."""
-    seen: set[int] = set()
-    shared: set[int] = set()
-    for process, devices in found:
-        if process.uses_runtime:
-            shared |= seen & set(devices.device_indices)
-            seen |= set(devices.device_indices)
-    return shared

@@ -11,6 +11,7 @@ from neurontools.errors import EXIT_USAGE, UserError
 
 _MARKER = ".neurontools-tree"
 _STAGED = ".neurontools-staged"
+_FORBIDDEN, _SHARED_MEMORY = ("/sys/", "/proc/", "/dev/"), "/dev/shm/"  # noqa: S108
 _MARKER_TEXT = b"A tree made by neurontools; it is removed when its maker ends.\n"
 
 
@@ -104,7 +105,8 @@ class TreeWriter:
         self._made = kept[::-1]
 
     def _claim(self) -> None:
-        if os.path.isdir("/sys") and os.path.realpath(self.directory).split("/")[1] in ("sys", "proc", "dev"):  # noqa: PTH112
+        whole = f"{os.path.realpath(self.directory)}/"
+        if whole.startswith(_FORBIDDEN) and not whole.startswith(_SHARED_MEMORY):
             raise UserError(
                 f"{self.directory} is the operating system's own; give a directory of your own for the tree", EXIT_USAGE
             )
