@@ -15,7 +15,6 @@ from neurond.shape import Shape
 from neurontools import nrt
 from neurontools.core_request import CoreRequest
 
-
 _LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
 
 
