@@ -19,7 +19,7 @@ _FIRST_CORE_HOST_BYTES = 4_530_176
 
 
 class ExportedDevice:
-    """One device's directory with those of its cores. `core_map[position]` is the physical core at a logical position."""
+    """One device's directory with its cores'. `core_map[position]` is the physical core at a logical position."""
 
     def __init__(
         self,
@@ -52,7 +52,9 @@ class ExportedDevice:
         ]
         self._before: Device | None = None
 
-    def update(self, device: Device, cores: Mapping[int, NeuronCore], outcomes: Mapping[int, ExecutionCounters]) -> None:
+    def update(
+        self, device: Device, cores: Mapping[int, NeuronCore], outcomes: Mapping[int, ExecutionCounters]
+    ) -> None:
         """Brings the files up to this state. `cores` by logical position; `outcomes` by index of the core."""
         if device is not self._before:
             self._before = device

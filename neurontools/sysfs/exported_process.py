@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from neurontools.model import Process
+from neurontools.sysfs.found_process import SYNTHETIC
 from neurontools.sysfs.tree_writer import TreeWriter
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -42,13 +43,19 @@ class ExportedProcess:
             "NEURON_PROCESS_TAG": process.tag,
             "NEURON_LOGICAL_NC_CONFIG": str(process.logical_neuroncore_config),
         }
+        if process.synthetic:
+            environment[SYNTHETIC] = "1"
         if process.neuroncore_indices:
             cores = process.neuroncore_indices
             environment["NEURON_RT_VISIBLE_CORES"] = f"{cores[0]}-{cores[-1]}"
         variables = "".join(f"{name}={_clean(value)}\0" for name, value in environment.items())
-        library = f"7f0000000000-7f0000400000 r-xp 00000000 00:00 0 /opt/aws/neuron/lib/libnrt.so.{process.runtime_version}\n"
+        library = (
+            f"7f0000000000-7f0000400000 r-xp 00000000 00:00 0 /opt/aws/neuron/lib/libnrt.so.{process.runtime_version}\n"
+        )
         write, directory, uid = self._writer.write, self._directory, process.uid if process.uid is not None else 0
-        write(f"{directory}/cmdline", _clean(process.command).replace(" ", "\0") + "\0" if process.command else "", 0o444)
+        write(
+            f"{directory}/cmdline", _clean(process.command).replace(" ", "\0") + "\0" if process.command else "", 0o444
+        )
         write(f"{directory}/environ", variables, 0o400)
         write(f"{directory}/maps", library if process.runtime_version is not None else "", 0o444)
         write(f"{directory}/status", f"Name:\tprocess\nPid:\t{process.pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n", 0o444)

@@ -91,16 +91,22 @@ class ExportedTree:
         self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
         write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
 
+    def physical_core(self, device_index: int, position: int) -> int:
+        """The physical core, K of neuron_coreK, at a logical position of a device."""
+        return self._core_map(device_index)[position]
+
+    def _core_map(self, device_index: int) -> tuple[int, ...]:
+        maps = self._kind.physical_core_map
+        return (maps[device_index] if maps else ()) or tuple(range(self._kind.family.physical_cores_per_device))
+
     def _add_device(self, device: Device) -> ExportedDevice:
-        kind = self._kind
-        family = kind.family
-        core_map = kind.physical_core_map[device.index] if kind.physical_core_map else ()
+        family = self._kind.family
         added = self._devices[device.index] = ExportedDevice(
             self._writer,
             f"{_SYSFS}/neuron{device.index}",
             device,
             family,
-            core_map or tuple(range(family.physical_cores_per_device)),
+            self._core_map(device.index),
             self._version,
         )
         self._writer.link(f"{_CLASS}/neuron{device.index}", f"../../devices/virtual/neuron_device/neuron{device.index}")

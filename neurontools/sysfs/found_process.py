@@ -9,6 +9,7 @@ from neurontools.sysfs.owners import OpenDevices
 from neurontools.sysfs.process_files import ProcessFiles, Times
 
 _TAG = "NEURON_PROCESS_TAG"
+SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # set in the copies of /proc that we write, for processes that a load invented
 _MAX_TAG_CHARACTERS = 255
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
 
@@ -90,7 +91,7 @@ class FoundProcess:
             runtime_version=self._runtime_version,
             started_at_unix_seconds=started,
             attached_at_unix_seconds=None,
-            synthetic=False,
+            synthetic=bool((self.environment or {}).get(SYNTHETIC)),
             logical_neuroncore_config=own_lnc,
             core_indices=cores,
             neuroncore_indices=tuple(dict.fromkeys(core // own_lnc for core in cores)),

@@ -43,4 +43,3 @@ def read_host(roots: Roots | None = None) -> Snapshot | None:
         processes=processes,
         warnings=(*inventory.warnings, *((hidden_warning(hidden),) if hidden else ())),
     )
-

@@ -1,4 +1,4 @@
-"""What doesn't change while the driver is loaded: the instance and its devices, as the tree and the catalog have them."""
+"""What doesn't change while the driver is loaded: instance and devices, as the tree and the catalog have them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ class Inventory:
             read_text(f"{roots.device_class}/node_id_{nodes}", 16) in _FLIPPED_NODES for nodes in (4, 2)
         )
         places = placements(
-            roots, architecture.family, architecture.instance_type, [directory.driver_index for directory in directories]
+            roots,
+            architecture.family,
+            architecture.instance_type,
+            [directory.driver_index for directory in directories],
         )
         self.devices = tuple(self._device(directory, places[directory.driver_index]) for directory in directories)
 
@@ -105,9 +108,7 @@ class Inventory:
         return (), False
 
 
-def read_inventory(
-    roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None
-) -> Inventory | None:
+def read_inventory(roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None) -> Inventory | None:
     """The inventory; None where the driver shows no device. UserError for chips this version doesn't know.
 
     `lnc` is the logical NeuronCore configuration to take as the host's; one it can't have counts as none.

@@ -12,6 +12,7 @@ _MAX_MAPS_BYTES = 2**23
 _LIBRARY = b"libnrt.so."
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MAX_VERSION_CHARACTERS = 64
 UNKNOWN_VERSION = "unknown"
 
 
@@ -91,8 +92,7 @@ class ProcessFiles:
             end = maps.find(b"\n", position)
             name = maps[position + len(_LIBRARY) : end if end >= 0 else len(maps)]
             text = name.removesuffix(b" (deleted)").decode("ascii", "replace")
-            numbered = text.count(".") >= 2 and all(part.isdigit() for part in text.split("."))
-            if numbered and len(text) <= 64:
+            if text and len(text) <= _MAX_VERSION_CHARACTERS and text.replace(".", "").isalnum() and text.isascii():
                 return text
             best = UNKNOWN_VERSION
             position = maps.find(_LIBRARY, position + 1)

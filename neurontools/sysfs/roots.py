@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SYSFS_ROOT = "NEURONTOOLS_SYSFS_ROOT"
+PROC_ROOT = "NEURONTOOLS_PROC_ROOT"
+DEV_ROOT = "NEURONTOOLS_DEV_ROOT"
+
 
 class Roots:
     """The directories that stand for /sys, /proc and /dev. Paths below them are made here and nowhere else."""
@@ -12,6 +20,15 @@ class Roots:
         self.sys = sys.rstrip("/") or "/"
         self.proc = proc.rstrip("/") or "/"
         self.dev = dev.rstrip("/") or "/"
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Roots:
+        """The roots that NEURONTOOLS_SYSFS_ROOT, _PROC_ROOT and _DEV_ROOT name, else the real ones."""
+        return cls(
+            environment.get(SYSFS_ROOT, "") or "/sys",
+            environment.get(PROC_ROOT, "") or "/proc",
+            environment.get(DEV_ROOT, "") or "/dev",
+        )
 
     @property
     def devices(self) -> str:
@@ -37,8 +54,3 @@ class Roots:
     def pci_devices(self) -> str:
         """The directory that holds a directory for each PCI device, named by its address."""
         return f"{self.sys}/bus/pci/devices"
-
-    @property
-    def are_real(self) -> bool:
-        """Whether these are the operating system's own trees."""
-        return (self.sys, self.proc, self.dev) == ("/sys", "/proc", "/dev")

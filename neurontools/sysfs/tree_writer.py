@@ -18,7 +18,7 @@ _MARKER_TEXT = b"A tree made by neurontools; it is removed when its maker ends.\
 class TreeWriter:
     """A directory that is ours while this object lives: new, empty, or left behind by a maker that was killed.
 
-    A reader sees a file's old content or its new one, never a part. `close` removes what was written and the directories
+    A reader sees a file's old content or its new one, never a part. `close` removes what was written, and directories
     that are empty then. UserError when the directory can't be had. Not safe for threads.
     """
 
@@ -65,7 +65,7 @@ class TreeWriter:
         self._make_directories(os.path.dirname(whole))  # noqa: PTH120
         with contextlib.suppress(FileNotFoundError):
             os.unlink(whole)  # noqa: PTH108
-        os.symlink(target, whole)
+        os.symlink(target, whole)  # noqa: PTH211
         self._links[path] = target
 
     def remove(self, path: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from neurontools.model import ErrorCounters, ExecutionCounters, Process, StatusCounters
 
 # The driver's counters behind each outcome and each kind of error.
-_OUTCOMES = {
+_OUTCOMES: dict[str, tuple[str, ...]] = {
     "completed_total": ("success_total",),
     "completed_with_err_total": ("execute_completed_with_error_total",),
     "completed_with_num_err_total": ("execute_completed_with_num_error_total",),
@@ -20,7 +20,7 @@ _OUTCOMES = {
     "incorrect_input_total": ("exec_bad_input_total",),
     "failed_to_queue_total": ("execute_failed_to_queue_total",),
 }
-_ERRORS = {
+_ERRORS: dict[str, tuple[str, ...]] = {
     "generic_total": ("failure_total", "generic_error_total"),
     "numerical_total": ("execute_completed_with_num_error_total",),
     "model_total": ("unsupported_neff_version_total", "oob_error_total"),

@@ -23,10 +23,7 @@ _STATUS_FIELDS = [f"{name}_total" for name in file_table.STATUS]
 _CORE_PATHS = (
     *(file_table.device_memory_path(name) for name in file_table.DEVICE_MEMORY),
     *(file_table.status_path(name) for name in file_table.STATUS),
-    *(
-        file_table.other_info_path(name)
-        for name in (file_table.INFERENCES, file_table.FLOPS, file_table.TIME_IN_USE)
-    ),
+    *(file_table.other_info_path(name) for name in (file_table.INFERENCES, file_table.FLOPS, file_table.TIME_IN_USE)),
 )
 _HOST_PATHS = [file_table.host_memory_path(name) for name in file_table.HOST_MEMORY]
 _ECC_PATHS = [f"stats/hardware/{name}" for name in file_table.ECC]
@@ -117,9 +114,7 @@ class DeviceReader:
             before = self._before[position]
             if before is not None and before[0] == raw:
                 old = before[1]
-                reading = CoreReading(
-                    old.memory, old.status, old.inferences, old.flop, old.time_in_use, at_seconds
-                )
+                reading = CoreReading(old.memory, old.status, old.inferences, old.flop, old.time_in_use, at_seconds)
             else:
                 if before is not None:
                     self._note_went_back(position, before[0], raw)
@@ -144,7 +139,8 @@ class DeviceReader:
 def _core_reading(raw: tuple[int | None, ...], at_seconds: float) -> CoreReading:
     memory = dict(zip(_MEMORY_FIELDS, map(_size, raw[:_MEMORY_COUNT]), strict=True))
     status = dict(zip(_STATUS_FIELDS, raw[_MEMORY_COUNT:_STATUS_END], strict=True))
-    return CoreReading(DeviceMemory(**memory), StatusCounters(**status), *raw[_STATUS_END:], at_seconds)
+    inferences, flop, time_in_use = raw[_STATUS_END:]
+    return CoreReading(DeviceMemory(**memory), StatusCounters(**status), inferences, flop, time_in_use, at_seconds)
 
 
 def _size(value: int | None) -> int | None:

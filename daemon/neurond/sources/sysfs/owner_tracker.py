@@ -11,6 +11,7 @@ import time
 from neurontools.sysfs.owners import OpenDevices, OwnerScan, hidden_warning
 
 _ROUND_SECONDS = 0.003
+_NEW_ROUNDS = 8
 _YOUNG_ROUNDS = 120
 
 
@@ -53,9 +54,7 @@ class OwnerTracker:
             self._hidden.discard(pid)
         for pid in alive:
             age = self._ages[pid] = self._ages.get(pid, -1) + 1
-            if age < _YOUNG_ROUNDS and (age or not whole) or pid in self._owners:
-                if age and pid not in self._owners and age % 4 and age > 8:
-                    continue  # young, but no longer new: every fourth round is soon enough
+            if not whole and (pid in self._owners or _is_due(age)):
                 self._look(pid)
         self._look_in_turn(present, whole)
 
@@ -78,3 +77,8 @@ class OwnerTracker:
             self._owners[pid] = devices
         else:
             self._owners.pop(pid, None)
+
+
+def _is_due(age: int) -> bool:
+    """Whether a process of this age in rounds is looked at out of turn: each round at first, then every fourth."""
+    return age < _NEW_ROUNDS or (age < _YOUNG_ROUNDS and age % 4 == 0)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 from neurond.sources.source import Reading
 from neurond.sources.sysfs.attribution import Attribution, executions_of
 from neurond.sources.sysfs.counter_files import DescriptorBudget, may_be_replaced
 from neurond.sources.sysfs.device_reader import CoreReading, DeviceReader
 from neurond.sources.sysfs.found_processes import FoundProcesses
+from neurond.sources.sysfs.metadata_service import MetadataService
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurontools.errors import UserError
@@ -26,13 +28,21 @@ class SysfsSource:
     """The Neuron driver under some roots. UserError when it shows no device, or none this version knows.
 
     `lnc`: the host's logical NeuronCore configuration. `time_in_use_unit`: us, ns or ps, None to find out.
+    `use_metadata_service`: complete the instance's identity from it, in the background.
     `refresh` belongs to one thread at a time, `read` may be called from another.
     """
 
     kind = SourceKind.SYSFS
     is_slow = True
 
-    def __init__(self, roots: Roots, *, lnc: int | None = None, time_in_use_unit: str | None = None) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        *,
+        lnc: int | None = None,
+        time_in_use_unit: str | None = None,
+        use_metadata_service: bool = False,
+    ) -> None:
         inventory = read_inventory(roots, lnc=lnc)
         if inventory is None:
             raise UserError(f"no Neuron devices found under {roots.devices}; is the driver loaded?")
@@ -48,6 +58,8 @@ class SysfsSource:
         self._readers = {directory.index: self._reader(directory) for directory in inventory.directories}
         self._first = {directory.index for directory in inventory.directories}
         self._went_back: dict[str, None] = {}
+        self._metadata = MetadataService() if use_metadata_service else None
+        self._is_told = False
         self._reading = Reading(inventory.devices, (), tuple(inventory.warnings))
 
     def read(self) -> Reading:
@@ -57,14 +69,15 @@ class SysfsSource:
     def refresh(self) -> None:
         """Reads everything that changes, and what devices there are."""
         self._follow_devices()
+        self._follow_metadata()
         raw: dict[int, list[CoreReading]] = {index: reader.read_cores() for index, reader in self._readers.items()}
         processes = self._processes.refresh(self.instance)
         owner_of = {core: process.pid for process in reversed(processes) for core in process.core_indices}
         users: dict[int, list[int]] = {}
         for process in processes:
             if process.runtime_version is not None:
-                for device in process.device_indices:
-                    users.setdefault(device, []).append(process.pid)
+                for index in process.device_indices:
+                    users.setdefault(index, []).append(process.pid)
         cores: list[NeuronCore] = []
         devices: list[Device] = []
         unhealthy: list[str] = []
@@ -117,6 +130,18 @@ class SysfsSource:
                     self._readers[directory.index] = self._reader(directory)
             self._first.update(kept)
         self._processes.use(self._inventory.directories)
+
+    def _follow_metadata(self) -> None:
+        """Takes in what the metadata service says, once; where the firmware doesn't name the type it does."""
+        if self._is_told or self._metadata is None or not self._metadata.facts:
+            return
+        self._is_told = True
+        facts: dict[str, Any] = dict(self._metadata.facts)
+        told = facts.pop("instance_type", None)
+        if told and "instance_type" in self.instance.inferred_fields:
+            inferred = tuple(name for name in self.instance.inferred_fields if name != "instance_type")
+            facts |= {"instance_type": told, "inferred_fields": inferred}
+        self.instance = replace(self.instance, **facts)
 
     def _cores(
         self, device: Device, readings: list[CoreReading], pids: tuple[int, ...], owner_of: dict[int, int]
@@ -189,6 +214,8 @@ class SysfsSource:
                 f"{len(self._went_back)} counters went back since the start ({first}): somebody cleared them by a "
                 "write; totals count from there"
             )
+        if self._metadata is not None and self._metadata.warning:
+            warnings.append(self._metadata.warning)
         warnings += (*self._time_in_use.warnings, *self._processes.warnings)
         left_out = len(warnings) - _MAX_WARNINGS
         return tuple(warnings[:_MAX_WARNINGS]) + ((f"and {left_out} warnings more",) if left_out > 0 else ())

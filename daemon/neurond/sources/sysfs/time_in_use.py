@@ -1,10 +1,10 @@
 """How busy a core was, from the driver's `nc_time_in_use`: in which unit it counts, and whether it counts at all.
 
-The documentation says microseconds, the newest driver's source picoseconds. So the unit starts as microseconds and, once
-a core was busier than possible in two intervals that follow each other, becomes a finer one for the whole session: one
-interval alone proves nothing, because an old driver adds the whole run of a process when it ends.
+The documentation says microseconds, the newest driver's source picoseconds. So the unit starts as microseconds and,
+once a core was busier than possible in two intervals that follow each other, becomes a finer one for the whole session:
+one interval alone proves nothing, because an old driver adds the whole run of a process at its end.
 
-Drivers before 2.30 don't move the counters while a process runs. There, busy time is unknown while somebody is attached.
+Drivers before 2.30 don't move the counters while a process runs: there, busy time is unknown while one is attached.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class TimeInUse:
         self.is_live = driver_version is not None and driver_version >= LIVE_COUNTERS
         self._cores: dict[int, _Core] = {}
 
-    def measure(self, core: int, raw: int | None, at_seconds: float, owners: object, *, is_attached: bool) -> float | None:
+    def measure(
+        self, core: int, raw: int | None, at_seconds: float, owners: object, *, is_attached: bool
+    ) -> float | None:
         """The busy seconds of a core so far; None when they can't be told now.
 
         `owners` is anything that is equal as long as the same processes are attached to the core's device.
@@ -61,10 +63,11 @@ class TimeInUse:
         """What a reader of the numbers should know."""
         if self.is_fixed or self.unit == "us":
             return ()
-        return (
+        text = (
             f"nc_time_in_use grew by {self.highest_units_per_second:.3g} units a second, more than microseconds allow: "
-            f"taken as {_UNIT_NAMES[self.unit]} (set sysfs.time_in_use_unit to say which it is)",
+            f"taken as {_UNIT_NAMES[self.unit]} (set sysfs.time_in_use_unit to say which it is)"
         )
+        return (text,)
 
     def _calibrate(self, state: _Core, units_per_second: float) -> None:
         if units_per_second / UNITS_PER_SECOND[self.unit] <= _HIGHEST_RATIO:
