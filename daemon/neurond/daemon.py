@@ -8,7 +8,7 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
-from neurond.attach_socket import AttachSocket
+from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
 from neurond.host import watched_host
 from neurond.monitor_service import MonitorService
 from neurond.refresher import Refresher
@@ -18,7 +18,8 @@ from neurond.server import announce_health, make_server
 from neurond.settings import Settings
 from neurond.socket_files import SocketFiles, closed_umask
 from neurond.store import Store
-from neurond.supervisor import notify_ready
+from neurond.supervisor import most_files, notify_ready
+from neurontools import socket_path
 from neurontools.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,9 +52,11 @@ class Daemon:
 
     async def run(self) -> None:
         """Serves until a signal says to end; UserError when the sockets can't be had."""
+        ending = _ending()  # first of all: a signal must never leave the sockets behind
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        attach_socket = AttachSocket(self._ledger)
+        # An attached process takes two files, its connection and itself. Half of all stay for readers.
+        attach_socket = AttachSocket(self._ledger, min(MAX_CONNECTIONS, most_files() // 4))
         server, health = make_server(self._monitor, self._runtime)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
@@ -61,14 +64,14 @@ class Daemon:
             if self._settings.export_sysfs is not None:
                 self._export = _export(self._settings, first)
             with closed_umask():
-                server.add_insecure_port(f"unix:{files.path}")
+                server.add_insecure_port(socket_path.grpc_target(files.path))
                 await server.start()
             files.open_up(files.path)
             await attach_socket.listen(files.listen_for_attach())
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             notify_ready(self._settings.ready_fd)
-            await self._tick_until(_ending())
+            await self._tick_until(ending)
         finally:
             _log.info("ending")
             attach_socket.close()
@@ -87,13 +90,9 @@ class Daemon:
                 async with asyncio.timeout_at(due):
                     await ending.wait()
                     return
-            try:
-                await self._refresher.refresh(self._settings.interval_seconds)
-                self._dirty = False
-                self._publish(whole=True)
-            except Exception:
-                # A fault in one tick must not end the daemon; the readers keep the snapshot before.
-                _log.exception("a snapshot could not be taken")
+            await self._refresher.refresh(self._settings.interval_seconds)
+            self._dirty = False
+            self._publish(whole=True)
 
     def _on_ownership_change(self) -> None:
         self._dirty = True
@@ -111,8 +110,14 @@ class Daemon:
             self._publish(whole=False)
 
     def _publish(self, *, whole: bool) -> None:
-        snapshot = self._sampler.sample(whole=whole, warnings=self._refresher.warnings)
-        self._store.put(snapshot, remember=whole)
+        """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
+        try:
+            snapshot = self._sampler.sample(whole=whole, warnings=self._refresher.warnings)
+            self._store.put(snapshot, remember=whole)
+        except Exception:
+            # A fault in one snapshot must not end the daemon; the readers keep the one before.
+            _log.exception("a snapshot could not be taken")
+            return
         if self._export is not None:
             self._export.offer(snapshot)
 

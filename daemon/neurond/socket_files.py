@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neurontools import socket_path
-from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
 
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
@@ -39,11 +39,14 @@ class SocketFiles:
             self._take_lock()
             for path in (self.path, self.attach_path):
                 _remove_stale(path)
+        except UserError:
+            self._let_go()
+            raise
         except OSError as error:
-            self.release()
+            self._let_go()
             raise UserError(
                 f"neurond: can't use the socket {self.path} ({error.strerror}); choose another with --socket",
-                EXIT_PERMISSION if isinstance(error, PermissionError) else 1,
+                EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
             ) from error
 
     def listen_for_attach(self) -> socket.socket:
@@ -64,9 +67,17 @@ class SocketFiles:
         """Removes the sockets and lets the lock go; harmless when nothing is claimed."""
         if self._lock < 0:
             return
-        for path in (self.path, self.attach_path, self._lock_path):
+        for path in (self.path, self.attach_path):
             with contextlib.suppress(OSError):
                 Path(path).unlink()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Removes the lock, if it is ours, and nothing else."""
+        if self._lock < 0:
+            return
+        with contextlib.suppress(OSError):
+            Path(self._lock_path).unlink()
         os.close(self._lock)
         self._lock = -1
 
