@@ -205,11 +205,14 @@ def _place(file: str, path: list[str]) -> str:
 def _socket(
     flags: Mapping[str, Mapping[str, Any]], daemon: DaemonTable, environment: Mapping[str, str], file: str | None
 ) -> str:
-    named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
-    if named is not None:
-        return named
-    if daemon.socket is not None:
-        return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
+    try:
+        named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
+        if named is not None:
+            return named
+        if daemon.socket is not None:
+            return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
+    except UserError as error:
+        raise UserError(f"neurond: {error}", error.exit_code) from None
     return socket_path.default(environment)
 
 

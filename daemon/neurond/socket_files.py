@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import os
@@ -148,4 +149,18 @@ def _remove_stale(path: str) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise UserError(f"neurond: {path} exists and is not a socket; remove it, or choose another with --socket")
+    if _is_alive(path):
+        raise UserError(f"neurond: another program listens on {path}; stop it, or choose another socket with --socket")
     Path(path).unlink()
+
+
+def _is_alive(path: str) -> bool:
+    """Whether somebody listens on a socket: only then it isn't what a dead program left."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            return error.errno in (errno.EAGAIN, errno.EPROTOTYPE)
+    return True
