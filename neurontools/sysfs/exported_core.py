@@ -101,8 +101,9 @@ class ExportedCore:
             failed += count
             self._set(file_table.status_path(name), count)
         executions = core.executions_total or 0
-        self._set(file_table.status_path("success"), max(0, executions - failed))
-        self._set(file_table.other_info_path(file_table.INFERENCES), executions)
+        succeeded = max(0, executions - failed)
+        self._set(file_table.status_path("success"), succeeded)
+        self._set(file_table.other_info_path(file_table.INFERENCES), succeeded)
         self._set(file_table.other_info_path(file_table.FLOPS), core.flop_total or 0)
         busy = round((core.busy_seconds_total or 0.0) * MICROSECONDS)
         self._set(file_table.other_info_path(file_table.TIME_IN_USE), busy)

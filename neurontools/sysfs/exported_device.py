@@ -33,8 +33,7 @@ class ExportedDevice:
         self._writer = writer
         self._directory = directory
         self._files = {file.path: file for file in files_of(DEVICE_FILES, driver_version, family.generation)}
-        for path, text in _constant_texts(device, family).items():
-            self._write(path, text)
+        self._family = family
         self._host_memory = {
             category: Counter(writer, f"{directory}/stats/memory_usage/host_mem/{category}", has_peak=True)
             for category in file_table.HOST_MEMORY
@@ -58,6 +57,8 @@ class ExportedDevice:
         """Brings the files up to this state. `cores` by logical position; `outcomes` by index of the core."""
         if device is not self._before:
             self._before = device
+            for path, text in _identity_texts(device, self._family).items():
+                self._write(path, text)
             for name, field in file_table.ECC.items():
                 self._write(f"stats/hardware/{name}", f"{getattr(device.ecc, field) or 0}\n")
             for category, counter in self._host_memory.items():
@@ -83,7 +84,7 @@ def power_text(power: PowerUtilization | None) -> str:
     return POWER.format("POWER_STATUS_VALID", int(power.sampled_at_unix_seconds), *percentages)
 
 
-def _constant_texts(device: Device, family: DeviceFamily) -> dict[str, str]:
+def _identity_texts(device: Device, family: DeviceFamily) -> dict[str, str]:
     sysfs = family.sysfs
     return {
         file_table.CONNECTED_DEVICES: ", ".join(map(str, device.connected_to)) + "\n",

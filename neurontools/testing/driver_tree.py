@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,13 @@ from neurontools.model import NeuronCore, Process, Snapshot
 from neurontools.sysfs.exported_tree import DRIVER_VERSION, ExportedTree
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
 from neurontools.testing.idle_host import idle_host
+
+
+def temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    """A new directory, in memory where that can be: a tree has up to 14,000 small files."""
+    memory = "/dev/shm"  # noqa: S108 - mkdtemp makes a directory of our own in it
+    writable = os.access(memory, os.W_OK | os.X_OK) and "TMPDIR" not in os.environ
+    return tempfile.TemporaryDirectory(prefix="neuron-driver-", dir=memory if writable else None)
 
 
 class DriverTree:
@@ -30,7 +38,7 @@ class DriverTree:
         logical_neuroncore_config: int | None = None,
     ) -> None:
         self.snapshot: Snapshot = idle_host(instance_type, logical_neuroncore_config)
-        self._temporary = tempfile.TemporaryDirectory(prefix="neuron-driver-") if directory is None else None
+        self._temporary = temporary_directory() if directory is None else None
         try:
             place = directory or str(Path(self._temporary.name if self._temporary else "") / "host")
             self._tree = ExportedTree(place, self.snapshot, driver_version)

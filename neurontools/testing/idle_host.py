@@ -34,9 +34,7 @@ def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) 
                 memory_bytes=memory_bytes,
                 hbm_stacks=tuple(HbmStack(stack, family.hbm_stack_bytes, 0) for stack in range(family.hbm_stack_count)),
                 ecc=EccCounters(0, 0, 0, 0, 0),
-                inferred_fields=tuple(
-                    name for name, fact in named.items() if fact.value is not None and not fact.certain
-                ),
+                inferred_fields=_inferred(**named),
             )
         )
     return Snapshot(
@@ -58,6 +56,13 @@ def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) 
             device_type=family.device_type.value,
             device_version=family.device_version.value,
             neuroncore_version=family.neuroncore_version(lnc).value,
+            inferred_fields=_inferred(
+                device_memory_bytes=family.device_memory_bytes,
+                device_type=family.device_type,
+                device_version=family.device_version,
+                neuroncore_version=family.neuroncore_version(lnc),
+                topology=kind.topology_standing,
+            ),
         ),
         devices=tuple(devices),
         cores=tuple(
@@ -74,6 +79,10 @@ def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) 
         ),
         processes=(),
     )
+
+
+def _inferred(**facts: Fact[str] | Fact[int]) -> tuple[str, ...]:
+    return tuple(name for name, fact in facts.items() if fact.value is not None and not fact.certain)
 
 
 def process_on(

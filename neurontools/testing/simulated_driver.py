@@ -11,6 +11,7 @@ from pathlib import Path
 
 from neurontools.sysfs.exported_tree import DRIVER_VERSION
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
+from neurontools.testing.driver_tree import temporary_directory
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
@@ -51,7 +52,7 @@ class SimulatedDriver:
         return {SYSFS_ROOT: roots.sys, PROC_ROOT: roots.proc, DEV_ROOT: roots.dev}
 
     def __enter__(self) -> SimulatedDriver:
-        self._temporary = tempfile.TemporaryDirectory(prefix="neuron-driver-")
+        self._temporary = temporary_directory()
         self.directory = f"{self._temporary.name}/host"
         self.socket = f"{self._temporary.name}/neurond.sock"
         log = Path(self._temporary.name) / "log"

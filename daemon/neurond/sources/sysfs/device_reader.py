@@ -154,7 +154,8 @@ def parsed_power(text: str | None) -> PowerUtilization | None:
         return None
     try:
         at = float(int(parts[1]))
-        low, high, mean = (float(part) / 100 for part in parts[2:])
+        # Percentages with two decimals; a ratio is the nearest number to their hundredth.
+        low, high, mean = (round(float(part) * 100) / 10_000 for part in parts[2:])
     except (ValueError, OverflowError):
         return None
     if not (0 <= at < 2**63 and 0 <= low <= mean <= high <= 2):
