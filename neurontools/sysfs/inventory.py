@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.catalog.family import known
 from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance
 from neurontools.sysfs.architecture import Architecture, architecture_of
-from neurontools.sysfs.device_directory import DeviceDirectory, device_directories
+from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, device_directories
 from neurontools.sysfs.file_table import CONNECTED_DEVICES, CORE_COUNT, HOST_MEMORY, SERIAL_NUMBER, parsed_version
 from neurontools.sysfs.pci import Placement, placements
 from neurontools.sysfs.roots import Roots
@@ -14,6 +14,7 @@ from neurontools.sysfs.small_file import parse_count, read_bytes, read_text
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
 _FLIPPED_NODES = ("1", "3")
 _FLIP = 6
+_HEXADECIMAL_DIGITS = 16
 
 
 class Inventory:
@@ -72,7 +73,7 @@ class Inventory:
             connected_to=links,
             memory_bytes=instance.device_memory_bytes,
             hbm_stacks=tuple(HbmStack(stack, stack_bytes, None) for stack in range(stacks)),
-            serial_number=read_text(f"{directory.path}/{SERIAL_NUMBER}", 64) or None,
+            serial_number=_serial_number(directory),
             ecc=EccCounters(),
             host_memory=_UNKNOWN_HOST_MEMORY,
             inferred_fields=(*place.inferred, *(("connected_to",) if is_concluded else ())),
@@ -95,8 +96,9 @@ class Inventory:
         try:
             raw = read_bytes(f"{directory.path}/{CONNECTED_DEVICES}", 256)
             # Nothing at all, without even a newline, is how the driver fails on a list that is too long for it.
-            if raw:
-                return tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip()), False
+            links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
+            if raw and all(0 <= link < MAX_DEVICES for link in links):
+                return links, False
         except (OSError, ValueError):
             pass
         kind = self.architecture.instance_type
@@ -156,10 +158,20 @@ def _instance(
     )
 
 
+def _serial_number(directory: DeviceDirectory) -> str | None:
+    """The chip's serial number; None where there is none, and for the bare newline of a driver that can't read it."""
+    text = read_text(f"{directory.path}/{SERIAL_NUMBER}", 64) or ""
+    return text if _is_hexadecimal(text) else None
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return len(text) == _HEXADECIMAL_DIGITS and all(digit in "0123456789abcdef" for digit in text)
+
+
 def _ultraserver_id(roots: Roots) -> str | None:
     """The id of the UltraServer this host is a node of; None outside one, and while the nodes still elect it."""
     for nodes in (4, 2):
         text = read_text(f"{roots.device_class}/server_id_{nodes}", 32) or ""
-        if text.strip("0") and len(text) == 16 and all(digit in "0123456789abcdef" for digit in text):
+        if text.strip("0") and _is_hexadecimal(text):
             return text
     return None

@@ -62,9 +62,14 @@ def placements(
 
 def _read(roots: Roots, bdf: str, *, certain: bool) -> Placement:
     directory = f"{roots.pci_devices}/{bdf}"
-    cpu_affinity = read_text(f"{directory}/local_cpulist") or None
-    numa_node = read_text(f"{directory}/numa_node", 32) or None
+    cpu_affinity = _plain(read_text(f"{directory}/local_cpulist"))
+    numa_node = _plain(read_text(f"{directory}/numa_node", 32))
     return Placement(bdf, cpu_affinity, numa_node, () if certain else _FIELDS)
+
+
+def _plain(text: str | None) -> str | None:
+    """A list of numbers as the kernel writes it; None for anything else."""
+    return text if text and all(character in "0123456789-," for character in text) else None
 
 
 def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
@@ -79,6 +84,8 @@ def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
         name
         for name in names
         if len(name) <= _ADDRESS_CHARACTERS
+        and name.isascii()
+        and name.isprintable()
         and read_text(f"{roots.pci_devices}/{name}/vendor", 16) == vendor
         and read_text(f"{roots.pci_devices}/{name}/device", 16) in wanted
     ]

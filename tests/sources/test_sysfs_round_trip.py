@@ -6,17 +6,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-
 from neurond.ledger import Ledger
 from neurond.load import SCENARIOS, SyntheticLoad
 from neurond.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.sysfs import SysfsSource
+
 from neurontools import catalog
 from neurontools.model import (
     Device,
@@ -32,9 +31,14 @@ from neurontools.model import (
 )
 from neurontools.sysfs.exported_tree import ExportedTree
 from neurontools.testing import idle_host
+from neurontools.testing.driver_tree import temporary_directory
 
-# Trees of thousands of small files: kept in memory where that can be.
-_MEMORY_FILES = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where a tree can be made."""
+    with temporary_directory() as directory:
+        yield Path(directory) / "host"
 
 
 def _simulated(instance_type: str, scenario: str, *, seconds: float, seed: int = 0, lnc: int | None = None) -> Snapshot:
@@ -129,16 +133,15 @@ def _assert_same(simulated: Snapshot, read: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("instance_type", catalog.names())
-def test_every_scenario_on_every_instance_type(instance_type: str, tmp_path: Path) -> None:
-    tree = ExportedTree(str(tmp_path / "host"), _simulated(instance_type, "idle", seconds=0))
-    with tree:
+def test_every_scenario_on_every_instance_type(instance_type: str, place: Path) -> None:
+    with ExportedTree(str(place), _simulated(instance_type, "idle", seconds=0)) as tree:
         for scenario in SCENARIOS:
             simulated = _simulated(instance_type, scenario, seconds=20)
             assert bool(simulated.processes) == (scenario != "idle")
             tree.update(simulated)
             with _read(tree, None) as read:
                 _assert_same(simulated, read)
-    assert not (tmp_path / "host").exists()
+    assert not place.exists()
 
 
 _SIZE = st.integers(0, 2**63 - 1)
@@ -188,28 +191,33 @@ def _hosts(draw: st.DrawFn) -> Snapshot:
 
 
 # Trees take a while to write, so failures are not shrunk: the hosts are small enough to read.
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 @given(before=_hosts(), after=_hosts())
 def test_any_state_comes_back_also_after_another(before: Snapshot, after: Snapshot) -> None:
     if before.instance.instance_type != after.instance.instance_type:
         before = idle_host(after.instance.instance_type)
-    with TemporaryDirectory(dir=_MEMORY_FILES) as directory, ExportedTree(f"{directory}/host", before) as tree:
+    with temporary_directory() as directory, ExportedTree(f"{directory}/host", before) as tree:
         tree.update(after)
         with _read(tree, None) as read:
             _assert_same(after, read)
 
 
 @pytest.mark.parametrize("lnc", [1, 2])
-def test_logical_cores_keep_their_place(lnc: int, tmp_path: Path) -> None:
+def test_logical_cores_keep_their_place(lnc: int, place: Path) -> None:
     simulated = _simulated("trn2.48xlarge", "steady", seconds=5, lnc=lnc)
-    with ExportedTree(str(tmp_path / "host"), simulated) as tree, _read(tree, lnc) as read:
+    with ExportedTree(str(place), simulated) as tree, _read(tree, lnc) as read:
         _assert_same(simulated, read)
         # Physical core 4 of device 0 is its first in the logical order.
         memory = Path(tree.roots.devices) / "neuron0/neuron_core4/stats/memory_usage/device_mem/total"
         assert int(memory.read_text()) == simulated.cores[0].memory.total_bytes
 
 
-def test_outcomes_of_executions_come_back(tmp_path: Path) -> None:
+def test_outcomes_of_executions_come_back(place: Path) -> None:
     first = _simulated("trn1.2xlarge", "steady", seconds=0)
     outcomes = ExecutionCounters(40, 3, 2, 1, 5, 6)
 
@@ -218,7 +226,7 @@ def test_outcomes_of_executions_come_back(tmp_path: Path) -> None:
         owner = replace(first.processes[0], executions=counters)
         return replace(first, cores=cores, processes=(owner, *first.processes[1:]))
 
-    with ExportedTree(str(tmp_path / "host"), with_outcomes(0, ExecutionCounters())) as tree:
+    with ExportedTree(str(place), with_outcomes(0, ExecutionCounters())) as tree:
         source = SysfsSource(tree.roots)
         source.refresh()
         tree.update(with_outcomes(57, outcomes))

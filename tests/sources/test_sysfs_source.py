@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-
 from neurond.sources.sysfs import SysfsSource
+
 from neurontools.errors import UserError
 from neurontools.model import Device, DeviceMemory, EccCounters, NeuronCore
 from neurontools.sysfs.roots import Roots

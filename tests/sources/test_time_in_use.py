@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from neurond.sources.sysfs.time_in_use import UNITS_PER_SECOND, TimeInUse
 
 LIVE, OLD = (2, 30, 2, 0), (2, 24, 7, 0)

@@ -11,9 +11,11 @@ from neurontools.sysfs import file_table
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of
 from neurontools.sysfs.small_file import read_text
+from neurontools.terminal_text import cut, visible
 
 # A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
 _WRAPPED = 2**63
+_MAX_SHOWN_CHARACTERS = 200
 _NEWEST = (10**6,)  # an unknown driver may have every file
 
 _MEMORY_COUNT = len(file_table.DEVICE_MEMORY)
@@ -101,7 +103,8 @@ class DeviceReader:
         """The components the driver calls unhealthy; empty when there are none or it doesn't say."""
         if file_table.UNHEALTHY_COMPONENTS not in self._has:
             return ""
-        return read_text(f"{self.directory.path}/{file_table.UNHEALTHY_COMPONENTS}", 512) or ""
+        text = read_text(f"{self.directory.path}/{file_table.UNHEALTHY_COMPONENTS}", 512) or ""
+        return cut(visible(text), _MAX_SHOWN_CHARACTERS)
 
     def read_cores(self) -> list[CoreReading]:
         """The counters of all cores by logical position. A core that didn't change has equal parts."""
