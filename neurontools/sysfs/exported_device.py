@@ -25,7 +25,6 @@ class ExportedDevice:
         self,
         writer: TreeWriter,
         directory: str,
-        device: Device,
         family: DeviceFamily,
         core_map: tuple[int, ...],
         driver_version: tuple[int, ...],

@@ -104,7 +104,6 @@ class ExportedTree:
         added = self._devices[device.index] = ExportedDevice(
             self._writer,
             f"{_SYSFS}/neuron{device.index}",
-            device,
             family,
             self._core_map(device.index),
             self._version,

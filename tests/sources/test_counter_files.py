@@ -16,6 +16,10 @@ class _Budget(DescriptorBudget):
         self.left = left
 
 
+def _open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def _files(directory: Path, count: int) -> list[str]:
     for number in range(count):
         (directory / f"f{number}").write_text(f"{number}\n")
@@ -34,12 +38,12 @@ def test_files_are_opened_once_and_read_in_place(tmp_path: Path) -> None:
 
 def test_descriptors_beyond_the_budget_are_not_kept(tmp_path: Path) -> None:
     budget = _Budget(3)
-    before = len(os.listdir("/proc/self/fd"))
+    before = _open_descriptors()
     files = CounterFiles(str(tmp_path), _files(tmp_path, 8), budget)
     assert files.read() == files.read() == list(range(8))
-    assert (budget.left, len(os.listdir("/proc/self/fd"))) == (0, before + 3)
+    assert (budget.left, _open_descriptors()) == (0, before + 3)
     files.close()
-    assert (budget.left, len(os.listdir("/proc/self/fd"))) == (3, before)
+    assert (budget.left, _open_descriptors()) == (3, before)
 
 
 def test_a_file_that_appears_is_found_after_some_reads(tmp_path: Path) -> None:

@@ -193,9 +193,11 @@ def test_all_devices_vanish(make_tree: MakeTree, open_source: Open) -> None:
 
 @pytest.mark.parametrize(
     ("content", "cause"),
-    [("", "is empty"), ("\n", "is empty"), ("-5\n", "holds no count"), ("12 34\n", "holds no count"),
-     ("1_000\n", "holds no count"), ("\0\0", "holds no count"), ("9" * 60, "holds no count"), ("²\n", "holds no count")],
-)  # fmt: skip
+    [
+        *((content, "is empty") for content in ("", "\n")),
+        *((content, "holds no count") for content in ("-5\n", "12 34\n", "1_000\n", "\0\0", "9" * 60, "²\n")),
+    ],
+)
 def test_a_file_that_holds_no_count(make_tree: MakeTree, open_source: Open, content: str, cause: str) -> None:
     tree = make_tree("trn1.2xlarge")
     source = open_source(tree)
@@ -379,7 +381,7 @@ def test_nothing_is_written_to_the_tree(make_tree: MakeTree, open_source: Open) 
         entries = {}
         for directory, _, names in os.walk(tree.directory):
             for name in (*names, "."):
-                status = os.lstat(os.path.join(directory, name))
+                status = Path(directory, name).lstat()
                 entries[f"{directory}/{name}"] = (status.st_ino, status.st_mtime_ns, status.st_size)
         return entries
 

@@ -85,7 +85,7 @@ def test_only_new_empty_or_abandoned_directories_are_taken(tmp_path: Path) -> No
     ours.close()
     file = tmp_path / "file"
     file.touch()
-    with pytest.raises(UserError, match="can't make a sysfs tree in .*file"):
+    with pytest.raises(UserError, match=r"can't make a sysfs tree in .*file"):
         TreeWriter(str(file))
 
 
