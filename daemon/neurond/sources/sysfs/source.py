@@ -58,7 +58,7 @@ class SysfsSource:
         self._readers = {directory.index: self._reader(directory) for directory in inventory.directories}
         self._first = {directory.index for directory in inventory.directories}
         self._went_back: dict[str, None] = {}
-        self._metadata = MetadataService() if use_metadata_service else None
+        self.metadata = MetadataService() if use_metadata_service else None
         self._is_told = False
         self._reading = Reading(inventory.devices, (), tuple(inventory.warnings))
 
@@ -133,10 +133,10 @@ class SysfsSource:
 
     def _follow_metadata(self) -> None:
         """Takes in what the metadata service says, once; where the firmware doesn't name the type it does."""
-        if self._is_told or self._metadata is None or not self._metadata.facts:
+        if self._is_told or self.metadata is None or not self.metadata.facts:
             return
         self._is_told = True
-        facts: dict[str, Any] = dict(self._metadata.facts)
+        facts: dict[str, Any] = dict(self.metadata.facts)
         told = facts.pop("instance_type", None)
         if told and "instance_type" in self.instance.inferred_fields:
             inferred = tuple(name for name in self.instance.inferred_fields if name != "instance_type")
@@ -214,8 +214,8 @@ class SysfsSource:
                 f"{len(self._went_back)} counters went back since the start ({first}): somebody cleared them by a "
                 "write; totals count from there"
             )
-        if self._metadata is not None and self._metadata.warning:
-            warnings.append(self._metadata.warning)
+        if self.metadata is not None and self.metadata.warning:
+            warnings.append(self.metadata.warning)
         warnings += (*self._time_in_use.warnings, *self._processes.warnings)
         left_out = len(warnings) - _MAX_WARNINGS
         return tuple(warnings[:_MAX_WARNINGS]) + ((f"and {left_out} warnings more",) if left_out > 0 else ())
