@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import queue
+import sys
 import threading
 import time
 
 from neurond.sources.source import Source
+
+_SWITCH_SECONDS = 0.001
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ class Refresher:
         self._pending_since = 0.0
         self._failure = ""
         if source.is_slow:
+            # How long the event loop may have to wait for the interpreter while a reading is put together.
+            sys.setswitchinterval(_SWITCH_SECONDS)
             threading.Thread(target=self._work, name="source", daemon=True).start()
 
     @property

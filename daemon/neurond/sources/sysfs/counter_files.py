@@ -54,7 +54,7 @@ class CounterFiles:
         self._directory = directory
         self._paths = tuple(paths)
         self._budget = budget
-        self._may_be_replaced = may_be_replaced
+        self.may_be_replaced = may_be_replaced
         self._descriptors = [_CLOSED] * len(paths)
         self._raw: list[bytes | None] = [None] * len(paths)
         self._wait = [0] * len(paths)
@@ -63,7 +63,7 @@ class CounterFiles:
     def read(self) -> list[int | None]:
         """Reads all files; the list is the same one each time."""
         pread, raws, values = os.pread, self._raw, self.values
-        fstat = os.fstat if self._may_be_replaced else None
+        fstat = os.fstat if self.may_be_replaced else None
         calls = 0
         for position, descriptor in enumerate(self._descriptors):
             if descriptor >= 0:
@@ -89,6 +89,11 @@ class CounterFiles:
         self.calls += calls
         self._collect_problems()
         return values
+
+    @property
+    def kept(self) -> list[int]:
+        """The descriptors of the files that are open."""
+        return [descriptor for descriptor in self._descriptors if descriptor >= 0]
 
     def take_calls(self) -> int:
         """System calls since this was last asked."""

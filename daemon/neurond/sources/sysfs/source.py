@@ -95,6 +95,20 @@ class SysfsSource:
         for reader in self._readers.values():
             reader.close()
 
+    def take_calls(self) -> int:
+        """System calls on counter files since this was last asked; for measurements."""
+        return sum(files.take_calls() for reader in self._readers.values() for _, files in reader.files)
+
+    def descriptors(self) -> list[int]:
+        """The counter files that are kept open; for measurements."""
+        return [number for reader in self._readers.values() for _, files in reader.files for number in files.kept]
+
+    def set_may_be_replaced(self, value: bool) -> None:
+        """Whether to look for files that were replaced since they were opened, whatever file system they are on."""
+        for reader in self._readers.values():
+            for _, files in reader.files:
+                files.may_be_replaced = value
+
     def _reader(self, directory: DeviceDirectory) -> DeviceReader:
         inventory = self._inventory
         positions = range(self.instance.physical_cores_per_device)
