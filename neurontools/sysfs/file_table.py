@@ -7,7 +7,7 @@ notes; `utilization_raw` and `healthcheck_heartbeat` are left out because nobody
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 # Formats, for `str.format`. Only core_count has no newline.
 COUNT = "{}\n"
@@ -27,7 +27,8 @@ LIVE_COUNTERS = (2, 30)  # counters of the runtime move while a process runs, an
 POWER_AND_TIME = (2, 21)
 
 
-class File(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class File:
     """One file; `generation` is the first of the hardware (1: Inferentia to 4: Trainium3) that has it."""
 
     path: str
@@ -194,7 +195,7 @@ def files_of(table: tuple[File, ...], driver_version: tuple[int, ...], generatio
     present = (file for file in table if driver_version >= file.since and generation >= file.generation)
     if driver_version < OPENED_TO_USERS:
         return tuple(present)
-    return tuple(file._replace(mode=_PUBLIC_MODE) if file.mode == _PRIVATE_MODE else file for file in present)
+    return tuple(replace(file, mode=_PUBLIC_MODE) if file.mode == _PRIVATE_MODE else file for file in present)
 
 
 def parsed_version(text: str | None) -> tuple[int, ...] | None:

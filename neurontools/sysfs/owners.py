@@ -7,7 +7,7 @@ CAP_SYS_PTRACE alone; without, those processes are not found, and `hidden` count
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory
 from neurontools.sysfs.roots import Roots
@@ -17,7 +17,8 @@ MAX_DESCRIPTORS = 65_536
 _DELETED = " (deleted)"
 
 
-class OpenDevices(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class OpenDevices:
     """One process and the indices of the devices it has open."""
 
     pid: int
