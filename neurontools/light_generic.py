@@ -1,9 +1,14 @@
-"""Generic classes without the import of typing, which one-shot commands can't afford."""
+"""Generic classes without the import of typing, which one-shot commands can't afford.
+
+Where typing is loaded anyway, these are its own, so that tools which look at types find everything.
+"""
+
+import sys
 
 __all__ = ["Generic", "TypeVar"]
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
+if TYPE_CHECKING or "typing" in sys.modules:
     from typing import Generic, TypeVar
 else:
 

@@ -67,6 +67,14 @@ def test_what_is_no_file_is_neither_read_nor_waited_for(tmp_path: Path) -> None:
     files.close()
 
 
+def test_an_input_output_error_is_unknown_and_asked_again() -> None:
+    files = CounterFiles("/proc/self", ["mem", "oom_score_adj"], _Budget(9))  # memory can't be read at 0: EIO
+    for _ in range(3):
+        assert files.read()[0] is None
+        assert files.problems["Input/output error"] == ("mem", 1)
+    files.close()
+
+
 def test_a_replaced_file_is_read_anew_and_its_old_one_closed(tmp_path: Path) -> None:
     budget = _Budget(9)
     files = CounterFiles(str(tmp_path), _files(tmp_path, 1), budget)
