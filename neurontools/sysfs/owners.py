@@ -10,6 +10,7 @@ import os
 from dataclasses import dataclass
 
 from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory
+from neurontools.sysfs.process_files import ProcessFiles
 from neurontools.sysfs.roots import Roots
 
 MAX_PROCESSES = 65_536
@@ -49,7 +50,8 @@ class OwnerScan:
         try:
             descriptors = os.listdir(directory)[:MAX_DESCRIPTORS]  # noqa: PTH208 - pathlib is slow
         except PermissionError:
-            return None
+            # Threads of the kernel have neither a command line nor files.
+            return None if ProcessFiles(self._roots.proc, pid).command() else ()
         except (OSError, ValueError):  # it ended
             return ()
         found = set()
