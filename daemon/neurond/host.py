@@ -60,6 +60,14 @@ def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) ->
         )
     except UserError as error:
         raise UserError(f"neurond: {error}", error.exit_code) from None
+    possible = source.instance.logical_neuroncore_configs
+    if settings.lnc is not None and settings.lnc not in possible:
+        source.close()
+        raise UserError(
+            f"neurond: logical NeuronCore configuration {settings.lnc} is not possible on "
+            f"{source.instance.instance_type}: use {' or '.join(map(str, possible))}",
+            EXIT_USAGE,
+        )
     return WatchedHost(source, Ledger(_shape(source.instance), on_ownership_change), None)
 
 

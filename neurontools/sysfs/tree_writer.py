@@ -131,6 +131,8 @@ class TreeWriter:
             ) from None
         os.ftruncate(self._marker, 0)
         os.write(self._marker, _MARKER_TEXT)
+        if entries:  # left behind: the directory was made for a tree then, and is as good as made by us
+            self._made.append(self.directory)
         for entry in entries - {_MARKER}:
             _remove_left_behind(Path(self.directory) / entry)
 

@@ -51,6 +51,18 @@ def test_no_devices_is_an_error_in_one_line(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"neurond: no Neuron devices found under {tmp_path}/devices/virtual/neuron_device;")
 
 
+def test_an_lnc_that_the_hardware_cannot_have_is_refused(tmp_path: Path) -> None:
+    with DriverTree("trn1.2xlarge") as tree:
+        done = subprocess.run(
+            [sys.executable, "-m", "neurond", *tree.flags, "--lnc", "2", "--socket", str(tmp_path / "s")],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "neurond: logical NeuronCore configuration 2 is not possible on trn1.2xlarge: use 1\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_exported_tree_is_gone_when_the_daemon_ends(
     start_daemon: StartDaemon, socket_directory: Path, number: signal.Signals
