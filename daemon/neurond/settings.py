@@ -25,6 +25,13 @@ class Settings:
     otlp_endpoint: str | None = None  # URL that metrics are sent to over OTLP; None: they are not
     otlp_interval_seconds: float = 30.0
     health_thresholds: dict[str, float | None] = field(default_factory=dict)  # those of health.Thresholds that differ
+    sysfs_root: str = "/sys"
+    proc_root: str = "/proc"
+    dev_root: str = "/dev"
+    imds: bool = False  # ask the instance metadata service who we are
+    time_in_use_unit: str | None = None  # us, ns or ps; None: find out
+    export_sysfs: str | None = None  # directory for a tree like the driver's
+    export_driver_version: str = "2.30.2.0"
     ready_fd: int | None = None  # gets the line "ready" once the daemon serves
     exit_with_parent: bool = False
 

@@ -6,9 +6,11 @@ import os
 from time import monotonic, sleep
 
 from neurontools import catalog, core_request, health
+from neurontools.cli import local_devices
 from neurontools.cli.daemon_snapshots import DaemonSnapshots
 from neurontools.cli.ls_options import DeviceSelection
 from neurontools.cli.output import write_document
+from neurontools.cli.private_daemon import PrivateDaemon
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_TIMED_OUT, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.query.document import document, parse_fields, parse_format
@@ -57,6 +59,13 @@ class ScriptQuery:
             return self._wait_free(snapshots).encode()
         finally:
             snapshots.close()
+
+    def answer_from_devices(self) -> bytes | None:
+        """As `answer` for this host's own devices, by a daemon of our own; None where there are none."""
+        if not local_devices.has_devices(os.environ):
+            return None
+        with PrivateDaemon(None) as daemon:
+            return self.answer(daemon.socket_path)
 
     def _query(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()

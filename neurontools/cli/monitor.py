@@ -217,6 +217,12 @@ def _connected(given: dict[str, str], stack: ExitStack) -> tuple[DaemonSnapshots
             if not error.is_absent:
                 raise
             absent = absent or error
+    from neurontools.cli import local_devices
+
+    if local_devices.has_devices(os.environ):
+        from neurontools.cli.private_daemon import PrivateDaemon
+
+        return _first(stack.enter_context(PrivateDaemon(None)).socket_path, stack)
     raise absent or UserError("no monitor daemon; start neurond", EXIT_NO_DAEMON)
 
 
