@@ -30,7 +30,9 @@ class PrivateDaemon:
     Entering raises UserError when it doesn't start. Enter it in the main thread for the signals to be handled.
     """
 
-    def __init__(self, instance_type: str | None, *, load: str | None = None, start_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self, instance_type: str | None, *, load: str | None = None, start_seconds: float = START_SECONDS
+    ) -> None:
         self._instance_type = instance_type
         self._load = load
         self._start_seconds = start_seconds
