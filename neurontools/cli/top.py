@@ -158,9 +158,6 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"
-        if snapshot is not None and terminal.wants_to_quit:
-            terminal.leave()
-            return 0
         dashboard = Dashboard(
             feed,
             settings,
@@ -171,6 +168,7 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
         if trouble:
             dashboard.tell(trouble)
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
+        app.early_keys = terminal.typed if snapshot is not None else ""
         app.run(mouse=True)
         code = app.return_code or 0
     finally:

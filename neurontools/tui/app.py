@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
 
@@ -48,6 +49,7 @@ class NeuronTop(App[None]):
         self.dashboard = dashboard
         self.board = Board(dashboard, theme_name)
         self._settings_file = settings_file
+        self.early_keys = ""  # characters typed before this application could read them
         self._is_pending = False
         self._held = ExitStack()
         shell = dashboard.shell
@@ -83,6 +85,8 @@ class NeuronTop(App[None]):
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
+        for character in self.early_keys:
+            self.dashboard.press(_character_to_key(character), character)
 
     def on_unmount(self) -> None:
         """Close the feed, so that no thread of it is left."""
