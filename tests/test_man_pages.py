@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
+    "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }
 

@@ -56,6 +56,7 @@ def _run(given: dict[str, str]) -> int:
             write_document(about(given[name]).encode())
             return 0
     _refuse_contradictions(given)
+    top_options.check(given)
     if "replay" in given:
         return _show(given, None)
     with _daemon(given) as private:
@@ -115,7 +116,6 @@ def _show(given: dict[str, str], path: str | None) -> int:
     """What was asked for, of a daemon or a recording."""
     interval_seconds = top_options.interval_seconds(given)
     count = top_options.count(given)
-    top_options.one_of(given, "page", top_options.PAGE_NAMES)
     wanted = next((name for name in _DATA_FORMATS if name in given), None)
     if wanted is not None or "once" in given or not _has_terminal():
         from neurontools.cli import top_documents

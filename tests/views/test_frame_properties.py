@@ -22,7 +22,16 @@ from neurontools.views.scene import Clock, Scene
 from tests.scenario_host import ScenarioHost
 
 SIZES = st.tuples(st.integers(1, 260), st.integers(1, 80))
-NASTY = ("\x1b[31mred\x07", "宽" * 300, "a" * 10_000, "\u202egnp.exe", "\udc80", "new\nline\ttab", "👩‍👩‍👧", "e\u0301" * 50)
+NASTY = (
+    "\x1b[31mred\x07",
+    "宽" * 300,
+    "a" * 10_000,
+    "\u202egnp.exe",
+    "\udc80",
+    "new\nline\ttab",
+    "👩‍👩‍👧",
+    "e\u0301" * 50,
+)
 
 
 def check(page: Page, width: int, height: int) -> None:
