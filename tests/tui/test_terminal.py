@@ -207,7 +207,7 @@ def test_it_ends_while_the_daemon_is_silent(daemon: RunningDaemon, terminal: Cal
 
 def test_a_storm_of_sizes_and_the_smallest_terminal(daemon: RunningDaemon, terminal: Callable[..., Terminal]) -> None:
     top = terminal("--socket", daemon.socket, width=20, height=5)
-    top.shows("trn1.32xlarge")
+    top.shows("NeuronCore v2")
     for number in range(40):
         top.resize(20 + number * 5 % 180, 5 + number % 45)
     top.resize(200, 50)
