@@ -95,7 +95,7 @@ WRONG_LINES = [
         "daemon.log_level: input should be 'error', 'warning', 'info' or 'debug', not 'loud'",
     ),
     ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
-    ("daemon.intervall = 1", "daemon.intervall: there is no such key; see neurond(8) for those there are"),
+    ("daemon.intervals = 1", "daemon.intervals: there is no such key; see neurond(8) for those there are"),
     ("simulate.instance_type = 1", "simulate.instance_type: input should be a valid string, not 1"),
     ("simulate.logical_neuroncore_config = 3", "simulate.logical_neuroncore_config: input should be 1 or 2, not 3"),
     ('load.scenario = "storm"', "load.scenario: input should be 'idle', 'steady', 'training-ramp', 'memory-leak'"),
