@@ -257,7 +257,7 @@ def _completion(shell: str) -> str:
 
 
 def _json_schema(_value: str) -> str:
-    from neurontools.views.top_document import schema_text
+    from neurontools.cli.top_documents import schema_text
 
     return schema_text()
 
