@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -85,6 +88,11 @@ class NeuronTop(App[None]):
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # The terminal is to be given back as it was, whoever ends the program.
+            with suppress(RuntimeError):  # not the main thread, as in some tests
+                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
         for character in self.early_keys:
             self.dashboard.press(_character_to_key(character), character)
 

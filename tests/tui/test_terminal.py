@@ -308,3 +308,15 @@ def test_misuse_is_told_in_one_line(arguments: tuple[str, ...], code: int, told:
     assert told in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert not done.stdout
+
+
+def test_a_terminated_dashboard_gives_the_terminal_back(
+    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+) -> None:
+    top = terminal("--socket", daemon.socket)
+    top.shows("LIVE")
+    while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
+        top.read()  # until Textual has taken the terminal over
+    os.kill(top.pid, signal.SIGTERM)
+    assert top.ends() == 143
+    assert b"\x1b[?1049l" in top.raw
