@@ -189,4 +189,5 @@ def _host_mean(sample: Sample) -> float | None:
     known = [value for value in sample.utilization_ratio if not isnan(value)]
     if not known:
         return None
-    return sum(known) / (len(known) + sum(1 for owner in sample.owners if not owner))
+    cores = zip(sample.utilization_ratio, sample.owners, strict=True)
+    return sum(known) / (len(known) + sum(1 for value, owner in cores if not owner and isnan(value)))

@@ -16,6 +16,7 @@ PAGES = {
     "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
     "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor"],
     "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor_prometheus"],
+    "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }
 

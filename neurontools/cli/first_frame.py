@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import termios
 import time
@@ -12,10 +13,12 @@ from neurontools.views.line import Page
 from neurontools.views.style import THEMES, Style
 
 _STDIN, _STDOUT = 0, 1
-_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_ENTER = "\x1b[?1049h\x1b[?25l"
 # The terminal's ground colour, and its attributes: whoever doesn't know the first question answers the second.
 _ASK_BACKGROUND = "\x1b]11;?\x1b\\\x1b[c"
-_PATIENCE_SECONDS = 0.15
+# Every terminal answers the second question. One that does so later would type the answer into the dashboard.
+_PATIENCE_SECONDS = 0.4
+_ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class Terminal:
@@ -24,7 +27,7 @@ class Terminal:
     def __init__(self) -> None:
         self._before = termios.tcgetattr(_STDIN)
         self._is_asked = False
-        self._left_over = b""
+        self._typed = b""
 
     def paint(self, page: Page, theme_name: str, *, ask_background: bool) -> None:
         """Show a page on the alternate screen, without waiting for anything."""
@@ -48,17 +51,18 @@ class Terminal:
                     break
                 reply += part
         self._is_asked = False
-        self._left_over = reply
+        self._typed = _ANSWER.sub(b"", reply)
         return is_light(reply)
 
     @property
-    def wants_to_quit(self) -> bool:
-        """Whether q was typed while the first frame stood alone."""
-        return self._left_over[:1] == b"q" or self._left_over[-1:] == b"q"
-
-    def leave(self) -> None:
-        """Leave the alternate screen."""
-        os.write(_STDOUT, _LEAVE.encode())
+    def typed(self) -> str:
+        """What was typed while the first frame stood alone: characters, without cursor keys and the like."""
+        while select.select([_STDIN], [], [], 0)[0]:
+            part = os.read(_STDIN, 1024)
+            if not part:
+                break
+            self._typed += _ANSWER.sub(b"", part)
+        return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
 
     def restore(self) -> None:
         """Give the terminal back as it was."""

@@ -56,6 +56,7 @@ def _run(given: dict[str, str]) -> int:
             write_document(about(given[name]).encode())
             return 0
     _refuse_contradictions(given)
+    top_options.check(given)
     if "replay" in given:
         return _show(given, None)
     with _daemon(given) as private:
@@ -115,7 +116,6 @@ def _show(given: dict[str, str], path: str | None) -> int:
     """What was asked for, of a daemon or a recording."""
     interval_seconds = top_options.interval_seconds(given)
     count = top_options.count(given)
-    top_options.one_of(given, "page", top_options.PAGE_NAMES)
     wanted = next((name for name in _DATA_FORMATS if name in given), None)
     if wanted is not None or "once" in given or not _has_terminal():
         from neurontools.cli import top_documents
@@ -158,9 +158,6 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"
-        if snapshot is not None and terminal.wants_to_quit:
-            terminal.leave()
-            return 0
         dashboard = Dashboard(
             feed,
             settings,
@@ -171,6 +168,7 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
         if trouble:
             dashboard.tell(trouble)
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
+        app.early_keys = terminal.typed if snapshot is not None else ""
         app.run(mouse=True)
         code = app.return_code or 0
     finally:
@@ -259,7 +257,7 @@ def _completion(shell: str) -> str:
 
 
 def _json_schema(_value: str) -> str:
-    from neurontools.views.top_document import schema_text
+    from neurontools.cli.top_documents import schema_text
 
     return schema_text()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from neurontools.client import Client, read_snapshot
 from neurontools.model import Snapshot
 from neurontools.views.figures import Figures
 from neurontools.views.process_filter import parse_filter
-from neurontools.views.top_document import csv_text, document, json_text
+from neurontools.views.top_document import TopDocument, csv_text, document, json_text
 
 _DEFAULT_WIDTH = 120
 _MOST_LINES = 4000
@@ -65,6 +66,16 @@ class Source:
 def write(kind: str, source: Source, count: int | None, filter_text: str) -> None:
     """Print documents of a kind: json, json-lines or csv."""
     {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
+
+
+def schema_text() -> str:
+    """The JSON Schema of the document."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(TopDocument).json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "neuron-top --json"
+    return json.dumps(schema, indent=2) + "\n"
 
 
 def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:

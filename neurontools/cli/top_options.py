@@ -78,6 +78,15 @@ def count(given: dict[str, str]) -> int | None:
     return int(text)
 
 
+def check(given: dict[str, str]) -> None:
+    """UserError when a value makes no sense, before anything is done."""
+    interval_seconds(given)
+    count(given)
+    filter_text(given)
+    for name, words in (("page", PAGE_NAMES), ("theme", THEME_NAMES), ("color", COLORS)):
+        one_of(given, name, words)
+
+
 def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
     """The value of an option that takes one of some words; UserError for any other."""
     value = given.get(name)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
 
@@ -48,6 +52,7 @@ class NeuronTop(App[None]):
         self.dashboard = dashboard
         self.board = Board(dashboard, theme_name)
         self._settings_file = settings_file
+        self.early_keys = ""  # characters typed before this application could read them
         self._is_pending = False
         self._held = ExitStack()
         shell = dashboard.shell
@@ -83,6 +88,13 @@ class NeuronTop(App[None]):
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # The terminal is to be given back as it was, whoever ends the program.
+            with suppress(RuntimeError):  # not the main thread, as in some tests
+                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        for character in self.early_keys:
+            self.dashboard.press(_character_to_key(character), character)
 
     def on_unmount(self) -> None:
         """Close the feed, so that no thread of it is left."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from neurontools.views.dialog import Dialog
 
 if TYPE_CHECKING:
-    from neurontools.tui.dashboard import Dashboard
+    from neurontools.tui.dashboard_state import DashboardState
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Choices:
         else:
             self.top = min(max(0, self.top + lines), max(0, len(self.text) - 1))
 
-    def press(self, key: str, dashboard: Dashboard) -> bool:
+    def press(self, key: str, dashboard: DashboardState) -> bool:
         """Do what a key does while the dialog is open; any key it doesn't know is swallowed."""
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}
         if key in moves:
@@ -47,5 +47,5 @@ class Choices:
         elif key in ("escape", "q", "question_mark", "f1", "enter"):
             dashboard.choices = None
         elif key == "ctrl+c":
-            dashboard.quit()
+            dashboard.shell.quit()
         return True

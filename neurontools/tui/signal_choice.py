@@ -11,10 +11,10 @@ from neurontools.views.line import foreign
 
 if TYPE_CHECKING:
     from neurontools.model import Process
-    from neurontools.tui.dashboard import Dashboard
+    from neurontools.tui.dashboard_state import DashboardState
 
 
-def signal_choices(dashboard: Dashboard) -> Choices | None:
+def signal_choices(dashboard: DashboardState) -> Choices | None:
     """The menu, or None when no signal can be sent now, which is told."""
     targets = _targets(dashboard)
     if dashboard.is_read_only:
@@ -38,7 +38,7 @@ def signal_choices(dashboard: Dashboard) -> Choices | None:
     )
 
 
-def _targets(dashboard: Dashboard) -> list[Process]:
+def _targets(dashboard: DashboardState) -> list[Process]:
     """The tagged processes that are still there, else the selected one, else that of the tab; as of now."""
     moments = dashboard.feed.timeline.moments
     if not moments:
@@ -59,7 +59,7 @@ def _named(targets: list[Process]) -> tuple[str, ...]:
     )
 
 
-def _confirmation(dashboard: Dashboard, name: str, targets: list[Process]) -> Choices:
+def _confirmation(dashboard: DashboardState, name: str, targets: list[Process]) -> Choices:
     def decide(number: int) -> None:
         if number == 1:
             dashboard.tell("; ".join(send(process, name) for process in targets))

@@ -163,7 +163,7 @@ class TimeCursor:
             return "REPLAY paused", "title_warn", ""
         age = self._now() - status.since_seconds
         if status.link is Link.LOST:
-            return f"LOST, data {_seconds(self._data_age())} old", "title_bad", f"{status.text}; trying again"
+            return f"LOST, data {_seconds(self._data_age())} old", "title_bad", f"trying again: {status.text}"
         moments = self._feed.timeline.moments
         if status.link is Link.LIVE and moments and age > _SILENT_INTERVALS * self.interval_seconds:
             text = "the daemon has gone silent; the numbers are old"

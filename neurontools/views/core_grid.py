@@ -152,8 +152,10 @@ def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown
     if scene.show_flops:
         flops = core.flops_per_second
         return ("-" if flops is None else f"{flops / 1e12:.2f}T").rjust(7)
+    if not core.owner_pids and not ratio:
+        return "free".rjust(7)
     if ratio is None:
-        return ("free" if not core.owner_pids else "-").rjust(7)
+        return "-".rjust(7)
     return units.percent_text(ratio).rjust(7)
 
 

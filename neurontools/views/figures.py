@@ -111,7 +111,8 @@ class Figures:
         if not known:
             return None
         if pid is None:
-            return sum(known) / (len(known) + sum(1 for core in cores if core.owner_pid is None))
+            idle = sum(1 for core in cores if core.owner_pid is None and core.utilization_ratio is None)
+            return sum(known) / (len(known) + idle)
         return sum(known) / len(known)
 
     def flops(self, pid: int | None) -> float | None:

@@ -7,7 +7,8 @@ import time
 from neurontools import units
 from neurontools.model import SourceKind
 from neurontools.version import __version__
-from neurontools.views.line import BLANK, Page, Run, Target, clip, fit, foreign, line_width, width_of
+from neurontools.views.glyphs import ASCII
+from neurontools.views.line import BLANK, Page, Run, Target, ascii_only, clip, fit, foreign, line_width, width_of
 from neurontools.views.pages import PAGES, page_named
 from neurontools.views.scene import Scene
 from neurontools.views.tabs import tab_bar
@@ -36,6 +37,8 @@ def frame(scene: Scene, width: int, height: int) -> Page:
         page.append(body)
     page.append(foot)
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
+    if scene.glyphs is ASCII:
+        page.lines = [ascii_only(line) for line in page.lines]
     return page
 
 

@@ -69,18 +69,22 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
             (f"{who:<9} ", style),
             (f"{finding.severity.name.lower():<9}", style),
         ]
-        lines.append(fit((*runs, (clip(foreign(finding.reason), width - 24, mark=True), "text")), width))
+        more = f" (ND {devices[0]}; the others alike)" if len(devices) > 1 else ""
+        lines.append(fit((*runs, (clip(foreign(finding.reason) + more, width - 24, mark=True), "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
     return lines
 
 
 def _grouped(verdicts: tuple[Verdict, ...]) -> list[tuple[Finding, list[int]]]:
-    """Findings, gravest first; the same one on several devices once."""
-    found: dict[Finding, list[int]] = {}
+    """Findings, gravest first; those of one kind that ask for the same on several devices once, as of the first."""
+    found: dict[tuple[object, ...], tuple[Finding, list[int]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
-            found.setdefault(finding, []).append(verdict.device_index)
-    return sorted(found.items(), key=lambda item: (-item[0].severity, item[1]))
+            key = (finding.kind, finding.severity, finding.action, finding.pid)
+            devices = found.setdefault(key, (finding, []))[1]
+            if verdict.device_index not in devices:
+                devices.append(verdict.device_index)
+    return sorted(found.values(), key=lambda item: (-item[0].severity, item[1]))
 
 
 def _event(scene: Scene, event: Event, width: int) -> Line:

@@ -126,6 +126,17 @@ def foreign(text: str, longest: int = 400) -> str:
     return visible(text[:longest])
 
 
+def ascii_only(line: Line) -> Line:
+    """The line without characters that an ASCII terminal lacks: question marks, as wide as what they stand for."""
+    return tuple((text if text.isascii() else "".join(map(_ascii_cells, text)), style) for text, style in line)
+
+
+def _ascii_cells(character: str) -> str:
+    if character == _ELLIPSIS:
+        return "~"
+    return character if character.isascii() else "?" * cell_width(character)
+
+
 def styled(line: Line, suffix: str) -> Line:
     """The line with every style made its variant, "+selected" for one."""
     return tuple((text, style + suffix) for text, style in line)

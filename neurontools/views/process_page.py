@@ -66,7 +66,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
 
 def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
     every = len(scene.figures.shown(scene.pid))
-    text = f"{len(rows)} processes" if len(rows) == every else f"{len(rows)} of {every} processes"
+    text = _counted(every) if len(rows) == every else f"{len(rows)} of {every} processes"
     if scene.tagged:
         text += f", {len(scene.tagged)} tagged"
     if scene.filter_text:
@@ -79,6 +79,10 @@ def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
     return heading(
         scene, clip(text, max(1, width - 4), mark=True), width, f"{free} of {len(scene.figures.cores)} cores free"
     )
+
+
+def _counted(count: int) -> str:
+    return f"{count} process" if count == 1 else f"{count} processes"
 
 
 def _titles(scene: Scene, columns: list[ProcessColumn], command_cells: int, width: int) -> Page:

@@ -1,4 +1,4 @@
-"""What neuron-top shows, as data: a JSON document of our own, its JSON Schema, and CSV.
+"""What neuron-top shows, as data: a JSON document of our own, and CSV.
 
 Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null is unknown. Times are RFC 3339 in UTC.
 """
@@ -265,16 +265,6 @@ def json_text(document_: TopDocument, *, indent: int | None = None) -> str:
     """A document as JSON; compact unless indented."""
     separators = None if indent else (",", ":")
     return json.dumps(asdict(document_), indent=indent, separators=separators, allow_nan=False)
-
-
-def schema_text() -> str:
-    """The JSON Schema of the document."""
-    from pydantic import TypeAdapter
-
-    schema = TypeAdapter(TopDocument).json_schema()
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    schema["title"] = "neuron-top --json"
-    return json.dumps(schema, indent=2) + "\n"
 
 
 _CSV_SKIPPED = ("models",)

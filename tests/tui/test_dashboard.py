@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -250,7 +251,7 @@ def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
     feed.status = FeedStatus(Link.LOST, "no monitor daemon at unix:/x", time.monotonic())
     shown = text(dashboard)
     assert "LOST, data" in shown
-    assert "no monitor daemon at unix:/x; trying again" in shown
+    assert "trying again: no monitor daemon at unix:/x" in shown
     assert dashboard.is_restless()
 
 
@@ -301,3 +302,11 @@ def test_settings_are_kept_and_wrong_ones_told(tmp_path: Path) -> None:
     assert "theme must be str" in trouble
     path.write_text("[")
     assert "can't be read" in load(path)[1]
+
+
+def test_the_manual_page_tells_every_key() -> None:
+    page = (Path(__file__).parents[2] / "man/neuron-top.1").read_text("utf-8").replace("\\-", "-")
+    told = re.findall(r'^\.It Ic "\\&(.*)"\n(.*)$', page, re.MULTILINE)
+    assert [shown for shown, _ in told] == [action.shown for action in keys.ACTIONS]
+    for (_, text), action in zip(told, keys.ACTIONS, strict=True):
+        assert text.replace("\\(aq", "'").casefold() == f"{action.text}.".casefold()

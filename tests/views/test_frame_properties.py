@@ -14,15 +14,24 @@ from neurontools.rpc.convert import to_message
 from neurontools.series import Series, sample_of
 from neurontools.views.dialog import Dialog, over
 from neurontools.views.frame import frame
-from neurontools.views.glyphs import ASCII, UNICODE
+from neurontools.views.glyphs import UNICODE
 from neurontools.views.line import Page, line_width
 from neurontools.views.memory_tree import every_key
 from neurontools.views.pages import PAGES
-from neurontools.views.scene import Clock, Scene
+from neurontools.views.scene import Scene
 from tests.scenario_host import ScenarioHost
 
 SIZES = st.tuples(st.integers(1, 260), st.integers(1, 80))
-NASTY = ("\x1b[31mred\x07", "宽" * 300, "a" * 10_000, "\u202egnp.exe", "\udc80", "new\nline\ttab", "👩‍👩‍👧", "e\u0301" * 50)
+NASTY = (
+    "\x1b[31mred\x07",
+    "宽" * 300,
+    "a" * 10_000,
+    "\u202egnp.exe",
+    "\udc80",
+    "new\nline\ttab",
+    "👩‍👩‍👧",
+    "e\u0301" * 50,
+)
 
 
 def check(page: Page, width: int, height: int) -> None:
