@@ -976,7 +976,7 @@ class NeuronCore(google.protobuf.message.Message):
     hbm_stack_index: builtins.int
     """HBM stack of the device it allocates from."""
     owner_pid: builtins.int
-    """PID of the process that holds it; absent: free."""
+    """PID of the process that holds it; absent: nobody is known to, and where devices are simulated it is free."""
     busy_seconds_total: builtins.float
     """Time in executions, those still running included, seconds."""
     flop_total: builtins.int
