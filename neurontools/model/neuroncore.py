@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.execution import StatusCounters
 from neurontools.model.memory import DeviceMemory
 
 
@@ -19,7 +20,7 @@ class NeuronCore:
     device_index: int
     index_on_device: int  # position in the logical order of the device
     hbm_stack_index: int  # on its device; physical cores may share a stack
-    owner_pid: int | None = None
+    owner_pid: int | None = None  # None: nobody is known to hold it; where devices are simulated, it is free
     busy_seconds_total: float | None = None  # time in executions, those still running included
     flop_total: int | None = None  # floating point operations executed
     executions_total: int | None = None  # finished executions, whatever their outcome
@@ -29,3 +30,4 @@ class NeuronCore:
     last_execution_at_unix_seconds: float | None = None  # end of the latest finished execution
     utilization_ratio: float | None = None  # share of the last period spent in executions
     flops_per_second: float | None = None
+    status: StatusCounters | None = None  # of a driver; None where the devices are simulated
