@@ -13,7 +13,7 @@ from neurontools.views.line import Page
 from neurontools.views.style import THEMES, Style
 
 _STDIN, _STDOUT = 0, 1
-_ENTER = "\x1b[?1049h\x1b[?25l"
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
 # The terminal's ground colour, and its attributes: whoever doesn't know the first question answers the second.
 _ASK_BACKGROUND = "\x1b]11;?\x1b\\\x1b[c"
 # Every terminal answers the second question. One that does so later would type the answer into the dashboard.
@@ -28,6 +28,7 @@ class Terminal:
         self._before = termios.tcgetattr(_STDIN)
         self._is_asked = False
         self._typed = b""
+        self._is_painted = False
 
     def paint(self, page: Page, theme_name: str, *, ask_background: bool) -> None:
         """Show a page on the alternate screen, without waiting for anything."""
@@ -36,7 +37,12 @@ class Terminal:
         rows = "".join(f"\x1b[{row};1H{ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
+        self._is_painted = True
         os.write(_STDOUT, text.encode("utf-8", "replace"))
+
+    def hand_over(self) -> None:
+        """From here on Textual leaves the alternate screen."""
+        self._is_painted = False
 
     def has_light_background(self) -> bool | None:
         """What the terminal answered to the question of `paint`; None when it said nothing of the kind."""
@@ -66,6 +72,8 @@ class Terminal:
 
     def restore(self) -> None:
         """Give the terminal back as it was."""
+        if self._is_painted:
+            os.write(_STDOUT, _LEAVE.encode())
         termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._before)
 
 

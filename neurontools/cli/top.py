@@ -6,6 +6,7 @@ The first frame is painted from one unary call before Textual and grpcio are imp
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -18,6 +19,8 @@ from neurontools.cli.output import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from neurontools.cli.first_frame import Terminal
     from neurontools.cli.private_daemon import PrivateDaemon
     from neurontools.feed import Feed
@@ -28,6 +31,7 @@ TIMEOUT_SECONDS = 5.0
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _DATA_FORMATS = ("json", "json-lines", "csv")
 
 
@@ -144,6 +148,8 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = top_options.filter_text(given)
     terminal = Terminal()
+    for number in _ENDING_SIGNALS:
+        signal.signal(number, _end)  # so that the terminal is restored; the dashboard has handlers of its own
     message = _first_message(path) if path is not None else None
     feed = _feed(given, path, interval_seconds)
     if message is not None and isinstance(feed, LiveFeed):
@@ -169,12 +175,20 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
             dashboard.tell(trouble)
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
         app.early_keys = terminal.typed if snapshot is not None else ""
+        for number in _ENDING_SIGNALS:
+            # While Textual takes the terminal over, nothing may interrupt it; it looks for these when it is done.
+            signal.signal(number, lambda arrived, _frame: app.early_signals.append(arrived))
+        terminal.hand_over()
         app.run(mouse=True)
         code = app.return_code or 0
     finally:
         feed.close()
         terminal.restore()
     return code
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
 
 
 def _choose(settings: Settings, given: dict[str, str]) -> None:

@@ -52,6 +52,7 @@ class NeuronTop(App[None]):
         self.dashboard = dashboard
         self.board = Board(dashboard, theme_name)
         self._settings_file = settings_file
+        self.early_signals: list[int] = []  # arrived before this application could handle them
         self.early_keys = ""  # characters typed before this application could read them
         self._is_pending = False
         self._held = ExitStack()
@@ -93,6 +94,8 @@ class NeuronTop(App[None]):
             # The terminal is to be given back as it was, whoever ends the program.
             with suppress(RuntimeError):  # not the main thread, as in some tests
                 loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        for arrived in self.early_signals:
+            self.exit(return_code=128 + arrived)
         for character in self.early_keys:
             self.dashboard.press(_character_to_key(character), character)
 

@@ -64,7 +64,8 @@ def title(scene: Scene, width: int) -> Page:
     room = width - line_width(right)
     if room < 10:
         right, room = right[-1:], width - line_width(right[-1:])
-    for left in (text + note, text):
+    short = " [synthetic]" if scene.snapshot.synthetic_load else " [simulated]" if notes else ""
+    for left in (text + note, text + short, f" {foreign(instance.instance_type, 40)}{short}", text):
         if width_of(left) <= room:
             break
     else:

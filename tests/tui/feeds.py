@@ -10,7 +10,7 @@ from neurontools.feed import Feed, FeedStatus, Link
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
-from neurontools.timeline import MomentMaker, Timeline
+from neurontools.timeline import Moment, MomentMaker, Timeline
 from tests.scenario_host import ScenarioHost
 
 MOMENTS = 90
@@ -21,16 +21,26 @@ class StillFeed(Feed):
 
     def __init__(self, snapshots: Iterable[Snapshot]) -> None:
         super().__init__(Timeline())
-        maker = MomentMaker()
-        for snapshot in snapshots:
-            moment = maker.make(message_of(snapshot))
-            if moment is not None:
-                self.timeline.append(moment)
+        for moment in _moments(tuple(snapshots)):
+            self.timeline.append(moment)
         # A moment far ahead: no age on the screen grows.
         self.status = FeedStatus(Link.LIVE, since_seconds=float("inf"))
 
     def _run(self) -> None:
         self._closing.wait()
+
+
+_made: dict[tuple[int, ...], tuple[tuple[Snapshot, ...], tuple[Moment, ...]]] = {}
+
+
+def _moments(taken: tuple[Snapshot, ...]) -> tuple[Moment, ...]:
+    """Their moments; made once for the same objects, which are kept so that they stay the same."""
+    key = tuple(map(id, taken))
+    if key not in _made:
+        maker = MomentMaker()
+        made = (maker.make(message_of(snapshot)) for snapshot in taken)
+        _made[key] = (taken, tuple(moment for moment in made if moment is not None))
+    return _made[key][1]
 
 
 def message_of(snapshot: Snapshot) -> bytes:

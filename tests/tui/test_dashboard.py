@@ -280,7 +280,7 @@ def test_help_lists_every_key(dashboard: Dashboard) -> None:
     assert dashboard.choices is None
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(parts(model.Snapshot), st.sampled_from(["overview", "processes", "topology", "history", "health"]))
 def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot, page: str) -> None:
     dashboard = Dashboard(StillFeed([snapshot]), Settings(page=page), UNICODE)

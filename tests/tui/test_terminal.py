@@ -75,7 +75,9 @@ class Terminal:
             os.execve(TOP[0], [*TOP, *arguments], environment)
         self.exit_code: int | None = None
 
-    def read(self, seconds: float = 0.05) -> None:
+    def read(self, seconds: float = 0.05) -> bool:
+        """Read what there is; whether there was anything."""
+        data = b""
         if select.select([self.descriptor], [], [], seconds)[0]:
             try:
                 data = os.read(self.descriptor, 65536)
@@ -83,6 +85,7 @@ class Terminal:
                 data = b""
             self.raw += data
             self.screen.feed(data.decode("utf-8", "replace"))
+        return bool(data)
 
     def until(self, look: Callable[[str], object]) -> str:
         deadline = time.monotonic() + DEADLINE_SECONDS
@@ -109,6 +112,8 @@ class Terminal:
             done, status = os.waitpid(self.pid, os.WNOHANG)
             if done:
                 self.exit_code = os.waitstatus_to_exitcode(status)
+                while self.read():
+                    pass
         return self.exit_code
 
     def close(self) -> None:
