@@ -65,7 +65,8 @@ class _Call:
             raise NotRecordable(f"{kind.__name__} argument")
 
     def add_tensor(self, value: Tensor) -> None:
-        buffer = buffers.by_address.get(value.data_ptr())
+        offset = value.storage_offset()
+        buffer = None if offset else buffers.by_address.get(value.data_ptr())
         if buffer is None:
             if value.is_cpu:
                 self.key += (_HOST, value.shape, value.dtype)
@@ -74,7 +75,6 @@ class _Call:
             buffer = buffers.of(value)
         layout = layouts.get(value.shape, value.stride(), value.dtype)
         self.key.append(layout.id)
-        offset = value.storage_offset()
         if offset:
             self.key.append(_OFFSET)
             self.scalars.append(offset)
