@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from neurontools.errors import EXIT_USAGE, UserError
+
+TYPE_CHECKING = False  # as typing has it; importing typing, or collections.abc, takes as long as a call to the daemon
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VARIABLE = "NEURONTOOLS_SOCKET"
 SYSTEM_SOCKET = "/run/neurond/neurond.sock"

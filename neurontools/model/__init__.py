@@ -34,8 +34,23 @@ from neurontools.model.execution import (
 from neurontools.model.host import Host as Host
 from neurontools.model.host import VcpuUsage as VcpuUsage
 from neurontools.model.instance import Instance as Instance
-from neurontools.model.memory import DeviceMemory as DeviceMemory
-from neurontools.model.memory import HostMemory as HostMemory
+from neurontools.model.logical import LogicalNeuronCore as LogicalNeuronCore
+from neurontools.model.logical import logical_cores as logical_cores
+from neurontools.model.memory import (
+    DeviceMemory as DeviceMemory,
+)
+from neurontools.model.memory import (
+    HostMemory as HostMemory,
+)
+from neurontools.model.memory import (
+    memory_categories as memory_categories,
+)
+from neurontools.model.memory import (
+    sum_device_memory as sum_device_memory,
+)
+from neurontools.model.memory import (
+    sum_host_memory as sum_host_memory,
+)
 from neurontools.model.neuroncore import NeuronCore as NeuronCore
 from neurontools.model.process import LoadedModel as LoadedModel
 from neurontools.model.process import Process as Process

@@ -56,11 +56,11 @@ class HostMemory:
 
 def total_of(memory: DeviceMemory | HostMemory) -> int | None:
     """The sum of the known categories in bytes; None when none is known."""
-    known = [value for value in categories(memory).values() if value is not None]
+    known = [value for value in memory_categories(memory).values() if value is not None]
     return sum(known) if known else None
 
 
-def categories(memory: DeviceMemory | HostMemory) -> dict[str, int | None]:
+def memory_categories(memory: DeviceMemory | HostMemory) -> dict[str, int | None]:
     """The categories by field name, in the order of their definition."""
     return {field.name: getattr(memory, field.name) for field in fields(memory)}
 

@@ -1,0 +1,87 @@
+# `make demo` shows the suite at work, `make test` runs all tests; both set everything up first, in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help demo test check lint types imports spelling generated package man-pages format proto benchmarks clean
+
+help:
+	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
+	@echo "make test        run all tests"
+	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
+	@echo "make format      format the code"
+	@echo "make proto       write the generated modules of the gRPC API"
+	@echo "make benchmarks  measure the figures that the documents tell"
+	@echo "make clean       remove what the above made"
+
+demo: $(VENV)/demo.stamp
+	@$(BIN)/python examples/demo.py
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m pytest
+
+check: lint types imports spelling generated man-pages package
+
+lint: $(VENV)/test.stamp
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/test.stamp
+	$(BIN)/mypy
+
+imports: $(VENV)/test.stamp
+	$(BIN)/lint-imports
+
+spelling: $(VENV)/test.stamp
+	$(BIN)/codespell
+
+generated: $(VENV)/proto/stamp
+	rm -rf $(VENV)/generated && mkdir -p $(VENV)/generated
+	PATH="$(CURDIR)/$(VENV)/proto/bin:$$PATH" scripts/generate-rpc $(VENV)/generated
+	@for file in $(VENV)/generated/neurontools/rpc/*; do \
+	    cmp "$$file" "neurontools/rpc/$${file##*/}" || { echo "$${file##*/} is out of date; run make proto"; exit 1; }; \
+	done
+
+man-pages:
+	@scripts/check-man-pages
+
+package: $(VENV)/test.stamp
+	BIN=$(BIN) scripts/check-package
+
+format: $(VENV)/test.stamp
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+proto: $(VENV)/proto/stamp
+	PATH="$(CURDIR)/$(VENV)/proto/bin:$$PATH" scripts/generate-rpc
+
+benchmarks: $(VENV)/test.stamp
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "neurontools needs Python 3.11 or later, and $(PYTHON) is older; run: make PYTHON=python3.11 ..."; exit 1; }
+	@echo "making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing neurontools and torch into $(VENV); this takes a minute"
+	@$(PIP) --editable '.[runtime]'
+	@touch $@
+
+$(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing neurontools, torch and the development tools into $(VENV); this takes a minute"
+	@$(PIP) --editable '.[runtime,dev]'
+	@touch $@ $(VENV)/demo.stamp
+
+# An environment of its own: the generator's protobuf is older than the one the suite runs with.
+$(VENV)/proto/stamp: $(VENV)/bin/python pyproject.toml
+	@$(BIN)/python -m venv $(VENV)/proto
+	@$(VENV)/proto/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$($(BIN)/python scripts/requirements-of proto)
+	@touch $@

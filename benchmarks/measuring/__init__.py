@@ -1,0 +1,111 @@
+"""What the benchmarks share: a daemon to measure, the cost of a process, and how results are printed."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure; `limit` is the most it should be, as text, where a limit was set."""
+
+    name: str
+    value: float
+    unit: str
+    limit: str = ""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """A running neurond."""
+
+    socket: str
+    process: psutil.Process
+
+
+@contextlib.contextmanager
+def daemon(*flags: str) -> Iterator[Daemon]:
+    """A neurond with these flags on a private socket, serving."""
+    with tempfile.TemporaryDirectory() as directory:
+        socket = f"{directory}/n.sock"
+        ready, ready_end = os.pipe()
+        child = subprocess.Popen(
+            [sys.executable, "-m", "neurond", "--socket", socket, "--ready-fd", str(ready_end), "--exit-with-parent",
+             "--log-level", "error", *flags],
+            pass_fds=[ready_end],
+        )  # fmt: skip
+        os.close(ready_end)
+        try:
+            if not os.read(ready, 16):
+                raise SystemExit("the daemon did not start")
+            yield Daemon(socket, psutil.Process(child.pid))
+        finally:
+            os.close(ready)
+            child.terminate()
+            child.wait()
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """vCPU time a process has used so far."""
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
+def core_share_percent(process: psutil.Process, seconds: float) -> float:
+    """How much of one vCPU a process uses over the next `seconds`, percent."""
+    before, started = cpu_seconds(process), time.monotonic()
+    time.sleep(seconds)
+    return 100 * (cpu_seconds(process) - before) / (time.monotonic() - started)
+
+
+def resident_mib(process: psutil.Process) -> float:
+    """Resident memory of a process, MiB."""
+    return float(process.memory_info().rss) / 2**20
+
+
+def interleaved_medians_ms(commands: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+    """The median time of each, run in turns so that a slow moment of the machine hits all of them alike."""
+    times: dict[str, list[float]] = {name: [] for name in commands}
+    for number in range(rounds + 1):
+        for name, command in commands.items():
+            started = time.perf_counter()
+            command()
+            if number:  # the first round warms up
+                times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: median(values) for name, values in times.items()}
+
+
+def installed(command: str) -> str:
+    """The path of a command of this environment."""
+    return str(Path(sys.executable).with_name(command))
+
+
+def compile_sources() -> None:
+    """Writes the bytecode of the checkout, as installing a wheel does, also where PYTHONDONTWRITEBYTECODE is set."""
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-m", "compileall", "-q", root / "neurontools", root / "daemon"], check=True)
+
+
+def report(title: str, figures: Sequence[Figure]) -> None:
+    """Prints the figures as a table, or as JSON with --json."""
+    parser = argparse.ArgumentParser(description=title)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    if parser.parse_args().json:
+        print(json.dumps({figure.name: {"value": figure.value, "unit": figure.unit} for figure in figures}))
+        return
+    print(title)
+    for figure in figures:
+        print(f"  {figure.name:<58} {figure.value:>9.3g} {figure.unit:<10} {figure.limit}".rstrip())

@@ -1,0 +1,106 @@
+"""The flags of `neurond`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from neurond.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
+from neurond.load import SCENARIOS
+from neurond.settings import Settings
+from neurond.supervisor import exit_with_parent
+from neurontools import catalog
+from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.version import __version__
+
+
+class _Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose errors are one line with a next step."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"neurond: {message}; see neurond --help", EXIT_USAGE)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The definition of all flags; `--help` and the manual page show the same ones."""
+    scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items())
+    made = _Parser(
+        prog="neurond",
+        description="Serves the state of the Neuron devices of this host, or of a simulated instance, over gRPC.",
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--simulate", metavar="TYPE", help="simulate an instance of this type, such as trn1.32xlarge")
+    add(
+        "--lnc",
+        type=int,
+        choices=(1, 2),
+        help="logical NeuronCore configuration; default: NEURON_LOGICAL_NC_CONFIG, else that of the instance type",
+    )
+    add("--load", metavar="SCENARIO", choices=SCENARIO_NAMES, help=f"run a synthetic load ({scenarios})")
+    add("--load-neuroncores", metavar="N", type=int, help="NeuronCores the load uses; default: all")
+    add("--seed", metavar="N", type=int, help="seed of the load; the same seed gives the same load")
+    add(
+        "--socket",
+        metavar="PATH",
+        help="socket to serve on; default: NEURONTOOLS_SOCKET, else "
+        "$XDG_RUNTIME_DIR/neurontools/neurond.sock, else /run/neurond/neurond.sock for root",
+    )
+    add("--group", help="let the members of this group use the sockets")
+    add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
+    add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
+    add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
+    add("--foreground", action="store_true", help="stay in the foreground (the default; kept for service managers)")
+    add("--config", metavar="FILE", help="read settings from this TOML file; flags beat it")
+    add("--check-config", action="store_true", help="check flags and configuration, print the outcome and exit")
+    add("--list-instance-types", action="store_true", help="print the instance types that can be simulated and exit")
+    add("--ready-fd", metavar="FD", type=int, help="write a line to this file descriptor once the daemon serves")
+    add("--exit-with-parent", action="store_true", help="end when the process that started the daemon ends")
+    add("--version", action="store_true", help="print the version and exit")
+    return made
+
+
+def settings_from(arguments: Sequence[str]) -> Settings | None:
+    """The settings these flags ask for; None when they asked for something that is done by now."""
+    parent_pid = os.getppid()
+    given = parser().parse_args(arguments)
+    if given.version:
+        print(f"neurond {__version__}")
+        return None
+    if given.list_instance_types:
+        print("\n".join(catalog.names()))
+        return None
+    settings = resolve(_tables(given), given.config, os.environ)
+    if given.check_config:
+        print(f"configuration is valid: {settings.to_json()}")
+        return None
+    if given.ready_fd is not None:
+        _keep_open(given.ready_fd)
+    if given.exit_with_parent:
+        exit_with_parent(parent_pid)
+    return replace(settings, ready_fd=given.ready_fd, exit_with_parent=given.exit_with_parent)
+
+
+def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    tables = {
+        "daemon": {
+            "socket": given.socket,
+            "group": given.group,
+            "interval_seconds": given.interval,
+            "history_seconds": given.history,
+            "log_level": given.log_level,
+        },
+        "simulate": {"instance_type": given.simulate, "logical_neuroncore_config": given.lnc},
+        "load": {"scenario": given.load, "seed": given.seed, "neuroncores": given.load_neuroncores},
+    }
+    return {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
+
+
+def _keep_open(descriptor: int) -> None:
+    try:
+        os.set_inheritable(descriptor, True)
+    except (OSError, OverflowError):
+        raise UserError(f"neurond: --ready-fd {descriptor}: not an open file descriptor", EXIT_USAGE) from None

@@ -1,0 +1,162 @@
+"""Reads what a daemon is told: flags, a TOML file and the environment, checked with pydantic.
+
+Importing this module takes more memory than a daemon should carry about, so it runs in a first stage that then becomes
+the daemon (`__main__`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from neurond.load import SCENARIOS
+from neurond.settings import Settings
+from neurontools import catalog, core_request, socket_path
+from neurontools.errors import EXIT_USAGE, UserError
+
+LOG_LEVELS = ("error", "warning", "info", "debug")
+
+_Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class DaemonTable(_Table):
+    """[daemon] of the configuration file."""
+
+    socket: Annotated[str, Field(min_length=1)] | None = None
+    interval_seconds: Annotated[_Seconds, Field(ge=0.01, le=3600)] = 1.0
+    history_seconds: Annotated[_Seconds, Field(ge=0, le=86_400)] = 600.0
+    history_bytes: Annotated[int, Field(ge=0, le=2**31)] = 16 * 2**20
+    log_level: Literal["error", "warning", "info", "debug"] = "info"
+    group: Annotated[str, Field(min_length=1)] | None = None
+
+
+class SimulateTable(_Table):
+    """[simulate] of the configuration file."""
+
+    instance_type: str | None = None
+    logical_neuroncore_config: Literal[1, 2] | None = None
+
+
+class LoadTable(_Table):
+    """[load] of the configuration file."""
+
+    scenario: Literal["idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst"] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
+    neuroncores: Annotated[int, Field(ge=1, le=1024)] | None = None
+
+
+class Configuration(_Table):
+    """The configuration file."""
+
+    daemon: DaemonTable = DaemonTable()
+    simulate: SimulateTable = SimulateTable()
+    load: LoadTable = LoadTable()
+
+
+def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]) -> Settings:
+    """The settings: a flag beats the environment, which beats the file, which beats the default.
+
+    `flags` has the tables of the file with the keys that were given. UserError names the flag or the key that is wrong.
+    """
+    written = {} if file is None else read(file)
+    _validated(written, file or "")
+    configuration = _validated({table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}, "")
+    daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
+    if load.scenario and not simulate.instance_type:
+        raise UserError("neurond: --load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+    try:
+        lnc = simulate.logical_neuroncore_config or core_request.logical_neuroncore_config(environment)
+    except core_request.InvalidCoreRequest as error:
+        raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+    return Settings(
+        socket=_socket(flags, daemon, environment, file),
+        interval_seconds=daemon.interval_seconds,
+        history_seconds=daemon.history_seconds,
+        history_bytes=daemon.history_bytes,
+        log_level=daemon.log_level,
+        group=daemon.group,
+        simulate=_known_instance_type(simulate.instance_type, lnc),
+        lnc=lnc,
+        load=load.scenario,
+        load_seed=load.seed,
+        load_neuroncores=load.neuroncores,
+    )
+
+
+def read(file: str) -> dict[str, Any]:
+    """The tables of a TOML file; UserError when it can't be read or isn't TOML."""
+    try:
+        return tomllib.loads(Path(file).read_text("utf-8"))
+    except OSError as error:
+        raise UserError(f"neurond: {file}: {error.strerror}; give a readable file with --config", EXIT_USAGE) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"neurond: {file}: not TOML: {error}", EXIT_USAGE) from None
+
+
+_TABLES = tuple(Configuration.model_fields)
+
+
+def _validated(tables: Mapping[str, Any], file: str) -> Configuration:
+    try:
+        return Configuration.model_validate(tables)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        path = [str(part) for part in problem["loc"]]
+        where = _place(file, path) if file else ".".join(path)
+        raise UserError(f"neurond: {where}: {_cause(problem)}", EXIT_USAGE) from None
+
+
+def _cause(problem: Mapping[str, Any]) -> str:
+    if problem["type"] == "extra_forbidden":
+        return "there is no such key; see neurond(8) for those there are"
+    message = problem["msg"][:1].lower() + problem["msg"][1:]
+    given = problem.get("input")
+    return message if given is None or isinstance(given, dict) else f"{message}, not {given!r}"
+
+
+def _place(file: str, path: list[str]) -> str:
+    """file:line: table.key; the line is left out where the key is not written as such (dotted or inline)."""
+    table = ""
+    for number, line in enumerate(Path(file).read_text("utf-8").splitlines(), 1):
+        text = line.strip()
+        if text.startswith("["):
+            table = text.strip("[] ")
+            if path == [table]:
+                return f"{file}:{number}: {table}"
+        elif text.split("=")[0].strip() == path[-1] and path[:-1] == ([table] if table else []):
+            return f"{file}:{number}: {'.'.join(path)}"
+    return f"{file}: {'.'.join(path)}"
+
+
+def _socket(
+    flags: Mapping[str, Mapping[str, Any]], daemon: DaemonTable, environment: Mapping[str, str], file: str | None
+) -> str:
+    named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
+    if named is not None:
+        return named
+    if daemon.socket is not None:
+        return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
+    return socket_path.default(environment)
+
+
+def _known_instance_type(name: str | None, lnc: int | None) -> str | None:
+    if name is None:
+        return None
+    try:
+        catalog.load(name).family.checked_lnc(lnc)
+    except catalog.UnknownInstanceType as error:
+        raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+    except ValueError as error:
+        raise UserError(f"neurond: {name}: {error}", EXIT_USAGE) from None
+    return name
+
+
+SCENARIO_NAMES = tuple(SCENARIOS)

@@ -1,0 +1,256 @@
+"""Who holds which NeuronCore and what they report: the one place where ownership is decided. Pure: no I/O, no clock.
+
+A core has at most one owner, from the moment `attach` returns until `leave`. Cores are owned physically, so processes
+with different LNCs can share a host. The counters of a core run on from owner to owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from neurond.holding import CoreReport, Holding, Report
+from neurond.memory_table import memory_table
+from neurond.shape import Shape
+from neurontools import nrt
+from neurontools.core_request import CoreRequest
+
+
+class Refusal(Exception):
+    """The ledger refuses; the text says why and what to do. The kind decides the gRPC status."""
+
+
+class UnknownToken(Refusal):
+    """Nobody with this token is attached."""
+
+
+class AlreadyAttached(Refusal):
+    """The process holds cores already."""
+
+
+class ImpossibleRequest(Refusal):
+    """The host can't have what is asked for, whoever holds what."""
+
+
+class CoresUnavailable(Refusal):
+    """The cores exist but are held by others."""
+
+
+class OutOfDeviceMemory(Refusal):
+    """More memory than an HBM stack has."""
+
+
+class InvalidReport(Refusal):
+    """A value of a report is out of its range or contradicts an earlier one."""
+
+
+@dataclass(slots=True)
+class CoreCounters:
+    """What a physical core had counted when its latest owner left, or never had one."""
+
+    busy_seconds_total: float = 0.0
+    flop_total: int = 0
+    executions_total: int = 0
+    last_execution_at_unix_seconds: float | None = None
+
+
+class Ledger:
+    """Ownership and reports of one host. Not safe for threads: the daemon calls it from its event loop."""
+
+    def __init__(self, shape: Shape, on_ownership_change: Callable[[], None] = lambda: None) -> None:
+        self.shape = shape
+        self.counters = [CoreCounters() for _ in range(shape.core_count)]
+        self._owners: list[Holding | None] = [None] * shape.core_count
+        self._holdings: dict[str, Holding] = {}
+        self._on_ownership_change = on_ownership_change
+
+    @property
+    def holdings(self) -> Iterable[Holding]:
+        """Everyone who is attached, observers too, in the order they came."""
+        return self._holdings.values()
+
+    def owner(self, core_index: int) -> Holding | None:
+        """Who holds a physical core; None: it is free."""
+        return self._owners[core_index]
+
+    def enter(
+        self, token: str, pid: int, uid: int | None, now_unix_seconds: float, *, synthetic: bool = False
+    ) -> Holding:
+        """Takes in a process as an observer; `token` is its secret and must be new."""
+        if token in self._holdings:
+            raise AlreadyAttached("this token is in use; connect to the attach socket for a new one")
+        holding = Holding(token, pid, uid, now_unix_seconds, self.shape.default_lnc, synthetic=synthetic, tag=str(pid))
+        self._holdings[token] = holding
+        self._on_ownership_change()
+        return holding
+
+    def leave(self, token: str) -> None:
+        """Lets a process go: its cores are free at once. Nothing happens for an unknown token."""
+        holding = self._holdings.pop(token, None)
+        if holding is None:
+            return
+        for core_index in holding.physical_cores():
+            self._owners[core_index] = None
+            self.counters[core_index] = self.counters_of(core_index, holding)
+        self._on_ownership_change()
+
+    def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> Holding:
+        """Gives a process the cores it asks for; Refusal when it can't have them, and then nothing changes."""
+        holding = self.known(token)
+        if holding.count:
+            raise AlreadyAttached(f"PID {holding.pid} holds cores already; a process attaches once")
+        lnc = self._checked_lnc(request.logical_neuroncore_config)
+        first, count = self._chosen(request, lnc)
+        holding.lnc, holding.first, holding.count = lnc, first, count
+        holding.tag = tag or str(holding.pid)
+        holding.runtime_version = runtime_version
+        for core_index in holding.physical_cores():
+            self._owners[core_index] = holding
+        self._on_ownership_change()
+        return holding
+
+    def report(self, token: str, report: Report) -> None:
+        """Takes a report as a whole, or refuses it as a whole."""
+        holding = self.known(token)
+        if not holding.count:
+            raise InvalidReport("this process holds no cores; call Attach before Report")
+        for local_index, core in report.cores.items():
+            if not 0 <= local_index < holding.count:
+                raise InvalidReport(f"core {local_index} is not one of the {holding.count} cores of this process")
+            _check_counters(holding.cores.get(local_index), core, local_index)
+        if holding.report is not None:
+            _check_progress(holding.report, report)
+        self._check_memory(holding, report.cores)
+        holding.report = report
+        holding.cores.update(report.cores)
+
+    def counters_of(self, core_index: int, holding: Holding) -> CoreCounters:
+        """The counters of a physical core that `holding` holds, its report included.
+
+        Busy time and executions of a logical core are those of each of its physical cores; FLOPs are shared out.
+        """
+        base = self.counters[core_index]
+        local, position = divmod(core_index - holding.first * holding.lnc, holding.lnc)
+        report = holding.cores.get(local)
+        if report is None:
+            return base
+        flop, rest = divmod(report.flop_total, holding.lnc)
+        return CoreCounters(
+            base.busy_seconds_total + report.busy_seconds_total,
+            base.flop_total + flop + (rest if position == 0 else 0),
+            base.executions_total + report.executions_total,
+            report.last_execution_at_unix_seconds or base.last_execution_at_unix_seconds,
+        )
+
+    def known(self, token: str) -> Holding:
+        """Who has this token; UnknownToken when nobody has."""
+        try:
+            return self._holdings[token]
+        except KeyError:
+            raise UnknownToken(
+                "no process with this token is attached; connect to the attach socket and keep the connection open"
+            ) from None
+
+    def _checked_lnc(self, lnc: int | None) -> int:
+        if lnc is None:
+            return self.shape.default_lnc
+        if lnc not in self.shape.supported_lncs:
+            possible = " or ".join(map(str, self.shape.supported_lncs))
+            raise ImpossibleRequest(
+                f"NEURON_LOGICAL_NC_CONFIG={lnc} is not possible on this hardware; set it to {possible}, or unset it"
+            )
+        return lnc
+
+    def _chosen(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
+        """First logical core and count of what a request gets."""
+        available = self.shape.logical_core_count(lnc)
+        if request.first is None and request.count is not None:
+            return self._first_fit(request.count, lnc), request.count
+        first = request.first or 0
+        count = available if request.count is None else request.count
+        last = first + count - 1
+        if first < 0 or count < 1 or last >= available:
+            raise ImpossibleRequest(
+                f"NEURON_RT_VISIBLE_CORES={first}-{last}: this host has NeuronCores 0-{available - 1}; ask for those"
+            )
+        busy = [index for index in range(first, last + 1) if self._holders(index, lnc)]
+        if busy:
+            text = nrt.cores_not_available(first, last, count - len(busy), lnc)
+            raise CoresUnavailable(f"{text}; {self._held_by(busy, lnc)}")
+        return first, count
+
+    def _first_fit(self, count: int, lnc: int) -> int:
+        """The first logical core of the lowest run of `count` free ones."""
+        total = self.shape.logical_core_count(lnc)
+        if not 1 <= count <= total:
+            raise ImpossibleRequest(
+                f"NEURON_RT_NUM_CORES={count}: this host has {total} NeuronCores; ask for 1 to {total}"
+            )
+        run = free = 0
+        busy = []
+        for index in range(total):
+            if self._holders(index, lnc):
+                run = 0
+                busy.append(index)
+            else:
+                run += 1
+                free += 1
+                if run == count:
+                    return index - count + 1
+        text = nrt.core_count_not_available(count, free, lnc)
+        apart = " (free ones are not contiguous)" if free >= count else ""
+        raise CoresUnavailable(f"{text}{apart}; {self._held_by(busy, lnc)}")
+
+    def _holders(self, logical_index: int, lnc: int) -> list[Holding]:
+        owners = (self._owners[core] for core in self.shape.physical_cores(logical_index, lnc))
+        return [owner for owner in owners if owner is not None]
+
+    def _held_by(self, logical_indices: list[int], lnc: int) -> str:
+        pids = dict.fromkeys(owner.pid for index in logical_indices for owner in self._holders(index, lnc))
+        listed = [str(pid) for pid in pids]
+        more = f" and {len(listed) - 4} more" if len(listed) > 4 else ""
+        return f"held by PID {', '.join(listed[:4])}{more}; end them or ask for other cores"
+
+    def _check_memory(self, holding: Holding, cores: dict[int, CoreReport]) -> None:
+        """OutOfDeviceMemory when a stack would hold more than it can, counting everybody who shares it."""
+        asked: dict[int, int] = {}
+        for local_index in {*holding.cores, *cores}:
+            core = cores.get(local_index) or holding.cores[local_index]
+            physical = self.shape.physical_cores(holding.first + local_index, holding.lnc)[0]
+            stack = self.shape.stack_of(physical)
+            asked[stack] = asked.get(stack, 0) + (core.memory.total_bytes or 0)
+        for stack, size_bytes in asked.items():
+            others = [other for other in self.holders_of_stack(stack) if other is not holding]
+            used_bytes = sum(self.stack_bytes_of(other, stack) for other in others)
+            if size_bytes + used_bytes > self.shape.stack_bytes:
+                raise OutOfDeviceMemory(memory_table(self, stack, holding, size_bytes))
+
+    def holders_of_stack(self, stack: int) -> list[Holding]:
+        """Those who hold a core that allocates from this stack."""
+        holders = (self._owners[core] for core in self.shape.cores_of_stack(stack))
+        return list({holder.token: holder for holder in holders if holder is not None}.values())
+
+    def stack_bytes_of(self, holding: Holding, stack: int) -> int:
+        """What a process has on a stack, by its latest report."""
+        return sum(
+            core.memory.total_bytes or 0
+            for local_index, core in holding.cores.items()
+            if self.shape.stack_of((holding.first + local_index) * holding.lnc) == stack
+        )
+
+
+def _check_counters(before: CoreReport | None, now: CoreReport, local_index: int) -> None:
+    for name in ("busy_seconds_total", "flop_total", "executions_total"):
+        earlier = getattr(before, name) if before else 0
+        if getattr(now, name) < earlier:
+            raise InvalidReport(f"{name} of core {local_index} fell from {earlier} to {getattr(now, name)}")
+
+
+def _check_progress(before: Report, now: Report) -> None:
+    if now.measured_at_seconds < before.measured_at_seconds:
+        raise InvalidReport("measured_at_seconds is earlier than in the report before")
+    for part in ("executions", "errors"):
+        earlier, later = getattr(before, part), getattr(now, part)
+        for name in earlier.__slots__:
+            if getattr(later, name) < getattr(earlier, name):
+                raise InvalidReport(f"{part}.{name} fell from {getattr(earlier, name)} to {getattr(later, name)}")

@@ -1,0 +1,119 @@
+"""MonitorService of the gRPC API: snapshots, their stream and their past, and rendered documents.
+
+Replies are ready-made bytes: a snapshot is serialised once per tick, and a document rendered once per snapshot and
+request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import grpc
+
+from neurond.store import Store
+from neurontools.model import Snapshot
+from neurontools.rpc import neuron_pb2
+from neurontools.views.device_list import device_list_json, device_list_table
+
+LONGEST_INTERVAL_SECONDS = 86_400.0
+MAX_DEVICE_INDICES = 1024
+MAX_RENDERED = 64
+_EARLY_SECONDS = 0.02  # a tick this much before the interval is over still counts: clocks jitter
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class MonitorService:
+    """Reads of a store. `settle` publishes changes of ownership that are not in the store yet."""
+
+    def __init__(self, store: Store, settle: Callable[[], None]) -> None:
+        self._store = store
+        self._settle = settle
+        self._rendered: dict[bytes, bytes] = {}
+        self._rendered_sequence = -1
+
+    async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
+        """The latest snapshot."""
+        del request, context
+        self._settle()
+        return self._store.latest.message
+
+    async def watch_snapshots(
+        self, request: neuron_pb2.WatchSnapshotsRequest, context: Context
+    ) -> AsyncIterator[bytes]:
+        """Snapshots as they are made; a slow reader skips to the latest."""
+        interval_seconds = await _checked_seconds(request.interval_seconds, "interval_seconds", context)
+        loop = asyncio.get_running_loop()
+        sequence = -1
+        while True:
+            entry = await self._store.after(sequence)
+            sequence = entry.snapshot.sequence
+            sent_at = loop.time()
+            yield entry.message
+            wait_seconds = sent_at + interval_seconds - _EARLY_SECONDS - loop.time()
+            if wait_seconds > 0:
+                await asyncio.sleep(wait_seconds)
+
+    async def list_history(self, request: neuron_pb2.ListHistoryRequest, context: Context) -> AsyncIterator[bytes]:
+        """The recent past, oldest first."""
+        duration_seconds = await _checked_seconds(request.duration_seconds, "duration_seconds", context)
+        for message in self._store.history(duration_seconds, request.after_sequence):
+            yield message
+
+    async def render_device_list(self, request: neuron_pb2.RenderDeviceListRequest, context: Context) -> bytes:
+        """What neuron-ls prints."""
+        self._settle()
+        snapshot = self._store.latest.snapshot
+        if self._rendered_sequence != snapshot.sequence:
+            self._rendered.clear()
+            self._rendered_sequence = snapshot.sequence
+        key = request.SerializeToString(deterministic=True)
+        rendered = self._rendered.get(key)
+        if rendered is None:
+            await _check_devices(request, snapshot, context)
+            document = _device_list(request, snapshot).encode("utf-8", "replace")
+            rendered = neuron_pb2.RenderDeviceListResponse(document=document).SerializeToString()
+            if len(self._rendered) < MAX_RENDERED:
+                self._rendered[key] = rendered
+        return rendered
+
+
+def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot) -> str:
+    lnc = request.logical_neuroncore_config or None
+    if request.format == neuron_pb2.RenderDeviceListRequest.FORMAT_JSON:
+        return device_list_json(
+            snapshot,
+            all_processes=request.all_processes,
+            logical_neuroncore_config=lnc,
+            device_indices=tuple(request.device_indices),
+        )
+    return device_list_table(
+        snapshot,
+        wide=request.wide,
+        all_processes=request.all_processes,
+        topology=request.topology,
+        logical_neuroncore_config=lnc,
+        device_indices=tuple(request.device_indices),
+    )
+
+
+async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot, context: Context) -> None:
+    if len(request.device_indices) > MAX_DEVICE_INDICES:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MAX_DEVICE_INDICES} device_indices")
+    for index in request.device_indices:
+        if index >= len(snapshot.devices):
+            await context.abort(
+                grpc.StatusCode.NOT_FOUND,
+                f"no device {index}: {snapshot.instance.instance_type} has devices 0 to {len(snapshot.devices) - 1}",
+            )
+
+
+async def _checked_seconds(value: float, name: str, context: Context) -> float:
+    if not 0 <= value <= LONGEST_INTERVAL_SECONDS:  # NaN fails too
+        await context.abort(
+            grpc.StatusCode.INVALID_ARGUMENT,
+            f"{name} must be a number of seconds from 0 to {LONGEST_INTERVAL_SECONDS:.0f}",
+        )
+    return value

@@ -1,0 +1,118 @@
+"""Rates and ratios: derived once, here, from two snapshots.
+
+What a process reported is compared between two of its own reports, by its own clock; a tick that saw no new report
+carries the rate on. Before the second report a rate is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neurontools import latency
+from neurontools.model import LatencyHistogram, LatencyPercentiles, NeuronCore, Process, Snapshot
+
+
+class Rates:
+    """Derives the rates of each snapshot from the ones before it. Feed it every snapshot, in order."""
+
+    def __init__(self) -> None:
+        self._before: Snapshot | None = None
+        self._processes: dict[int, Process] = {}
+        self._measured: dict[int, tuple[float, Process]] = {}  # by PID: when vCPU times were last read
+
+    def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
+        """The snapshot with its rates. `processes_read`: the vCPU times in it are new and not those of before."""
+        before = self._before
+        processes = tuple(self._process(process, snapshot, processes_read) for process in snapshot.processes)
+        silent = {process.pid for process in processes if not process.reporting}
+        if before is None or snapshot.cores is before.cores:
+            cores = snapshot.cores
+        else:
+            cores = tuple(
+                _core(core, earlier, silent) for core, earlier in zip(snapshot.cores, before.cores, strict=True)
+            )
+        derived = replace(snapshot, cores=cores, processes=processes)
+        self._before = derived
+        self._processes = {process.pid: process for process in processes}
+        self._measured = {pid: kept for pid, kept in self._measured.items() if pid in self._processes}
+        return derived
+
+    def _process(self, now: Process, snapshot: Snapshot, processes_read: bool) -> Process:
+        before = self._processes.get(now.pid)
+        if before is None or before.attached_at_unix_seconds != now.attached_at_unix_seconds:
+            self._measured.pop(now.pid, None)
+            before = None
+        values = self._vcpu_ratios(now, before, snapshot, processes_read)
+        values |= _execution_rates(now, before)
+        return replace(now, **values) if values else now  # type: ignore[arg-type]
+
+    def _vcpu_ratios(
+        self, now: Process, before: Process | None, snapshot: Snapshot, processes_read: bool
+    ) -> dict[str, object]:
+        if not processes_read:
+            if before is None:
+                return {}
+            return {"vcpu_user_ratio": before.vcpu_user_ratio, "vcpu_system_ratio": before.vcpu_system_ratio}
+        earlier = self._measured.get(now.pid)
+        self._measured[now.pid] = (snapshot.taken_at_seconds, now)
+        if earlier is None:
+            return {}
+        seconds, then = snapshot.taken_at_seconds - earlier[0], earlier[1]
+        return {
+            "vcpu_user_ratio": _rate(then.cpu_user_seconds_total, now.cpu_user_seconds_total, seconds),
+            "vcpu_system_ratio": _rate(then.cpu_system_seconds_total, now.cpu_system_seconds_total, seconds),
+        }
+
+
+def _core(now: NeuronCore, before: NeuronCore, silent: set[int]) -> NeuronCore:
+    if now.owner_pid is None or now.owner_pid in silent or before.owner_pid != now.owner_pid:
+        return now
+    if now.measured_at_seconds is None or before.measured_at_seconds is None:
+        return now
+    seconds = now.measured_at_seconds - before.measured_at_seconds
+    if seconds <= 0:
+        return replace(now, utilization_ratio=before.utilization_ratio, flops_per_second=before.flops_per_second)
+    busy = _rate(before.busy_seconds_total, now.busy_seconds_total, seconds)
+    return replace(
+        now,
+        utilization_ratio=None if busy is None else min(1.0, busy),
+        flops_per_second=_rate(before.flop_total, now.flop_total, seconds),
+    )
+
+
+def _execution_rates(now: Process, before: Process | None) -> dict[str, object]:
+    if before is None or not now.reporting or now.measured_at_seconds is None or before.measured_at_seconds is None:
+        return {}
+    seconds = now.measured_at_seconds - before.measured_at_seconds
+    if seconds <= 0:
+        return {
+            "executions_per_second": before.executions_per_second,
+            "total_latency": before.total_latency,
+            "device_latency": before.device_latency,
+        }
+    return {
+        "executions_per_second": _rate(_executions(before), _executions(now), seconds),
+        "total_latency": _percentiles(before.total_latency_histogram, now.total_latency_histogram),
+        "device_latency": _percentiles(before.device_latency_histogram, now.device_latency_histogram),
+    }
+
+
+def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPercentiles | None:
+    if now is before or now == before:
+        return None
+    try:
+        return latency.percentiles(latency.difference(now, before))
+    except ValueError:  # the reporter began anew; its next period is known again
+        return None
+
+
+def _executions(process: Process) -> int:
+    counters = process.executions
+    return sum(getattr(counters, name) for name in counters.__slots__)
+
+
+def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
+    """Growth a second; None when an end is unknown, no time passed, or the counter fell (it was reset)."""
+    if before is None or now is None or seconds <= 0 or now < before:
+        return None
+    return (now - before) / seconds

@@ -1,0 +1,127 @@
+"""From a Report message to a checked report. Everything in the message comes from outside and is bounded here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from math import isfinite
+from typing import Any
+
+from neurond.holding import CoreReport, Report
+from neurond.ledger import InvalidReport
+from neurontools import latency, model
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import from_message
+
+MAX_MODELS = 4096
+MAX_SUBGRAPHS = 1024
+MAX_NAME_CHARACTERS = 1024
+LARGEST_COUNT = 2**63 - 1
+LONGEST_SECONDS = 1e12  # far above any Unix time
+_UUID_DIGITS = frozenset("0123456789abcdef")
+_CLOCK_SLACK_SECONDS = 1.0
+
+
+def read_report(message: neuron_pb2.Report, core_count: int, now_seconds: float) -> Report:
+    """The report a process sent; InvalidReport names the value that is out of its range.
+
+    `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC.
+    """
+    measured_at_seconds = _seconds(message.measured_at_seconds, "measured_at_seconds")
+    if measured_at_seconds > now_seconds + _CLOCK_SLACK_SECONDS:
+        raise InvalidReport("measured_at_seconds lies in the future; it must be CLOCK_MONOTONIC of this host")
+    if len(message.cores) > core_count:
+        raise InvalidReport(f"{len(message.cores)} cores reported, {core_count} held")
+    cores = {core.local_index: _core(core) for core in message.cores}
+    if len(cores) != len(message.cores):
+        raise InvalidReport("a core is reported twice")
+    return Report(
+        measured_at_seconds=measured_at_seconds,
+        cores=cores,
+        models=_models(message.models, core_count),
+        host_memory=_bounded(from_message(model.HostMemory, message.host_memory), "host_memory"),
+        executions=_bounded(from_message(model.ExecutionCounters, message.executions), "executions"),
+        errors=_bounded(from_message(model.ErrorCounters, message.errors), "errors"),
+        total_latency_histogram=_histogram(message.total_latency_histogram, "total_latency_histogram"),
+        device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
+    )
+
+
+def _core(message: neuron_pb2.ReportedCore) -> CoreReport:
+    where = f"core {message.local_index}"
+    return CoreReport(
+        busy_seconds_total=_seconds(message.busy_seconds_total, f"{where} busy_seconds_total"),
+        flop_total=_count(message.flop_total, f"{where} flop_total"),
+        executions_total=_count(message.executions_total, f"{where} executions_total"),
+        memory=_bounded(from_message(model.DeviceMemory, message.memory), f"{where} memory"),
+        execution_started_at_unix_seconds=_moment(message, "execution_started_at_unix_seconds"),
+        last_execution_at_unix_seconds=_moment(message, "last_execution_at_unix_seconds"),
+    )
+
+
+def _models(messages: Iterable[neuron_pb2.LoadedModel], core_count: int) -> tuple[model.LoadedModel, ...]:
+    models: list[model.LoadedModel] = []
+    for message in messages:
+        if len(models) == MAX_MODELS:
+            raise InvalidReport(f"more than {MAX_MODELS} models")
+        loaded = from_message(model.LoadedModel, message)
+        where = f"model {loaded.model_id}"
+        if len(loaded.name) > MAX_NAME_CHARACTERS:
+            raise InvalidReport(f"{where} has a name of more than {MAX_NAME_CHARACTERS} characters")
+        if len(loaded.uuid) != 32 or not _UUID_DIGITS.issuperset(loaded.uuid):
+            raise InvalidReport(f"{where} has a uuid that is not 32 lower-case hexadecimal digits")
+        if len(loaded.subgraphs) > MAX_SUBGRAPHS:
+            raise InvalidReport(f"{where} has more than {MAX_SUBGRAPHS} subgraphs")
+        for subgraph in loaded.subgraphs:
+            if subgraph.neuroncore_index >= core_count:
+                raise InvalidReport(f"{where} lies on core {subgraph.neuroncore_index}, the process holds {core_count}")
+            _bounded(subgraph.device_memory, where)
+            _bounded(subgraph.host_memory, where)
+        _count(loaded.executions_total, where)
+        _moment(message, "last_execution_at_unix_seconds")
+        models.append(loaded)
+    if len({loaded.model_id for loaded in models}) != len(models):
+        raise InvalidReport("two models have the same model_id")
+    return tuple(models)
+
+
+def _histogram(message: neuron_pb2.LatencyHistogram, name: str) -> model.LatencyHistogram:
+    histogram = from_message(model.LatencyHistogram, message)
+    indices = histogram.bucket_indices
+    if len(indices) != len(histogram.bucket_counts):
+        raise InvalidReport(f"{name}: {len(indices)} indices and {len(histogram.bucket_counts)} counts")
+    if indices and indices[-1] >= latency.BUCKET_COUNT:
+        raise InvalidReport(f"{name}: bucket {indices[-1]}; the last one is {latency.BUCKET_COUNT - 1}")
+    if any(later <= earlier for earlier, later in pairwise(indices)):
+        raise InvalidReport(f"{name}: bucket indices must ascend")
+    if sum(histogram.bucket_counts) > LARGEST_COUNT:
+        raise InvalidReport(f"{name}: counts are out of range")
+    _seconds(histogram.sum_seconds, f"{name} sum_seconds")
+    return histogram
+
+
+def _bounded(part: Any, name: str) -> Any:
+    """The part itself; InvalidReport when one of its counts is out of range."""
+    total = 0
+    for field in part.__slots__:
+        value = getattr(part, field)
+        if value is not None:
+            total += _count(value, f"{name}.{field}")
+    _count(total, name)
+    return part
+
+
+def _count(value: int, name: str) -> int:
+    if value > LARGEST_COUNT:
+        raise InvalidReport(f"{name} is out of range: at most 2^63 - 1")
+    return value
+
+
+def _seconds(value: float, name: str) -> float:
+    if not isfinite(value) or not 0 <= value <= LONGEST_SECONDS:
+        raise InvalidReport(f"{name} is not a time: a number from 0 to 10^12")
+    return value
+
+
+def _moment(message: Any, name: str) -> float | None:
+    return _seconds(getattr(message, name), name) if message.HasField(name) else None

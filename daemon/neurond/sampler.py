@@ -1,0 +1,77 @@
+"""Takes snapshots: reads the source, the ledger and the operating system, and derives the rates."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from neurond.host_reader import HostReader
+from neurond.ledger import Ledger
+from neurond.load import SyntheticLoad
+from neurond.process_record import process_record
+from neurond.processes import ProcessTable
+from neurond.rates import Rates
+from neurond.sources.source import Source
+from neurontools.model import Host, Process, Snapshot
+from neurontools.version import __version__
+
+
+class Sampler:
+    """Takes one snapshot after the other. Belongs to the event loop's thread."""
+
+    def __init__(self, source: Source, ledger: Ledger, load: SyntheticLoad | None, interval_seconds: float) -> None:
+        self._source = source
+        self._ledger = ledger
+        self._load = load
+        self._interval_seconds = interval_seconds
+        self._host_reader = HostReader()
+        self._table = ProcessTable()
+        self._rates = Rates()
+        self._sequence = 0
+        self._host = Host()
+        self._host_warnings: tuple[str, ...] = ()
+
+    def sample(self, *, whole: bool = True) -> Snapshot:
+        """A snapshot of now.
+
+        Not `whole`: only ownership and reports are read; vCPUs, memory and process times stay those of before, so that
+        a snapshot taken between two ticks doesn't spoil their rates.
+        """
+        if whole:
+            if self._load is not None:
+                self._load.advance(time.monotonic())
+            self._host, self._host_warnings = self._host_reader.read()
+            self._table.refresh(holding.pid for holding in self._ledger.holdings if not holding.synthetic)
+        reading = self._source.read()
+        self._sequence += 1
+        now_seconds = time.monotonic()
+        snapshot = Snapshot(
+            sequence=self._sequence,
+            taken_at_unix_seconds=time.time(),
+            taken_at_seconds=now_seconds,
+            interval_seconds=self._interval_seconds,
+            source=self._source.kind,
+            instance=self._source.instance,
+            devices=reading.devices,
+            cores=reading.cores,
+            processes=self._processes(now_seconds),
+            host=self._host,
+            warnings=reading.warnings + self._host_warnings,
+            synthetic_load=self._load.scenario if self._load else None,
+            daemon_version=__version__,
+            daemon_pid=os.getpid(),
+        )
+        return self._rates.derive(snapshot, processes_read=whole)
+
+    def _processes(self, now_seconds: float) -> tuple[Process, ...]:
+        """Everyone attached, by PID. A process that connected twice is one: its connection with cores counts."""
+        records: dict[int, Process] = {}
+        for holding in self._ledger.holdings:
+            known = records.get(holding.pid)
+            if known is not None and (known.core_indices or not holding.count):
+                continue
+            facts = self._load.facts(holding) if self._load and holding.synthetic else self._table.facts(holding.pid)
+            records[holding.pid] = process_record(
+                holding, facts, self._ledger.shape, now_seconds, self._interval_seconds
+            )
+        return tuple(records[pid] for pid in sorted(records))

@@ -1,0 +1,65 @@
+"""The gRPC server: both services, health and reflection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from neurond.monitor_service import MonitorService
+from neurond.runtime_service import RuntimeService
+from neurontools.rpc import neuron_pb2
+
+MAX_REQUEST_BYTES = 4 * 2**20
+_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.so_reuseport", 0),
+    # Readers come and go quickly: a finished call must not keep its memory for later ones.
+    ("grpc.optimization_target", "blend"),
+)
+
+
+def make_server(monitor: MonitorService, runtime: RuntimeService) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+    """A server without a port, and its health servicer, which says SERVING for every service."""
+    server = grpc.aio.server(options=_OPTIONS)
+    methods = {
+        "MonitorService": {
+            "GetSnapshot": _unary(monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
+            "WatchSnapshots": _stream(monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest),
+            "ListHistory": _stream(monitor.list_history, neuron_pb2.ListHistoryRequest),
+            "RenderDeviceList": _unary(monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
+        },
+        "RuntimeService": {
+            "Attach": _unary(runtime.attach, neuron_pb2.AttachRequest),
+            "Report": _unary(runtime.report, neuron_pb2.ReportRequest),
+        },
+    }
+    names = [f"neurontools.v1.{service}" for service in methods]
+    server.add_generic_rpc_handlers(
+        tuple(
+            grpc.method_handlers_generic_handler(name, handlers)
+            for name, handlers in zip(names, methods.values(), strict=True)
+        )
+    )
+    servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return server, servicer
+
+
+async def announce_health(servicer: health.aio.HealthServicer) -> None:
+    """Says SERVING for the server as a whole and for each service."""
+    for name in ("", "neurontools.v1.MonitorService", "neurontools.v1.RuntimeService"):
+        await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+
+
+def _unary(behaviour: Any, request: Any) -> Any:
+    """A handler whose reply is ready-made bytes."""
+    return grpc.unary_unary_rpc_method_handler(behaviour, request.FromString)
+
+
+def _stream(behaviour: Any, request: Any) -> Any:
+    """A handler whose replies are ready-made bytes."""
+    return grpc.unary_stream_rpc_method_handler(behaviour, request.FromString)

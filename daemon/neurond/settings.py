@@ -1,0 +1,34 @@
+"""What a daemon is told to do: resolved, checked and plain, so that it can be handed from one process to the next."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of one daemon; `configuration` reads and checks them, nothing here does."""
+
+    socket: str
+    interval_seconds: float = 1.0
+    history_seconds: float = 600.0
+    history_bytes: int = 16 * 2**20
+    log_level: str = "info"
+    group: str | None = None  # its members may use the sockets; None: only this user
+    simulate: str | None = None  # instance type; None: the host's own devices
+    lnc: int | None = None  # None: NEURON_LOGICAL_NC_CONFIG, else the default of the instance type
+    load: str | None = None  # scenario of synthetic load
+    load_seed: int = 0
+    load_neuroncores: int | None = None  # logical cores the scenario uses; None: all
+    ready_fd: int | None = None  # gets the line "ready" once the daemon serves
+    exit_with_parent: bool = False
+
+    def to_json(self) -> str:
+        """For `from_json` in another process."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """What `to_json` wrote."""
+        return cls(**json.loads(text))

@@ -1,0 +1,1 @@
+"""Where the state of the devices comes from: a module for each kind of host."""

@@ -1,0 +1,83 @@
+"""The latest snapshot and the recent past, serialised once for all readers."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neurontools.model import Snapshot
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import to_message
+
+_COMPRESSION_LEVEL = 1  # history is kept packed: a snapshot shrinks to about a tenth in well under a millisecond
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A snapshot and, in `message`, its bytes: those of any response whose field 1 is the snapshot."""
+
+    snapshot: Snapshot
+    message: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    sequence: int
+    taken_at_seconds: float
+    packed: bytes
+
+
+class Store:
+    """Keeps the latest entry for everybody and a bounded past. Belongs to the event loop's thread.
+
+    The past is bounded both by time and by bytes; the oldest goes first.
+    """
+
+    def __init__(self, history_seconds: float, history_bytes: int) -> None:
+        self._history_seconds = history_seconds
+        self._history_bytes = history_bytes
+        self._packed_bytes = 0
+        self._past: deque[_Past] = deque()
+        self._latest: Entry | None = None
+        self._changed = asyncio.Event()
+
+    @property
+    def latest(self) -> Entry:
+        """The latest entry; RuntimeError before the first `put`."""
+        if self._latest is None:
+            raise RuntimeError("no snapshot has been taken yet")
+        return self._latest
+
+    def put(self, snapshot: Snapshot, *, remember: bool = True) -> Entry:
+        """Makes a snapshot the latest one, and part of the past if it is to be remembered, and wakes its readers."""
+        message = neuron_pb2.GetSnapshotResponse(snapshot=to_message(snapshot)).SerializeToString()
+        entry = self._latest = Entry(snapshot, message)
+        if remember and self._history_seconds > 0:
+            self._remember(snapshot, message)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+        return entry
+
+    async def after(self, sequence: int) -> Entry:
+        """The latest entry as soon as its sequence is above this one; those between are skipped."""
+        while self._latest is None or self._latest.snapshot.sequence <= sequence:
+            await self._changed.wait()
+        return self._latest
+
+    def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
+        """The messages of the past, oldest first: those of the last `duration_seconds` (0: all), after a sequence."""
+        since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
+        for past in list(self._past):
+            if past.sequence > after_sequence and past.taken_at_seconds >= since:
+                yield zlib.decompress(past.packed)
+
+    def _remember(self, snapshot: Snapshot, message: bytes) -> None:
+        packed = zlib.compress(message, _COMPRESSION_LEVEL)
+        self._past.append(_Past(snapshot.sequence, snapshot.taken_at_seconds, packed))
+        self._packed_bytes += len(packed)
+        oldest = snapshot.taken_at_seconds - self._history_seconds
+        while self._past and (self._past[0].taken_at_seconds < oldest or self._packed_bytes > self._history_bytes):
+            self._packed_bytes -= len(self._past.popleft().packed)

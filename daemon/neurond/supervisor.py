@@ -1,0 +1,30 @@
+"""What a daemon owes those who started it: word that it serves, and not to outlive them when they ask for that."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+
+_PR_SET_PDEATHSIG = 1
+
+
+def notify_ready(ready_fd: int | None) -> None:
+    """Says that the daemon serves: a line to `ready_fd`, and READY=1 to systemd where it started us."""
+    if ready_fd is not None:
+        with contextlib.suppress(OSError):
+            os.write(ready_fd, b"ready\n")
+            os.close(ready_fd)
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            sender.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
+
+
+def exit_with_parent(parent_pid: int) -> None:
+    """Has the kernel send SIGTERM when the parent ends; ends at once if it has ended already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent_pid:
+        raise SystemExit(0)

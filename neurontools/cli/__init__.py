@@ -1,0 +1,1 @@
+"""The commands: parse, ask the monitor daemon, print. What they import decides how fast they start."""

@@ -1,0 +1,71 @@
+"""One question to the monitor daemon, and its failures as a user is told of them."""
+
+from __future__ import annotations
+
+import errno
+
+from neurontools.errors import (
+    EXIT_FAILURE,
+    EXIT_NO_DAEMON,
+    EXIT_NOT_FOUND,
+    EXIT_PERMISSION,
+    EXIT_TIMED_OUT,
+    UserError,
+)
+from neurontools.rpc import unary
+from neurontools.rpc.unary import Status
+
+_NOT_THERE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
+_DENIED = (errno.EACCES, errno.EPERM)
+
+# Status of the call: the exit code, and what to say.
+_TOLD = {
+    Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
+    Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
+    Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away ({details}); start it again or retry"),
+    Status.DEADLINE_EXCEEDED: (
+        EXIT_TIMED_OUT,
+        "the monitor daemon at {at} gave no answer in time ({details}); see its log, or restart it",
+    ),
+}
+_OTHERWISE = (EXIT_FAILURE, "the monitor daemon at {at} failed ({status}: {details}); is it of another version?")
+
+
+class NoDaemon(UserError):
+    """No daemon answers at a socket. `is_absent`: there is none, as opposed to one that can't be asked."""
+
+    def __init__(self, text: str, exit_code: int, *, is_absent: bool) -> None:
+        super().__init__(text, exit_code)
+        self.is_absent = is_absent
+
+
+def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -> bytes:
+    """The reply to a unary call; NoDaemon or UserError, worded for the user."""
+    try:
+        try:
+            return unary.call(socket_path, method, request, timeout_seconds=timeout_seconds)
+        except unary.UnexpectedReply:
+            from neurontools.cli.grpcio_call import call
+
+            return call(socket_path, method, request, timeout_seconds=timeout_seconds)
+    except unary.Unreachable as error:
+        raise _unreachable(socket_path, error) from error
+    except unary.RpcError as error:
+        exit_code, text = _TOLD.get(error.code, _OTHERWISE)
+        status = unary.STATUS_NAMES.get(error.code, str(error.code))
+        told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
+        if error.code == Status.UNAVAILABLE:
+            raise NoDaemon(told, exit_code, is_absent=False) from error
+        raise UserError(told, exit_code) from error
+
+
+def _unreachable(socket_path: str, error: unary.Unreachable) -> NoDaemon:
+    at, cause = f"unix:{socket_path}", error.reason[:1].lower() + error.reason[1:]
+    if error.errno in _DENIED:
+        told = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
+        return NoDaemon(told, EXIT_PERMISSION, is_absent=False)
+    told = (
+        f'no monitor daemon at {at} ({cause}); start one with "neurond --socket {socket_path} --simulate '
+        'trn1.32xlarge", or pass --simulate'
+    )
+    return NoDaemon(told, EXIT_NO_DAEMON, is_absent=error.errno in _NOT_THERE)

@@ -1,0 +1,103 @@
+"""Completion scripts for bash, zsh and fish, from the table of a command's options."""
+
+from __future__ import annotations
+
+from neurontools.cli.options import FILES, INSTANCE_TYPES, Option
+from neurontools.errors import EXIT_USAGE, UserError
+
+
+def script(shell: str, command: str, options: tuple[Option, ...]) -> str:
+    """The script that a user of this shell sources; UserError for a shell that isn't known."""
+    write = _WRITERS.get(shell)
+    if write is None:
+        from neurontools.terminal_text import cut, visible
+
+        shells = ", ".join(_WRITERS)
+        raise UserError(f"--completion: {cut(visible(shell), 60)} is none of the shells {shells}; give one", EXIT_USAGE)
+    return write(command, options)
+
+
+def _words(option: Option) -> tuple[str, ...]:
+    """What can be offered as the option's value."""
+    if option.completes == INSTANCE_TYPES:
+        from neurontools import catalog
+
+        return catalog.names()
+    return option.words
+
+
+def _bash(command: str, options: tuple[Option, ...]) -> str:
+    function = "_" + command.replace("-", "_")
+    cases = []
+    for option in options:
+        if option.value:
+            flags = "|".join(option.flags)
+            offer = (
+                'compgen -f -- "$cur"'
+                if option.completes == FILES
+                else f'compgen -W "{" ".join(_words(option))}" -- "$cur"'
+            )
+            names = "compopt -o filenames 2>/dev/null; " if option.completes == FILES else ""
+            cases.append(f"        {flags}) {names}mapfile -t COMPREPLY < <({offer}); return ;;")
+    flags = " ".join(flag for option in options for flag in option.flags)
+    return "\n".join(
+        [
+            f"# bash completion of {command}; use: source <({command} --completion bash)",
+            f"{function}() {{",
+            '    local cur=${COMP_WORDS[COMP_CWORD]} prev=""',
+            "    (( COMP_CWORD > 0 )) && prev=${COMP_WORDS[COMP_CWORD-1]}",
+            "    # bash splits --option=value at the equals sign",
+            "    if [[ $cur == = ]]; then cur=",
+            "    elif [[ $prev == = ]] && (( COMP_CWORD > 1 )); then prev=${COMP_WORDS[COMP_CWORD-2]}; fi",
+            "    COMPREPLY=()",
+            "    case $prev in",
+            *cases,
+            "    esac",
+            f'    mapfile -t COMPREPLY < <(compgen -W "{flags}" -- "$cur")',
+            "}",
+            f"complete -F {function} {command}",
+            "",
+        ]
+    )
+
+
+def _zsh(command: str, options: tuple[Option, ...]) -> str:
+    function = "_" + command
+    arguments = []
+    for option in options:
+        text = option.text.replace("'", "'\\''").replace("[", "\\[").replace("]", "\\]").replace(":", "\\:")
+        value = ""
+        if option.value:
+            action = "_files" if option.completes == FILES else f"({' '.join(_words(option))})"
+            value = f":{option.value}:{action}"
+        others = " ".join(option.flags)
+        for flag in option.flags:
+            mark = "" if not option.value else "=" if flag.startswith("--") else "+"
+            exclusion = "*" if option.joins else f"({others})"
+            arguments.append(f"    '{exclusion}{flag}{mark}[{text}]{value}'")
+    body = " \\\n".join(arguments)
+    return (
+        f"#compdef {command}\n"
+        f"# zsh completion of {command}; use: source <({command} --completion zsh)\n"
+        f"{function}() {{\n  _arguments -s \\\n{body}\n}}\n"
+        f'if [ "$funcstack[1]" = "{function}" ]; then {function} "$@"; else compdef {function} {command}; fi\n'
+    )
+
+
+def _fish(command: str, options: tuple[Option, ...]) -> str:
+    lines = [f"# fish completion of {command}; use: {command} --completion fish | source", f"complete -c {command} -f"]
+    for option in options:
+        names = f"-l {option.name}" + "".join(f" -l {alias}" for alias in option.aliases)
+        short = f"-s {option.short} " if option.short else ""
+        value = ""
+        if option.value:
+            offer = (
+                " -F" if option.completes == FILES else f" -a '{' '.join(_words(option))}'" if _words(option) else ""
+            )
+            value = f" -r{offer}"
+        text = option.text.replace("\\", "\\\\").replace("'", "\\'")
+        lines.append(f"complete -c {command} {short}{names}{value} -d '{text}'")
+    return "\n".join(lines) + "\n"
+
+
+_WRITERS = {"bash": _bash, "zsh": _zsh, "fish": _fish}

@@ -1,0 +1,194 @@
+"""`neuron-ls`: asks the monitor daemon for a finished document and prints it.
+
+It has to start like a native tool, so this path imports neither argparse, re, json, typing nor anything else that can
+be had by hand; what only errors and rare options need is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import monotonic
+
+from neurontools import socket_path
+from neurontools.cli import ls_options
+from neurontools.cli.ask import NoDaemon, ask
+from neurontools.cli.options import parse
+from neurontools.cli.output import tell, write_document
+from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.rpc import wire
+
+TIMEOUT_SECONDS = 5.0
+SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
+_COMMAND = "neuron-ls"
+_METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
+_LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
+
+# RenderDeviceListRequest and RenderDeviceListResponse in neuron.proto.
+_FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
+_FORMAT_TABLE, _FORMAT_JSON = 1, 2
+_DOCUMENT = 1
+
+
+def main() -> None:
+    """Run the command and end the process, without the interpreter's slow farewell."""
+    try:
+        write_document(_document(sys.argv[1:]))
+        exit_code = 0
+    except UserError as error:
+        text = str(error)
+        tell(text if isinstance(error, _NoDevices) else f"{_COMMAND}: {text}")
+        exit_code = error.exit_code
+    except KeyboardInterrupt:
+        exit_code = EXIT_INTERRUPTED
+    except SystemExit as end:  # a signal, see PrivateDaemon
+        exit_code = end.code if isinstance(end.code, int) else EXIT_FAILURE
+    os._exit(exit_code)
+
+
+class _NoDevices(UserError):
+    """Neither a device nor a daemon; the text is the original's whole line, which others parse."""
+
+
+def _document(arguments: list[str]) -> bytes:
+    """What goes to standard output."""
+    given = parse(ls_options.OPTIONS, arguments)
+    for name, print_about in _ABOUT.items():
+        if name in given:
+            return print_about(given[name]).encode()
+    query = _Query(given)
+    if "simulate" in given and "socket" in given:
+        raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
+    instance_type = given.get("simulate")
+    if instance_type is None:
+        named = socket_path.named(given.get("socket"), os.environ)
+        if named is not None:
+            return query.answer(named)
+        instance_type = os.environ.get(SIMULATE_VARIABLE)
+    if instance_type:
+        from neurontools.cli.private_daemon import PrivateDaemon
+
+        with PrivateDaemon(instance_type) as daemon:
+            return query.answer(daemon.socket_path)
+    return _first_answer(query)
+
+
+def _first_answer(query: _Query) -> bytes:
+    """From the daemons where one would be; else from the devices themselves, if there are any."""
+    failure: NoDaemon | None = None
+    for candidate in socket_path.candidates(os.environ):
+        try:
+            return query.answer(candidate)
+        except NoDaemon as error:
+            failure = failure if error.is_absent else error
+    if failure is not None:
+        raise failure
+    from neurontools.cli import local_devices
+
+    if local_devices.has_devices():
+        return local_devices.read_devices()
+    raise _no_devices()
+
+
+class _Query:
+    """What is asked: the request that the options and the environment make."""
+
+    __slots__ = ("_deadline", "_devices", "_is_seen", "_lnc", "_request")
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self._devices = ls_options.DeviceSelection(given.get("device", ""))
+        self._is_seen = "show-all-procs" in given
+        self._lnc = wire.encode_uint(_LNC, lnc) if (lnc := _logical_neuroncore_config()) else b""
+        self._request = wire.encode_uint(_FORMAT, _FORMAT_JSON if "json-output" in given else _FORMAT_TABLE)
+        for field, name in ((_WIDE, "wide"), (_ALL_PROCESSES, "show-all-procs"), (_TOPOLOGY, "topology")):
+            if name in given:
+                self._request += wire.encode_bool(field, True)
+        self._deadline = 0.0
+
+    def answer(self, path: str) -> bytes:
+        """The document of the daemon at this socket; NoDaemon or UserError."""
+        self._deadline = monotonic() + TIMEOUT_SECONDS
+        connection = None
+        if self._is_seen:
+            from neurontools.cli.observer import observe
+
+            connection = observe(path)
+        try:
+            indices = sorted({*self._devices.indices, *self._resolved(path)})
+            return self._render(path, self._request + self._lnc + wire.encode_packed(_DEVICE_INDICES, indices))
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _render(self, path: str, request: bytes) -> bytes:
+        reply = ask(path, _METHOD, request, max(self._deadline - monotonic(), 0.001))
+        try:
+            document = wire.decode(reply)[_DOCUMENT][-1]
+        except (ValueError, KeyError):
+            document = None
+        if not isinstance(document, bytes):
+            raise UserError(f"the reply of unix:{path} holds no document; is something else listening there?")
+        return document
+
+    def _resolved(self, path: str) -> list[int]:
+        """The indices of the devices that were given as PCI addresses."""
+        if not self._devices.bdfs:
+            return []
+        import json
+
+        devices = json.loads(self._render(path, wire.encode_uint(_FORMAT, _FORMAT_JSON)))
+        index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}
+        for bdf in self._devices.bdfs:
+            if bdf not in index_of:
+                known = ", ".join(sorted(index_of)) or "none known; give an index"
+                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+        return [index_of[bdf] for bdf in self._devices.bdfs]
+
+
+def _logical_neuroncore_config() -> int | None:
+    """As `core_request.logical_neuroncore_config`, whose import is worth waiting for only when it will complain."""
+    for name in _LNC_VARIABLES:
+        text = os.environ.get(name, "").strip()
+        if text in ("1", "2"):
+            return int(text)
+        if text:
+            from neurontools import core_request
+
+            try:
+                return core_request.logical_neuroncore_config(os.environ)
+            except core_request.InvalidCoreRequest as error:
+                raise UserError(str(error), EXIT_USAGE) from error
+    return None
+
+
+def _no_devices() -> _NoDevices:
+    """The original's line for a host without driver or device, the cause and the next step added to its error."""
+    from time import gmtime, strftime
+
+    now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
+    error = (
+        "failed to discover Neuron devices: no driver on this host and no monitor daemon; start one with "
+        "neurond --simulate trn1.32xlarge, or pass --simulate TYPE"
+    )
+    return _NoDevices(f'time="{now}" level=fatal msg="Failed to load MLA system information" error="{error}"')
+
+
+def _help(_value: str) -> str:
+    from neurontools.cli.options import help_text
+
+    return help_text(ls_options.USAGE, ls_options.SUMMARY, ls_options.OPTIONS, ls_options.NOTES)
+
+
+def _version(_value: str) -> str:
+    from neurontools.version import __version__
+
+    return f"{_COMMAND} {__version__}\n"
+
+
+def _completion(shell: str) -> str:
+    from neurontools.cli.completion import script
+
+    return script(shell, _COMMAND, ls_options.OPTIONS)
+
+
+_ABOUT = {"help": _help, "version": _version, "completion": _completion}

@@ -1,0 +1,97 @@
+"""The options of neuron-ls; parsing, help and completion all come from this table."""
+
+from __future__ import annotations
+
+from neurontools.cli.options import FILES, INSTANCE_TYPES, Option
+from neurontools.errors import EXIT_USAGE, UserError
+
+OPTIONS = (
+    Option("wide", "commands up to 80 characters instead of 40", short="w"),
+    Option("show-all-procs", "also processes that don't use the Neuron runtime, such as monitors", short="a"),
+    Option("topology", "a picture of the NeuronLink topology below the table", short="t"),
+    Option("json-output", "a JSON document instead of the table", short="j", aliases=("json",)),
+    Option(
+        "device",
+        "only these devices: indices, ranges or PCI addresses, such as 0,2-3 or 0000:10:1c.0",
+        short="d",
+        value="LIST",
+        joins=True,
+    ),
+    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option(
+        "simulate",
+        "show a simulated, idle host of this instance type; needs no daemon",
+        value="TYPE",
+        completes=INSTANCE_TYPES,
+    ),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = "neuron-ls [options]"
+SUMMARY = "Lists the Neuron devices of this host, their NeuronCores, and the processes that use them."
+NOTES = """\
+Without --socket and --simulate it asks your own monitor daemon (neurond), then the system's.
+
+Environment:
+  NEURON_LOGICAL_NC_CONFIG  logical NeuronCore configuration to count cores by, 1 or 2 (trn2 and later)
+  NEURONTOOLS_SOCKET        as --socket
+  NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
+
+Exit codes: 0 fine, 1 failure or no devices, 2 misuse, 4 permission, 6 no such device, 12 no daemon, 124 no answer in
+time, 130 interrupted.
+"""
+
+HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for
+_HEXADECIMAL = frozenset("0123456789abcdef")
+_BDF_PARTS = ((4, 8), (2, 2), (2, 2), (1, 1))  # fewest and most digits of domain, bus, device, function
+
+
+class DeviceSelection:
+    """The devices that --device asks for: indices, and PCI addresses in the kernel's form, `0000:10:1c.0`."""
+
+    __slots__ = ("bdfs", "indices")
+
+    def __init__(self, text: str) -> None:
+        self.indices: list[int] = []
+        self.bdfs: list[str] = []
+        for part in text.split(",") if text else ():
+            entry = part.strip()
+            bdf = _bdf(entry)
+            if bdf:
+                self.bdfs.append(bdf)
+            else:
+                self.indices += _range(entry)
+
+
+def _range(entry: str) -> list[int]:
+    low, dash, high = (piece.strip() for piece in entry.partition("-"))
+    if not (_is_index(low) and (_is_index(high) if dash else True)):
+        from neurontools.terminal_text import cut, visible
+
+        shown = cut(visible(entry), 60) or '""'
+        raise UserError(
+            f"--device: {shown} is no device; give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0",
+            EXIT_USAGE,
+        )
+    first, last = int(low), int(high if dash else low)
+    if last < first:
+        raise UserError(f"--device: the range {first}-{last} runs backwards; write {last}-{first}", EXIT_USAGE)
+    return list(range(first, last + 1))
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= HIGHEST_INDEX
+
+
+def _bdf(entry: str) -> str | None:
+    """A PCI address in the kernel's form, `10:1c.0` with domain 0; None for anything else."""
+    parts = entry.lower().replace(".", ":").split(":")
+    if len(parts) == 3:
+        parts.insert(0, "0000")
+    if len(parts) != 4 or entry.count(".") != 1 or entry.rfind(":") > entry.find("."):
+        return None
+    for part, (fewest, most) in zip(parts, _BDF_PARTS, strict=True):
+        if not fewest <= len(part) <= most or not _HEXADECIMAL.issuperset(part):
+            return None
+    return "{}:{}:{}.{}".format(*parts)

@@ -1,0 +1,155 @@
+"""A monitor daemon of one command's own, for `--simulate`: gone when the command is."""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from time import monotonic
+from types import FrameType
+
+from neurontools.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
+from neurontools.socket_path import LONGEST_PATH_BYTES
+
+START_SECONDS = 20.0
+STOP_SECONDS = 2.0
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_LONGEST_BASE_BYTES = LONGEST_PATH_BYTES - len("/neurontools-XXXXXXXX/neurond.sock.attach")
+
+
+class PrivateDaemon:
+    """A context with a running daemon that simulates an instance type; `socket_path` is its API socket.
+
+    The daemon is ready when the context is entered, and gone with its directory when it is left, SIGTERM and SIGHUP
+    included; when the process is killed outright the kernel ends the daemon, and only the directory stays.
+    Entering raises UserError when it doesn't start. Enter it in the main thread for the signals to be handled.
+    """
+
+    def __init__(self, instance_type: str, *, start_seconds: float = START_SECONDS) -> None:
+        self._instance_type = instance_type
+        self._start_seconds = start_seconds
+        self._directory = ""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._handled: list[signal.Signals] = []
+
+    @property
+    def socket_path(self) -> str:
+        """Where the daemon listens."""
+        return f"{self._directory}/neurond.sock"
+
+    @property
+    def pid(self) -> int | None:
+        """The daemon's process, while it runs."""
+        return self._child.pid if self._child else None
+
+    def __enter__(self) -> PrivateDaemon:
+        if threading.current_thread() is threading.main_thread():
+            for number in _ENDING_SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, _end)
+                    self._handled.append(number)
+        try:
+            # Socket paths are short: a deep TMPDIR can't be used.
+            base = tempfile.gettempdir()
+            self._directory = tempfile.mkdtemp(
+                prefix="neurontools-",
+                dir=base if len(os.fsencode(base)) <= _LONGEST_BASE_BYTES else "/tmp",  # noqa: S108
+            )
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+
+    def _start(self) -> None:
+        """Start the daemon and wait until it says that it is ready."""
+        ready, tell_ready = os.pipe()
+        try:
+            with open(f"{self._directory}/stderr", "wb") as narration:  # noqa: PTH123
+                self._child = subprocess.Popen(
+                    [
+                        # -P: the current directory is no place to import from.
+                        *(sys.executable, "-P", "-m", "neurond"),
+                        *("--simulate", self._instance_type, "--socket", self.socket_path),
+                        *("--log-level", "error", "--ready-fd", str(tell_ready), "--exit-with-parent"),
+                    ],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=narration,
+                    pass_fds=(tell_ready,),
+                    start_new_session=True,  # Ctrl-C is for the command, which then ends the daemon
+                )
+            os.close(tell_ready)
+            tell_ready = -1
+            if not _says_ready(ready, monotonic() + self._start_seconds):
+                raise self._did_not_start(self._child)
+        finally:
+            os.close(ready)
+            if tell_ready >= 0:
+                os.close(tell_ready)
+
+    def _did_not_start(self, child: subprocess.Popen[bytes]) -> UserError:
+        try:
+            child.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            text = (
+                f"the private monitor daemon was not ready within {self._start_seconds:.3g} s; is the host very busy?"
+            )
+            return UserError(text, EXIT_TIMED_OUT)
+        with open(f"{self._directory}/stderr", "rb") as narration:  # noqa: PTH123
+            lines = narration.read().decode(errors="replace").split("\n")
+        cause = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
+        exit_code = EXIT_USAGE if child.returncode == EXIT_USAGE else EXIT_FAILURE
+        return UserError(f"can't simulate {self._instance_type}: {cause.removeprefix('neurond: ')}", exit_code)
+
+    def _stop(self) -> None:
+        """End the daemon and remove its directory; not to be interrupted, and short."""
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING_SIGNALS})
+        try:
+            child, self._child = self._child, None
+            if child is not None:
+                _end_child(child)
+            if self._directory:
+                shutil.rmtree(self._directory, ignore_errors=True)
+            for number in self._handled:
+                signal.signal(number, signal.SIG_DFL)
+            self._handled = []
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _end_child(child: subprocess.Popen[bytes]) -> None:
+    child.terminate()
+    try:
+        child.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()
+
+
+def _says_ready(descriptor: int, deadline: float) -> bool:
+    """Whether the line `ready` arrives; False when the daemon ends or the time is over."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    said = b""
+    while b"\n" not in said:
+        remaining_seconds = deadline - monotonic()
+        if remaining_seconds <= 0 or not poll.poll(remaining_seconds * 1000):
+            return False
+        part = os.read(descriptor, 64)
+        if not part:
+            return False
+        said += part
+    return said.startswith(b"ready")
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

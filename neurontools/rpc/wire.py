@@ -1,0 +1,112 @@
+"""The protobuf wire format without protobuf: enough to write a request and to read a reply's outer fields.
+
+`import google.protobuf` costs more than all of `neuron-ls`. Source of facts:
+https://protobuf.dev/programming-guides/encoding/
+"""
+
+VARINT, FIXED64, LENGTH_DELIMITED, FIXED32 = 0, 1, 2, 5
+
+_MAX_FIELD_NUMBER = 2**29 - 1
+_FIXED_SIZES_BYTES = {FIXED64: 8, FIXED32: 4}
+
+
+def encode_varint(value: int) -> bytes:
+    """An unsigned integer below 2**64 as a varint: seven bits per byte, the lowest first."""
+    if not 0 <= value < 2**64:
+        raise ValueError(f"{value} is not an unsigned 64-bit integer")
+    encoded = bytearray()
+    while value >= 128:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def encode_uint(number: int, value: int) -> bytes:
+    """A field of type uint32, uint64 or enum."""
+    return _tag(number, VARINT) + encode_varint(value)
+
+
+def encode_bool(number: int, value: bool) -> bytes:
+    """A field of type bool."""
+    return encode_uint(number, int(value))
+
+
+def encode_bytes(number: int, value: bytes) -> bytes:
+    """A field of type bytes, or an encoded message."""
+    return _tag(number, LENGTH_DELIMITED) + encode_varint(len(value)) + value
+
+
+def encode_string(number: int, value: str) -> bytes:
+    """A field of type string."""
+    return encode_bytes(number, value.encode())
+
+
+def encode_packed(number: int, values: list[int]) -> bytes:
+    """A packed repeated field of unsigned integers; nothing at all if it is empty, as protobuf has it."""
+    return encode_bytes(number, b"".join(map(encode_varint, values))) if values else b""
+
+
+def decode(message: bytes) -> dict[int, list[int | bytes]]:
+    """The fields of a message: {field number: [values in the order of arrival]}; ValueError if it is not one.
+
+    A varint is an int (a negative int32 or int64 as its two's complement in 64 bits). Every other value is bytes:
+    strings, messages and packed fields as they are; fixed32 and fixed64 (float, double) as 4 and 8 little-endian bytes.
+    Groups, which no proto3 message has, are an error.
+    """
+    fields: dict[int, list[int | bytes]] = {}
+    position = 0
+    while position < len(message):
+        tag, position = _decode_varint(message, position)
+        number, wire_type = tag >> 3, tag & 7
+        if not 1 <= number <= _MAX_FIELD_NUMBER:
+            raise ValueError(f"invalid field number {number}")
+        value: int | bytes
+        if wire_type == VARINT:
+            value, position = _decode_varint(message, position)
+        else:
+            if wire_type == LENGTH_DELIMITED:
+                size, position = _decode_varint(message, position)
+            elif wire_type in _FIXED_SIZES_BYTES:
+                size = _FIXED_SIZES_BYTES[wire_type]
+            else:
+                raise ValueError(f"wire type {wire_type} of field {number}")
+            end = position + size
+            if end > len(message):
+                raise ValueError(f"field {number} runs past the end of the message")
+            value, position = message[position:end], end
+        fields.setdefault(number, []).append(value)
+    return fields
+
+
+def decode_packed(values: bytes) -> list[int]:
+    """The values of one packed repeated field of unsigned integers; ValueError if it ends inside a value."""
+    decoded = []
+    position = 0
+    while position < len(values):
+        value, position = _decode_varint(values, position)
+        decoded.append(value)
+    return decoded
+
+
+def _tag(number: int, wire_type: int) -> bytes:
+    if not 1 <= number <= _MAX_FIELD_NUMBER:
+        raise ValueError(f"invalid field number {number}")
+    return encode_varint(number << 3 | wire_type)
+
+
+def _decode_varint(message: bytes, position: int) -> tuple[int, int]:
+    """The varint at a position and the position behind it."""
+    value = shift = 0
+    while position < len(message):
+        byte = message[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value >= 2**64:
+                raise ValueError("varint over 64 bits")
+            return value, position
+        shift += 7
+        if shift >= 70:
+            raise ValueError("varint over 10 bytes")
+    raise ValueError("message ends inside a varint")

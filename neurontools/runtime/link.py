@@ -1,0 +1,126 @@
+"""The two connections of a process to its daemon: the one that proves who it is, and the one that carries calls."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from time import monotonic
+
+from neurontools.nrt import NrtStatus
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.unary import CallError, Connection, RpcError, Status
+from neurontools.socket_path import attach_socket
+
+_SERVICE = "/neurontools.v1.RuntimeService/"
+_LONGEST_LINE_BYTES = 1024
+_REFUSED_WITH = {
+    Status.RESOURCE_EXHAUSTED: NrtStatus.RESOURCE,
+    Status.INVALID_ARGUMENT: NrtStatus.INVALID,
+    Status.OUT_OF_RANGE: NrtStatus.INVALID,
+    Status.FAILED_PRECONDITION: NrtStatus.FAILURE,
+}
+
+
+class CoresUnavailable(RuntimeError):
+    """The daemon refuses the NeuronCores that a process asks for; the text is the daemon's.
+
+    `status` is what `nrt_init` of the original runtime returns in this case.
+    """
+
+    def __init__(self, text: str, status: NrtStatus) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class NoDaemon(Exception):
+    """No daemon answers at a socket; the text says why."""
+
+
+class Link:
+    """The connections to one daemon, for one thread. Making one does no I/O: `attach` does."""
+
+    def __init__(self, socket_path: str) -> None:
+        self.socket_path = socket_path
+        self.is_attached = False
+        self._token = ""
+        self._proof = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # close-on-exec, as all that Python opens
+        self._calls: Connection | None = None
+
+    def attach(self, request: neuron_pb2.AttachRequest, timeout_seconds: float) -> neuron_pb2.AttachResponse:
+        """Takes the cores of `request`, whose token is set here. Raises CoresUnavailable or NoDaemon."""
+        deadline = monotonic() + timeout_seconds
+        try:
+            self._token = self._read_token(timeout_seconds)
+            request.token = self._token
+            reply = self._call("Attach", request.SerializeToString(), deadline - monotonic())
+        except RpcError as error:
+            if error.code in _REFUSED_WITH:
+                raise CoresUnavailable(error.details, _REFUSED_WITH[error.code]) from error
+            raise NoDaemon(str(error)) from error
+        except CallError as error:
+            raise NoDaemon(str(error)) from error
+        except OSError as error:
+            raise NoDaemon(error.strerror or f"no answer within {timeout_seconds:.3g} s") from error
+        try:
+            response = neuron_pb2.AttachResponse.FromString(reply)
+        except Exception as error:  # google.protobuf's DecodeError, which only neurontools.rpc may import
+            raise NoDaemon("its answer is not an AttachResponse") from error
+        if not response.cores:
+            raise NoDaemon("it granted no cores")
+        self.is_attached = True
+        return response
+
+    def report(self, report: neuron_pb2.Report, timeout_seconds: float) -> None:
+        """Sends a report. Raises CallError."""
+        request = neuron_pb2.ReportRequest(token=self._token, report=report)
+        self._call("Report", request.SerializeToString(), timeout_seconds)
+
+    def is_ended(self) -> bool:
+        """Whether the daemon has closed the attach connection, or ended; it says nothing on it after the token."""
+        try:
+            self._proof.setblocking(False)
+            return self._proof.recv(1) == b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def close(self) -> None:
+        """Gives the cores back. In a forked child: closes its copies, and the parent keeps the cores."""
+        self.is_attached = False
+        self._proof.close()
+        if self._calls is not None:
+            self._calls.close()
+
+    def _read_token(self, timeout_seconds: float) -> str:
+        """Connects to the attach socket and reads the line that it begins with."""
+        # A connect with Python's own time-out fails at once while the backlog is full; the kernel's waits (unix(7)).
+        whole, part = divmod(int(max(timeout_seconds, 0.001) * 1e6), 1_000_000)
+        timeval = struct.pack("ll", whole, part)
+        self._proof.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+        self._proof.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        line = b""
+        try:
+            self._proof.connect(attach_socket(self.socket_path))
+            while not line.endswith(b"\n"):
+                received = self._proof.recv(_LONGEST_LINE_BYTES)
+                line += received
+                if not received or len(line) > _LONGEST_LINE_BYTES:
+                    raise NoDaemon("it ended the connection")
+        except BlockingIOError as error:
+            raise NoDaemon(f"no answer within {timeout_seconds:.3g} s") from error
+        text = line.decode("ascii", errors="replace").strip()
+        if text.startswith("error: "):
+            raise NoDaemon(text.removeprefix("error: "))
+        return text
+
+    def _call(self, method: str, request: bytes, timeout_seconds: float) -> bytes:
+        """Calls on the open connection; on a new one if there is none, or if that one was closed in the meantime."""
+        if self._calls is not None:
+            try:
+                return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)
+            except RpcError as error:
+                if error.code != Status.UNAVAILABLE:
+                    raise
+        self._calls = Connection(self.socket_path, timeout_seconds)
+        return self._calls.call(_SERVICE + method, request, timeout_seconds=timeout_seconds)

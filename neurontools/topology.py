@@ -1,0 +1,269 @@
+"""How the devices of an instance are linked by NeuronLink: pure graph questions, no I/O.
+
+On a real host the driver doesn't detect links on Trainium and Inferentia2: it looks the neighbours up by the total
+count of devices. A multiple of 16 gets the 4x4 torus table, 12 the ring and 6 the line of Inf2; with any other count,
+as when one device failed to probe or is hidden, every neighbour list is empty. Only Inferentia reads its links from
+firmware. The order within a list is the driver's and differs between Trn1 and Trn2, so it is kept and never sorted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+# Up to this many candidate groups are searched for the very best one (16 devices at most give 12,870).
+_EXACT_SEARCH_GROUPS = 20_000
+
+
+class TopologyKind(StrEnum):
+    """The shape of the links."""
+
+    SINGLE = "single"
+    LINE = "line"
+    RING = "ring"
+    TORUS_2D = "torus_2d"
+    SWITCHED = "switched"
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The links of one host: `connected_to[i]` lists the neighbours of device i, in the driver's order.
+
+    In a switched fabric the driver lists no neighbours, yet every device reaches every other through the switch: that
+    counts as one hop. ValueError for a neighbour that is out of range, listed twice, or the device itself.
+    """
+
+    kind: TopologyKind
+    connected_to: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        for device, neighbours in enumerate(self.connected_to):
+            for neighbour in neighbours:
+                if not 0 <= neighbour < len(self.connected_to) or neighbour == device:
+                    msg = (
+                        f"device {device} can't be connected to {neighbour}: there are {len(self.connected_to)} devices"
+                    )
+                    raise ValueError(msg)
+            if len(set(neighbours)) != len(neighbours):
+                msg = f"device {device} lists a neighbour twice: {list(neighbours)}"
+                raise ValueError(msg)
+
+    @property
+    def device_count(self) -> int:
+        """How many devices there are, linked or not."""
+        return len(self.connected_to)
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether every link is listed at both its ends."""
+        return _is_mutual(self.connected_to)
+
+    def neighbours(self, device: int) -> tuple[int, ...]:
+        """The devices that the driver lists for this one, in its order; IndexError when there is no such device."""
+        return self.connected_to[self._checked(device)]
+
+    def distances(self, device: int) -> tuple[int | None, ...]:
+        """Hops from `device` to each device by index; None where no way leads."""
+        return _distance_table(self)[self._checked(device)]
+
+    def hops(self, start: int, end: int) -> int | None:
+        """Links on a shortest way between two devices: 0 to itself, None when they are not connected."""
+        return self.distances(start)[self._checked(end)]
+
+    def shortest_path(self, start: int, end: int) -> tuple[int, ...] | None:
+        """The devices along a shortest way, both ends included; None when there is none.
+
+        Of several shortest ways, the one that takes the neighbour listed first at each step.
+        """
+        distance = self.hops(start, end)
+        if distance is None:
+            return None
+        # Forward search in the driver's order: the first way to reach a device is kept.
+        came_from: dict[int, int] = {start: start}
+        queue = deque([start])
+        while end not in came_from:
+            device = queue.popleft()
+            for neighbour in _reached_from(self, device):
+                if neighbour not in came_from:
+                    came_from[neighbour] = device
+                    queue.append(neighbour)
+        path = [end]
+        while path[-1] != start:
+            path.append(came_from[path[-1]])
+        return tuple(reversed(path))
+
+    def grid_shape(self) -> tuple[int, int] | None:
+        """(rows, columns) of a torus whose devices are numbered along the rows; None when this is no such torus."""
+        return _torus_shape(self.connected_to) if self.kind is TopologyKind.TORUS_2D else None
+
+    def rings(self) -> tuple[tuple[int, ...], ...]:
+        """The closed rings: the rows, then the columns of a torus; the one ring of a ring from device 0; else none.
+
+        Devices that follow each other in a ring are linked, and so are the last and the first.
+        """
+        shape = self.grid_shape()
+        if shape is not None:
+            row_count, column_count = shape
+            rows = [tuple(range(row * column_count, (row + 1) * column_count)) for row in range(row_count)]
+            return (*rows, *zip(*rows, strict=True))
+        if self.kind is TopologyKind.RING and kind_of(self.connected_to) is TopologyKind.RING:
+            return (self._walk_ring(),)
+        return ()
+
+    def compact_group(self, group_size: int, free: Collection[int]) -> tuple[int, ...] | None:
+        """The `group_size` devices of `free` that are closest to each other, ascending; None when too few are free.
+
+        Closest: the least sum of hops over all pairs, the lowest indices among equals; a pair that is not connected
+        counts as farther than any way. Exact for up to 16 free devices, grown greedily from every start beyond that.
+        """
+        if group_size < 0:
+            msg = f"a group can't have {group_size} devices"
+            raise ValueError(msg)
+        candidates = sorted({self._checked(device) for device in free})
+        if group_size > len(candidates):
+            return None
+        far = self.device_count
+        costs = [[far if hops is None else hops for hops in row] for row in _distance_table(self)]
+        if math.comb(len(candidates), group_size) <= _EXACT_SEARCH_GROUPS:
+            return _closest_group(group_size, candidates, costs)
+        return _grown_group(group_size, candidates, costs)
+
+    def _walk_ring(self) -> tuple[int, ...]:
+        """All devices from 0 along the links, first towards the lower of its two neighbours."""
+        walk = [0]
+        step = min(self.connected_to[0])
+        while step != 0:
+            walk.append(step)
+            step = next(device for device in self.connected_to[step] if device != walk[-2])
+        return tuple(walk)
+
+    def _checked(self, device: int) -> int:
+        """Refuse negative indices, which Python would take from the end."""
+        if not 0 <= device < self.device_count:
+            msg = f"no device {device}: there are {self.device_count} devices"
+            raise IndexError(msg)
+        return device
+
+
+def kind_of(connected_to: Sequence[Collection[int]]) -> TopologyKind | None:
+    """The shape of links read from a host, or None for any other shape, such as devices without links.
+
+    Also None for lists that name devices beyond the end, as inside a container, or links known at one end only. A
+    switched fabric can't be told from devices without links, so it is never the answer.
+    """
+    degrees = [len(links) for links in connected_to]
+    if degrees == [0]:
+        return TopologyKind.SINGLE
+    if not (_is_mutual(connected_to) and _is_one_piece(connected_to)):
+        return None
+    if sorted(degrees) == [1, 1] + [2] * (len(degrees) - 2):
+        return TopologyKind.LINE
+    if set(degrees) == {2}:
+        return TopologyKind.RING
+    return TopologyKind.TORUS_2D if _torus_shape(connected_to) else None
+
+
+def _is_mutual(connected_to: Sequence[Collection[int]]) -> bool:
+    """Whether every link leads to an existing device that lists it too."""
+    count = len(connected_to)
+    return all(0 <= b < count and a in connected_to[b] for a, links in enumerate(connected_to) for b in links)
+
+
+def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
+    """Whether all devices can be reached from device 0."""
+    seen = {0} if connected_to else set()
+    pending = list(seen)
+    while pending:
+        fresh = set(connected_to[pending.pop()]) - seen
+        seen |= fresh
+        pending.extend(fresh)
+    return len(seen) == len(connected_to)
+
+
+def _torus_shape(connected_to: Sequence[Collection[int]]) -> tuple[int, int] | None:
+    """The shape, the squarest first, whose row-major torus has exactly these neighbours. Sides under 3 have no ring."""
+    count = len(connected_to)
+    for row_count in range(math.isqrt(count), 2, -1):
+        if count % row_count:
+            continue
+        for rows, columns in ((row_count, count // row_count), (count // row_count, row_count)):
+            if all(set(links) == _torus_neighbours(i, rows, columns) for i, links in enumerate(connected_to)):
+                return rows, columns
+    return None
+
+
+def _torus_neighbours(device: int, rows: int, columns: int) -> set[int]:
+    row, column = divmod(device, columns)
+    above, below = (row - 1) % rows, (row + 1) % rows
+    left, right = (column - 1) % columns, (column + 1) % columns
+    return {above * columns + column, below * columns + column, row * columns + left, row * columns + right}
+
+
+def _reached_from(topology: Topology, device: int) -> tuple[int, ...]:
+    """The devices one hop away: the neighbours, or through a switch all others."""
+    if topology.kind is TopologyKind.SWITCHED:
+        return tuple(other for other in range(topology.device_count) if other != device)
+    return topology.connected_to[device]
+
+
+@lru_cache(maxsize=64)
+def _distance_table(topology: Topology) -> tuple[tuple[int | None, ...], ...]:
+    """Hops between all pairs, by a breadth-first search from each device."""
+    table = []
+    for start in range(topology.device_count):
+        distance: list[int | None] = [None] * topology.device_count
+        level, reached = 0, [start]
+        distance[start] = 0
+        while reached:
+            level += 1
+            following = []
+            for device in reached:
+                for neighbour in _reached_from(topology, device):
+                    if distance[neighbour] is None:
+                        distance[neighbour] = level
+                        following.append(neighbour)
+            reached = following
+        table.append(tuple(distance))
+    return tuple(table)
+
+
+def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
+    """Exact: a depth-first search in index order that leaves a branch once it can't beat the best group found."""
+    pair_count = math.comb(group_size, 2)
+    best: tuple[int, ...] = ()
+    best_cost: float = math.inf
+
+    def extend(group: tuple[int, ...], cost: int, first: int) -> None:
+        nonlocal best, best_cost
+        # Every pair still to come costs at least one hop.
+        if cost + pair_count - math.comb(len(group), 2) >= best_cost:
+            return
+        if len(group) == group_size:
+            best, best_cost = group, cost
+            return
+        for position in range(first, len(candidates) - (group_size - len(group)) + 1):
+            device = candidates[position]
+            extend((*group, device), cost + sum(costs[member][device] for member in group), position + 1)
+
+    extend((), 0, 0)
+    return best
+
+
+def _grown_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
+    """Good, not always the best: from every start add the device nearest to the group; the best of these."""
+    groups = []
+    for start in candidates:
+        group, total = [start], 0
+        added = {device: costs[start][device] for device in candidates if device != start}
+        while len(group) < group_size:
+            nearest = min(added, key=lambda device: (added[device], device))
+            total += added.pop(nearest)
+            group.append(nearest)
+            for device in added:
+                added[device] += costs[nearest][device]
+        groups.append((total, tuple(sorted(group))))
+    return min(groups)[1]

@@ -1,0 +1,79 @@
+"""The only formatter of quantities for people.
+
+Every function takes the value in its base unit (bytes, seconds, FLOPS, a ratio of 0..1) and answers a short text. A
+value that is not known (None, or a float that is not a finite number) prints as `-`. Imports nothing but `math`: these
+run in the one-shot commands and once per cell of a live view.
+"""
+
+from __future__ import annotations
+
+import math
+
+UNKNOWN = "-"
+"""What a quantity that is not known prints as; never 0."""
+
+_BINARY_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
+_FLOPS_UNITS = ("FLOPS", "KFLOPS", "MFLOPS", "GFLOPS", "TFLOPS", "PFLOPS", "EFLOPS")
+_LATENCY_UNITS = ("ns", "us", "ms", "s")
+_CLOCK_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
+
+
+def _scaled(value: float, step: int, units: tuple[str, ...]) -> tuple[float, str]:
+    """Divide until the text with one decimal stays below one `step`, so that 1023.99 KB becomes 1.0 MB."""
+    power = 0
+    while power < len(units) - 1 and round(abs(value), 1 if power else 0) >= step:
+        value /= step
+        power += 1
+    return value, units[power]
+
+
+def bytes_text(size_bytes: int | None) -> str:
+    """Bytes in use: "0", "512 B", "1.5 KB", "8.2 GB". Steps are of 1024: GB means GiB, as in the original tools."""
+    if size_bytes is None:
+        return UNKNOWN
+    if size_bytes == 0:
+        return "0"
+    value, unit = _scaled(size_bytes, 1024, _BINARY_UNITS)
+    return f"{size_bytes} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def memory_size_text(size_bytes: int | None) -> str:
+    """The size of a memory: as `bytes_text`, but a whole number has no decimals: "32 GB", "96 GB", "1.5 TB"."""
+    return bytes_text(size_bytes).replace(".0 ", " ")
+
+
+def percent_text(ratio: float | None, decimals: int = 2) -> str:
+    """A ratio as percent: 0.5681 is "56.81%"."""
+    if ratio is None or not math.isfinite(ratio):
+        return UNKNOWN
+    return f"{ratio * 100:.{decimals}f}%"
+
+
+def flops_text(flops_per_second: float | None) -> str:
+    """Floating-point operations per second, in steps of 1000: "12.3 TFLOPS"; "0 FLOPS" when idle."""
+    if flops_per_second is None or not math.isfinite(flops_per_second):
+        return UNKNOWN
+    value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
+    return f"{value:.0f} {unit}" if unit == "FLOPS" else f"{value:.1f} {unit}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """A latency or an age: "850.0 us", "1.2 ms", "12.3 s"; from a minute on, two whole units: "2 m 5 s", "3 d 4 h"."""
+    if seconds is None or not math.isfinite(seconds):
+        return UNKNOWN
+    if seconds < 0:
+        return f"-{duration_text(-seconds)}"
+    if seconds == 0:
+        return "0 s"
+    if round(seconds, 1) >= 60:
+        whole = max(int(seconds), 60)
+        for unit_seconds, unit, part_seconds, part in _CLOCK_UNITS:
+            if whole >= unit_seconds:
+                return f"{whole // unit_seconds} {unit} {whole % unit_seconds // part_seconds} {part}"
+    value, unit = _scaled(seconds * 1e9, 1000, _LATENCY_UNITS)
+    return f"{value:.0f} {unit}" if unit == "ns" else f"{value:.1f} {unit}"
+
+
+def count_text(count: int | None) -> str:
+    """A count with thousands: "1,234,567"."""
+    return UNKNOWN if count is None else f"{count:,}"

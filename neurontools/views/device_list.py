@@ -1,0 +1,212 @@
+"""What `neuron-ls` prints: the devices of a host and the processes on them, as a table and as JSON.
+
+The table marks what is only concluded, `VALUE (inferred)`, and prints `-` for what is unknown. The JSON format has no
+place for a mark: there both are the empty string, so that nothing concluded passes as read from the hardware.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from neurontools.model import Device, Instance, Process, Snapshot
+from neurontools.terminal_text import cut, visible
+from neurontools.units import UNKNOWN, memory_size_text
+from neurontools.views.go_json import JsonValue, indented
+from neurontools.views.table import Column, ascii_table
+from neurontools.views.topology_picture import topology_picture
+
+_NOT_APPLICABLE = "NA"
+_COMMAND_CHARACTERS = 40
+_WIDE_COMMAND_CHARACTERS = 80
+
+_ReadDevice = Callable[[Device], str]
+_ReadProcess = Callable[[Process], str]
+
+
+class NoSuchDevice(LookupError):
+    """A device was asked for that the host lacks; the text names it and those there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One line of the table: a device with one of its processes, or with none."""
+
+    device: Device
+    process: Process | None
+
+
+def device_list_table(
+    snapshot: Snapshot,
+    *,
+    wide: bool = False,
+    all_processes: bool = False,
+    topology: bool = False,
+    logical_neuroncore_config: int | None = None,
+    device_indices: Iterable[int] = (),
+) -> str:
+    """Header lines and the table, with `topology` the picture below, ended by a newline; NoSuchDevice.
+
+    `wide` cuts commands at 80 characters instead of 40. `all_processes` adds those that don't use the runtime.
+    An LNC that the hardware can't have counts as none. No `device_indices`: all devices.
+    """
+    instance = snapshot.instance
+    devices = _chosen(snapshot, device_indices)
+    lnc = _effective_lnc(instance, logical_neuroncore_config)
+    processes = _processes_by_device(snapshot, all_processes)
+    groups = [
+        [_Row(device, process) for process in processes.get(device.index, ())] or [_Row(device, None)]
+        for device in devices
+    ]
+    shown = [row.process for group in groups for row in group if row.process is not None]
+    columns = _columns(
+        instance.physical_cores_per_device // lnc,
+        links=any(device.connected_to for device in snapshot.devices),
+        processes=bool(shown),
+        commands=any(process.command for process in shown),
+        command_characters=_WIDE_COMMAND_CHARACTERS if wide else _COMMAND_CHARACTERS,
+    )
+    picture = f"\n\n{topology_picture(snapshot)}" if topology else ""
+    return _header(instance, lnc) + ascii_table(columns, groups) + picture
+
+
+def device_list_json(
+    snapshot: Snapshot,
+    *,
+    all_processes: bool = False,
+    logical_neuroncore_config: int | None = None,
+    device_indices: Iterable[int] = (),
+) -> str:
+    """The JSON document, without a newline at its end; arguments and NoSuchDevice as for `device_list_table`."""
+    instance = snapshot.instance
+    lnc = _effective_lnc(instance, logical_neuroncore_config)
+    processes = _processes_by_device(snapshot, all_processes)
+    return indented(
+        [
+            _device_object(instance, device, lnc, processes.get(device.index, ()))
+            for device in _chosen(snapshot, device_indices)
+        ]
+    )
+
+
+def _chosen(snapshot: Snapshot, indices: Iterable[int]) -> Sequence[Device]:
+    wanted = set(indices)
+    if not wanted:
+        return snapshot.devices
+    missing = wanted - {device.index for device in snapshot.devices}
+    if missing:
+        asked = ", ".join(map(str, sorted(missing)))
+        present = ", ".join(str(device.index) for device in snapshot.devices) or "none"
+        raise NoSuchDevice(f"no device {asked} on this host; its devices: {present}")
+    return [device for device in snapshot.devices if device.index in wanted]
+
+
+def _effective_lnc(instance: Instance, asked: int | None) -> int:
+    return asked if asked in instance.logical_neuroncore_configs else instance.logical_neuroncore_config
+
+
+def _has_lnc(instance: Instance) -> bool:
+    return len(instance.logical_neuroncore_configs) > 1
+
+
+def _processes_by_device(snapshot: Snapshot, all_processes: bool) -> dict[int, list[Process]]:
+    by_device: dict[int, list[Process]] = {}
+    for process in snapshot.processes:
+        if all_processes or process.runtime_version is not None:
+            for index in process.device_indices:
+                by_device.setdefault(index, []).append(process)
+    return by_device
+
+
+def _header(instance: Instance, lnc: int) -> str:
+    lines = [
+        f"instance-type: {visible(instance.instance_type)}",
+        f"instance-id: {_or_unknown(instance.instance_id)}",
+    ]
+    if _has_lnc(instance):
+        lines.append(f"logical-neuroncore-config: {lnc}")
+    return "\n".join(lines) + "\n"
+
+
+def _columns(
+    cores_per_device: int, *, links: bool, processes: bool, commands: bool, command_characters: int
+) -> list[Column[_Row]]:
+    """Those that have something to say, in the original's order."""
+
+    def core_ids(device: Device) -> str:
+        first = device.index * cores_per_device
+        return str(first) if cores_per_device == 1 else f"{first}-{first + cores_per_device - 1}"
+
+    def connected(device: Device) -> str:
+        return _marked(device, "connected_to", ", ".join(map(str, device.connected_to)))
+
+    def command(process: Process) -> str:
+        return cut(visible(process.command), command_characters)
+
+    def of_process(title: tuple[str, ...], read: _ReadProcess) -> Column[_Row]:
+        return Column(title, lambda row: _NOT_APPLICABLE if row.process is None else read(row.process))
+
+    def of_device(title: tuple[str, ...], read: _ReadDevice) -> Column[_Row]:
+        return Column(title, lambda row: read(row.device), once=True)
+
+    columns = (
+        (True, of_device(("NEURON", "DEVICE"), lambda device: str(device.index))),
+        (True, of_device(("NEURON", "CORES"), lambda _: str(cores_per_device))),
+        (True, of_device(("NEURON", "CORE IDS"), core_ids)),
+        (True, of_device(("NEURON", "MEMORY"), _memory)),
+        (links, of_device(("CONNECTED", "DEVICES"), connected)),
+        (True, of_device(("PCI", "BDF"), lambda device: _marked(device, "bdf", device.bdf))),
+        (processes, of_process(("PID", ""), lambda process: str(process.pid))),
+        (True, of_device(("CPU", "AFFINITY"), lambda device: _marked(device, "cpu_affinity", device.cpu_affinity))),
+        (True, of_device(("NUMA", "NODE"), lambda device: _marked(device, "numa_node", device.numa_node))),
+        (commands, of_process(("COMMAND", ""), command)),
+        (processes, of_process(("RUNTIME", "VERSION"), lambda process: visible(_runtime_version(process)))),
+    )
+    return [column for wanted, column in columns if wanted]
+
+
+def _memory(device: Device) -> str:
+    return _marked(device, "memory_bytes", memory_size_text(device.memory_bytes))
+
+
+def _marked(device: Device, field: str, text: str | None) -> str:
+    """A fact of a device as the table shows it."""
+    shown = _or_unknown(text)
+    return f"{shown} (inferred)" if text and field in device.inferred_fields else shown
+
+
+def _or_unknown(text: str | None) -> str:
+    return UNKNOWN if text is None else visible(text)
+
+
+def _runtime_version(process: Process) -> str:
+    return _NOT_APPLICABLE if process.runtime_version is None else process.runtime_version
+
+
+def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequence[Process]) -> dict[str, JsonValue]:
+    """A device with the original's keys, in its order; numa_node is a string there."""
+    cores_per_device = instance.physical_cores_per_device // lnc
+    first_core = device.index * cores_per_device
+    return {
+        "instance_type": instance.instance_type,
+        "instance_id": _certain(instance, "instance_id"),
+        "neuron_device": device.index,
+        "bdf": _certain(device, "bdf"),
+        "cpu_affinity": _certain(device, "cpu_affinity"),
+        "numa_node": _certain(device, "numa_node"),
+        "connected_to": device.connected_to or None,
+        "nc_count": cores_per_device,
+        **({"logical_neuroncore_config": lnc} if _has_lnc(instance) else {}),
+        "memory_size": device.memory_bytes,
+        "neuroncore_ids": range(first_core, first_core + cores_per_device),
+        "neuron_processes": [
+            {"pid": process.pid, "command": process.command, "neuron_runtime_version": _runtime_version(process)}
+            for process in processes
+        ],
+    }
+
+
+def _certain(part: Device | Instance, field: str) -> str:
+    """The text of a field; empty when it is unknown or only concluded."""
+    text: str | None = getattr(part, field)
+    return "" if text is None or field in part.inferred_fields else text

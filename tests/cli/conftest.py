@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from neurontools.model import Snapshot
+from tests.cli.monitor_server import MonitorServer
+from tests.views.snapshots import process_of, snapshot_of
+
+NEURON_LS = Path(__file__).parents[2] / "scripts" / "neuron-ls"
+TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"
+
+
+class RunNeuronLs(Protocol):
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]: ...
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="nt-") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def clean_environment(short_path: Path) -> dict[str, str]:
+    """An environment in which no daemon of the developer's is found."""
+    return {"PATH": os.environ["PATH"], "HOME": str(short_path), "XDG_RUNTIME_DIR": str(short_path)}
+
+
+@pytest.fixture
+def neuron_ls(clean_environment: dict[str, str]) -> RunNeuronLs:
+    """Runs the command as a process of its own."""
+
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(NEURON_LS), *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            env=clean_environment | environment,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def busy_host() -> Snapshot:
+    """Two trainings on the first devices, and a monitor that watches all."""
+    return snapshot_of(
+        "trn2.48xlarge",
+        [
+            process_of(4242, TRAIN, [0, 1]),
+            process_of(4243, "python3 infer.py", [1]),
+            process_of(5000, "neuron-monitor", range(16), None),
+        ],
+    )
+
+
+@pytest.fixture
+def server(short_path: Path, busy_host: Snapshot) -> Iterator[MonitorServer]:
+    """A server of the busy host."""
+    running = MonitorServer(f"{short_path}/neurond.sock", busy_host)
+    yield running
+    running.close()

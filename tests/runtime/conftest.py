@@ -1,0 +1,104 @@
+"""A real monitor daemon for the tests of the reporter, and processes that report to it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from neurontools import model
+from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc.convert import from_message
+
+T = TypeVar("T")
+DEADLINE_SECONDS = 30.0
+
+
+def until(look: Callable[[], T | None]) -> T:
+    """What `look` answers, asked again until it is neither None nor False; fails the test after a long while."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while True:
+        answer = look()
+        if answer is not None and answer is not False:
+            return answer
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.005)
+
+
+class Daemon:
+    """A neurond of a test's own, simulating a trn1.32xlarge unless told otherwise."""
+
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, instance_type: str = "trn1.32xlarge") -> None:
+        readable, writable = os.pipe()
+        command = [sys.executable, "-m", "neurond", "--simulate", instance_type, "--socket", self.socket]
+        self.process = subprocess.Popen(
+            [*command, "--interval", "0.05", "--ready-fd", str(writable)],
+            pass_fds=(writable,),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(writable)
+        with os.fdopen(readable, "rb") as ready:
+            assert ready.readline() == b"ready\n"
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, also of a stopped one, and the end of it."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def snapshot(self) -> model.Snapshot:
+        reply = unary.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
+        return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
+
+    def find(self, pid: int) -> model.Process | None:
+        """The process with this PID, if it is in the latest snapshot."""
+        return next((process for process in self.snapshot().processes if process.pid == pid), None)
+
+    def reported(self, pid: int) -> model.Process:
+        """The process with this PID, once a report of it is in the snapshot."""
+
+        def look() -> model.Process | None:
+            process = self.find(pid)
+            return process if process is not None and process.measured_at_seconds is not None else None
+
+        return until(look)
+
+    def owners(self) -> tuple[int, ...]:
+        """The PIDs that hold a core, in order of the cores."""
+        return tuple(core.owner_pid for core in self.snapshot().cores if core.owner_pid is not None)
+
+
+@pytest.fixture
+def socket(tmp_path: Path) -> str:
+    return str(tmp_path / "n.sock")
+
+
+@pytest.fixture
+def stopped_daemon(socket: str) -> Iterator[Daemon]:
+    """A daemon that a test starts by itself."""
+    daemon = Daemon(socket)
+    yield daemon
+    daemon.kill()
+
+
+@pytest.fixture
+def daemon(stopped_daemon: Daemon) -> Daemon:
+    stopped_daemon.start()
+    return stopped_daemon

@@ -1,0 +1,113 @@
+"""neuron-ls documents against literal text; the layouts were compared by hand with captures of the original."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from neurontools import catalog
+from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
+from tests.views.snapshots import process_of, snapshot_of, with_device
+
+GOLDEN = Path(__file__).parent / "golden"
+TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"
+NASTY = 'sh -c "\x1b[31mred\x07\n\u202egnp\x9b"\udcff café 神经元 <a&b>'
+TWO = (process_of(4242, TRAIN, [0]), process_of(4243, "python3 infer.py", [0]))
+SHARED = (process_of(4242, TRAIN, [0, 1]), process_of(4243, "python3 infer.py", [1]))
+MONITOR = process_of(5000, "neuron-monitor", range(16), None)
+NASTY_HOST = snapshot_of("trn1.2xlarge", [process_of(1, NASTY, [0])])
+WATCHED = snapshot_of("trn1.32xlarge", [*TWO, MONITOR])
+
+CASES: dict[str, Callable[[], str]] = {
+    "idle_trn1.32xlarge.txt": lambda: device_list_table(snapshot_of("trn1.32xlarge")),
+    "one_device_two_processes.txt": lambda: device_list_table(snapshot_of("trn1.2xlarge", TWO)),
+    "wide.txt": lambda: device_list_table(snapshot_of("trn1.2xlarge", TWO), wide=True),
+    "shared_devices.txt": lambda: device_list_table(snapshot_of("inf2.24xlarge", SHARED)),
+    "a_process_a_device.txt": lambda: device_list_table(
+        snapshot_of("inf2.24xlarge", [process_of(4242, TRAIN, [0, 1, 2])])
+    ),
+    "all_processes.txt": lambda: device_list_table(WATCHED, all_processes=True, device_indices=[0, 1]),
+    "without_the_monitor.txt": lambda: device_list_table(WATCHED, device_indices=[1]),
+    "no_commands.txt": lambda: device_list_table(snapshot_of("inf2.xlarge", [process_of(4290, "", [0])]), wide=True),
+    "trn2.48xlarge_lnc1.txt": lambda: device_list_table(
+        snapshot_of("trn2.48xlarge"), logical_neuroncore_config=1, device_indices=[0, 15]
+    ),
+    "trn2.48xlarge_lnc2.txt": lambda: device_list_table(snapshot_of("trn2.48xlarge"), device_indices=[0, 15]),
+    "trn2.3xlarge_lnc1.txt": lambda: device_list_table(snapshot_of("trn2.3xlarge"), logical_neuroncore_config=1),
+    "trn2.3xlarge_lnc2.txt": lambda: device_list_table(snapshot_of("trn2.3xlarge"), logical_neuroncore_config=2),
+    "inferred_and_unknown.txt": lambda: device_list_table(snapshot_of("inf1.24xlarge"), device_indices=[0, 15]),
+    "nasty_command.txt": lambda: device_list_table(NASTY_HOST, wide=True),
+    "topology_torus.txt": lambda: device_list_table(snapshot_of("trn1.32xlarge"), topology=True),
+    "topology_ring.txt": lambda: device_list_table(snapshot_of("inf2.48xlarge"), topology=True),
+    "topology_line.txt": lambda: device_list_table(snapshot_of("inf2.24xlarge"), topology=True),
+    "topology_single.txt": lambda: device_list_table(snapshot_of("trn1.2xlarge"), topology=True),
+    "topology_switched.txt": lambda: device_list_table(snapshot_of("trn3e.24xlarge"), topology=True),
+    "idle_trn1.32xlarge.json": lambda: device_list_json(snapshot_of("trn1.32xlarge")),
+    "shared_devices.json": lambda: device_list_json(snapshot_of("inf2.24xlarge", SHARED), device_indices=[0, 1, 2]),
+    "all_processes.json": lambda: device_list_json(WATCHED, all_processes=True, device_indices=[0, 1]),
+    "trn2.3xlarge_lnc1.json": lambda: device_list_json(snapshot_of("trn2.3xlarge"), logical_neuroncore_config=1),
+    "trn2.48xlarge_lnc2.json": lambda: device_list_json(snapshot_of("trn2.48xlarge"), device_indices=[15]),
+    "inferred_and_unknown.json": lambda: device_list_json(snapshot_of("inf1.24xlarge"), device_indices=[0]),
+    "nasty_command.json": lambda: device_list_json(NASTY_HOST),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_document_is_the_golden_one(name: str) -> None:
+    assert CASES[name]() == (GOLDEN / name).read_bytes().decode()
+
+
+def test_every_golden_file_is_compared() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(CASES)
+
+
+@pytest.mark.parametrize("instance_type", catalog.names())
+def test_every_instance_type_renders(instance_type: str) -> None:
+    kind = catalog.load(instance_type)
+    snapshot = snapshot_of(instance_type)
+    table = device_list_table(snapshot, topology=True)
+    header, _, rest = table.partition("+-")
+    assert f"instance-type: {instance_type}\n" in header
+    assert ("logical-neuroncore-config: " in header) == (len(kind.family.lnc_supported) > 1)
+    assert ("CONNECTED" in rest) == any(kind.topology.connected_to)
+    picture = rest.partition("Neuron Device Topology")[2]
+    assert all(f"[{index:>2} ]" in picture for index in range(kind.device_count))
+    devices = json.loads(device_list_json(snapshot))
+    assert [device["neuron_device"] for device in devices] == list(range(kind.device_count))
+    assert sum(device["nc_count"] for device in devices) == kind.logical_core_count()
+    assert all(("logical_neuroncore_config" in device) == (len(kind.family.lnc_supported) > 1) for device in devices)
+
+
+@pytest.mark.parametrize("asked", [2, 3, 0, None])
+def test_lnc_that_the_hardware_lacks_counts_as_none(asked: int | None) -> None:
+    snapshot = snapshot_of("trn1.2xlarge")
+    assert device_list_table(snapshot, logical_neuroncore_config=asked) == device_list_table(snapshot)
+    assert device_list_json(snapshot, logical_neuroncore_config=asked) == device_list_json(snapshot)
+
+
+def test_unknown_instance_id_is_a_dash_in_the_table_and_empty_in_json() -> None:
+    known = snapshot_of("trn1.2xlarge")
+    snapshot = replace(known, instance=replace(known.instance, instance_id=None))
+    assert "instance-id: -\n" in device_list_table(snapshot)
+    assert json.loads(device_list_json(snapshot))[0]["instance_id"] == ""
+
+
+def test_inferred_links_are_marked() -> None:
+    snapshot = with_device(snapshot_of("inf2.24xlarge"), 0, inferred_fields=("connected_to",))
+    assert "| 1 (inferred) |" in device_list_table(snapshot)
+
+
+def test_devices_come_in_their_order_and_once() -> None:
+    document = device_list_json(snapshot_of("trn1.32xlarge"), device_indices=[7, 0, 7])
+    assert [device["neuron_device"] for device in json.loads(document)] == [0, 7]
+
+
+@pytest.mark.parametrize("render", [device_list_table, device_list_json])
+def test_a_device_that_the_host_lacks(render: Callable[..., str]) -> None:
+    with pytest.raises(NoSuchDevice) as raised:
+        render(snapshot_of("inf1.6xlarge"), device_indices=[1, 4, 9])
+    assert str(raised.value) == "no device 4, 9 on this host; its devices: 0, 1, 2, 3"
