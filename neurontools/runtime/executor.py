@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from neurontools.runtime.graph import Graph
 from neurontools.runtime.memory import Category, OutOfDeviceMemory
 from neurontools.runtime.metrics import metrics
 from neurontools.runtime.model import Model
-from neurontools.runtime.monitoring import Monitor, NotMonitored
+from neurontools.runtime.monitoring import Monitor
 from neurontools.runtime.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
 from neurontools.runtime.program import Program
 
@@ -37,6 +37,30 @@ class ExecutionFailed(RuntimeError):
     def __init__(self, status: NrtStatus, text: str) -> None:
         super().__init__(f"NRT_{status.name}({int(status)}): {text}")
         self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off."""
+
+    fail_on_nan: bool
+    timeout_seconds: float | None
+    stochastic: torch.Generator | None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Policy:
+        """Reads the variables; a time-out that is no number is none."""
+        timeout = environment.get(EXEC_TIMEOUT, "")
+        stochastic = None
+        if stochastic_rounding(environment):
+            stochastic = torch.Generator()
+            seed = environment.get(STOCHASTIC_SEED, "")
+            stochastic.manual_seed(int(seed) if seed.lstrip("-").isdigit() else 0)
+        return cls(
+            fail_on_nan=environment.get(FAIL_ON_NAN, "0") not in ("", "0", "false"),
+            timeout_seconds=float(timeout) if timeout.isdigit() and int(timeout) else None,
+            stochastic=stochastic,
+        )
 
 
 class LoadedProgram:
@@ -62,24 +86,25 @@ class LoadedProgram:
 class Executor:
     """Programs of all cores and how they run. Everything here happens under the lock of the buffers."""
 
-    def __init__(self, environment: Mapping[str, str], monitor: Monitor | None = None) -> None:
-        self.monitor: Monitor = monitor or NotMonitored()
+    def __init__(self, environment: Mapping[str, str], cores: list[Core], monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.cores = cores
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
         capacity = int(recent) if recent.isdigit() and int(recent) else DEFAULT_PROGRAMS
         self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self.cache = CompileCache(environment)
-        self.fail_on_nan = environment.get(FAIL_ON_NAN, "0") not in ("", "0", "false")
-        timeout = environment.get(EXEC_TIMEOUT, "")
-        self.timeout_seconds = float(timeout) if timeout.isdigit() and int(timeout) else None
-        self._stochastic: torch.Generator | None = None
-        if stochastic_rounding(environment):
-            self._stochastic = torch.Generator()
-            self._stochastic.manual_seed(int(environment.get(STOCHASTIC_SEED, "0") or 0))
+        self._policy: Policy | None = None
         self._flags_text: str | None = None
         self._flags = compiler_flags.CompilerFlags()
-        self._running = threading.local()
+
+    @property
+    def policy(self) -> Policy:
+        """The variables that hold for all executions; read at the first one, because scripts set them after imports."""
+        if self._policy is None:
+            self._policy = Policy.from_environment(self.environment)
+        return self._policy
 
     @property
     def flags(self) -> compiler_flags.CompilerFlags:
@@ -131,7 +156,7 @@ class Executor:
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
             status = _status_of(error)
-            self.monitor.end(started, 0, status)
+            self.monitor.end(started, 0, status, begun - queued)
             raise
         ended = time.perf_counter()
         del inputs
@@ -149,25 +174,26 @@ class Executor:
         metrics.time("ExecuteTime", ended - begun)
         metrics.time("ExecuteLatency", ended - queued)
         metrics.count("ExecuteComputation")
-        self._finish(core, started, loaded.flops, ended - begun, bad)
+        self._finish(core, started, loaded.flops, ended - begun, begun - queued, bad)
 
-    def _finish(self, core: Core, started: Any, flops: int, seconds: float, bad: bool) -> None:
+    def _finish(self, core: Core, started: Any, flops: int, seconds: float, queued: float, bad: bool) -> None:
         """Reports the outcome and raises what the variables ask to raise."""
         status = NrtStatus.SUCCESS
         if bad:
             status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR
             core.statistics.numerical_errors_total += 1
             metrics.count("NumericalErrors")
-        if self.timeout_seconds is not None and seconds > self.timeout_seconds:
+        timeout_seconds = self.policy.timeout_seconds
+        if timeout_seconds is not None and seconds > timeout_seconds:
             status = NrtStatus.TIMEOUT
-        self.monitor.end(started, flops, status)
+        self.monitor.end(started, flops, status, queued)
         if status is NrtStatus.TIMEOUT:
             raise ExecutionFailed(
                 status,
-                f"inference timeout ({self.timeout_seconds:g} s) on Neuron Device {core.memory.device_index} NC "
+                f"inference timeout ({timeout_seconds:g} s) on Neuron Device {core.memory.device_index} NC "
                 f"{core.global_index}: the execution took {seconds:.1f} s; raise {EXEC_TIMEOUT} or use a smaller batch",
             )
-        if bad and self.fail_on_nan:
+        if bad and self.policy.fail_on_nan:
             raise ExecutionFailed(
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"
             )
@@ -209,7 +235,7 @@ class Executor:
         except OutOfDeviceMemory:
             memory.free(Category.MODEL_CODE, code_bytes)
             raise
-        numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self._stochastic)
+        numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
         handle = self.monitor.load_model(core, model.module, code_bytes, model.scratchpad_bytes)
         loaded = LoadedProgram(Program(model, numerics), code_bytes, handle)
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
@@ -230,8 +256,6 @@ class Executor:
             needed = max((p.program.model.scratchpad_bytes for p in programs.values()), default=0)
             memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
             self.monitor.unload_model(loaded.handle)
-
-    cores: list[Core] = []  # noqa: RUF012  (set by the setup; the same list as the device's)
 
     def _not_a_number(self, loaded: LoadedProgram, outputs: list[Tensor]) -> bool:
         """Whether a result has NaN in it: the sum of a tensor is NaN if one of its elements is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from itertools import count
 
 import torch
@@ -60,10 +61,16 @@ class Layout:
 
 
 class LayoutTable:
-    """The layouts in use."""
+    """The layouts in use.
+
+    `narrowed` says which element types the device holds in narrower ones. It is asked of `narrowing` when the first layout
+    is made, because scripts set XLA_USE_BF16 after their imports; from then on it stays.
+    """
 
     def __init__(self) -> None:
         self._layouts: RecentlyUsed[tuple[object, ...], Layout] = RecentlyUsed(16384)
+        self._is_settled = False
+        self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
         self.narrowed: dict[torch.dtype, torch.dtype] = {}
 
     def of(self, tensor: torch.Tensor) -> Layout:
@@ -75,6 +82,9 @@ class LayoutTable:
         key = (size, stride, dtype)
         found = self._layouts.get(key)
         if found is None:
+            if not self._is_settled:
+                self._is_settled = True
+                self.narrowed = self.narrowing()
             found = Layout(size, stride, dtype, self.narrowed.get(dtype, dtype))
             self._layouts.put((found.size, found.stride, dtype), found)
         return found

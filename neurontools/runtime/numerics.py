@@ -39,7 +39,8 @@ class Numerics:
     """Precision of programs. `auto_cast` and `auto_cast_type` as NEURON_CC_FLAGS has them.
 
     matmult: float32 inputs of matrix multiplications and convolutions are rounded, products are summed in float32.
-    all: float32 inputs of every operator that computes new values are rounded; values updated in place keep theirs.
+    all: float32 inputs of every other operator are rounded too, those to bfloat16 where the type has a smaller range than
+    float32 (an optimizer's epsilon would become 0); values updated in place keep theirs.
     `stochastic` is the generator of the random rounding, None when it is off.
     """
 
@@ -51,8 +52,11 @@ class Numerics:
         """What computes an instruction."""
         operator = instruction.operator
         call = operator.call
-        if self.auto_cast == "all" or (self.auto_cast == "matmult" and operator.matmul):
+        if operator.matmul and self.auto_cast != "none":
             call = _rounding_inputs(call, NEAREST[self.auto_cast_type], _written_positions(instruction))
+        elif self.auto_cast == "all" and not operator.effect:
+            wide = self.auto_cast_type if self.auto_cast_type in ("bf16", "tf32") else "bf16"
+            call = _rounding_inputs(call, NEAREST[wide], _written_positions(instruction))
         if self.stochastic is not None and _touches_bf16(instruction, model) and not operator.effect:
             narrow = any(model.layouts[n].device_dtype is torch.bfloat16 for n in _flat(instruction.results))
             call = _rounding_results(call, self.stochastic, _written_positions(instruction), narrow)

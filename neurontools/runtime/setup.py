@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime import serialization, torch_module
+from neurontools.runtime import collectives, compiled, parameters, serialization, steps, torch_module
 from neurontools.runtime.buffer import buffers
-from neurontools.runtime.core import Core
+from neurontools.runtime.cores import take_cores
 from neurontools.runtime.device import DEFAULT_PENDING_BOUND, device
 from neurontools.runtime.executor import Executor
 from neurontools.runtime.kernels import registration
 from neurontools.runtime.layout import layouts
-from neurontools.runtime.memory import GIB, CoreMemory
+from neurontools.runtime.monitoring import Reported
 from neurontools.runtime.numerics import narrowed_types
 
 EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
@@ -68,9 +68,10 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     environment = os.environ if environment is None else environment
     torch.utils.rename_privateuse1_backend(name)
     device.name = name
-    layouts.narrowed = narrowed_types(environment)
-    made = Executor(environment)
-    _take_cores(environment, made)
+    layouts.narrowing = lambda: narrowed_types(environment)
+    cores, monitor = take_cores(environment)
+    device.cores = cores
+    made = Executor(environment, cores, monitor)
     device.flush = made.flush
     device.eager = name == "neuron" or any(environment.get(variable) == "1" for variable in EAGER)
     bound = environment.get(PENDING_BOUND, "")
@@ -88,6 +89,8 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     # Backward on the calling thread: another thread would bring a second pool of OpenMP threads.
     torch.autograd.set_multithreading_enabled(False)
     os.register_at_fork(after_in_child=buffers.renew_lock)
+    for part in (collectives, compiled, parameters, steps):
+        part.install()
     return made
 
 
@@ -98,10 +101,10 @@ def executor() -> Executor:
     return found
 
 
-def _take_cores(environment: Mapping[str, str], made: Executor) -> None:
-    del environment
-    device.cores = [Core(index, index, CoreMemory(16 * GIB, 0, index)) for index in range(2)]
-    seed = torch.initial_seed()
-    for core in device.cores:
-        core.generator.manual_seed(seed)
-    made.cores = device.cores
+def give_back_cores() -> None:
+    """Detaches from the daemon, so that processes started from here can have the cores; nothing runs here any more."""
+    if not is_set_up():
+        return
+    monitor = executor().monitor
+    if isinstance(monitor, Reported):
+        monitor.reporter.close()

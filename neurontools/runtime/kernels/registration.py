@@ -70,9 +70,22 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
         library.impl("scaled_dot_product_attention", attention.attention, key)
         library.impl("_thnn_fused_lstm_cell", recurrent.fused_lstm_cell, key)
         library.impl("_thnn_fused_gru_cell", recurrent.fused_gru_cell, key)
+    for key in ("Sparse", "SparseCsr"):
+        sparse = torch.library.Library("_", "IMPL")  # noqa: TOR901
+        keep(sparse)
+        sparse.fallback(_no_sparse(name), key + _KEY)
     _register_fallback(keep)
     autocast.register(name, keep)
     return operators.by_name
+
+
+def _no_sparse(name: str) -> Callable[..., Any]:
+    def kernel(op: Any, *_arguments: Any, **_keywords: Any) -> Any:
+        raise NotImplementedError(
+            f"{op.name()}: sparse tensors are not supported on {name}; use dense ones (nn.Embedding(sparse=False))"
+        )
+
+    return kernel
 
 
 def _recorded_names(done: set[str]) -> list[str]:

@@ -1,0 +1,68 @@
+"""What a training process did, as a document: for neuron-run, which adds up its workers."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from neurontools.runtime.device import device
+from neurontools.runtime.metrics import metrics
+from neurontools.runtime.steps import steps
+
+_started = time.perf_counter()
+
+
+def document() -> dict[str, Any]:
+    """The summary of this process; quantities carry their unit in their name, None is unknown."""
+    cores = device.cores
+    execution = metrics.timers.get("ExecuteTime")
+    compilation = metrics.timers.get("CompileTime")
+    elapsed = None
+    if steps.first_seconds is not None and steps.last_seconds is not None:
+        elapsed = steps.last_seconds - steps.first_seconds
+    rate = (steps.steps_total - 1) / elapsed if elapsed else None
+    return {
+        "pid": os.getpid(),
+        "rank": int(os.environ.get("RANK", "0") or 0),
+        "cores": [core.global_index for core in cores],
+        "wall_seconds": time.perf_counter() - _started,
+        "steps_total": steps.steps_total,
+        "samples_total": steps.samples_total,
+        "steps_per_second": rate,
+        "step_p50_seconds": steps.times.quantile(0.5),
+        "step_p99_seconds": steps.times.quantile(0.99),
+        "compile_seconds": compilation.total if compilation else 0.0,
+        "graphs_compiled_total": metrics.counters.get("UncachedCompile", 0),
+        "executions_total": sum(c.statistics.executions_total for c in cores),
+        "failed_executions_total": sum(c.statistics.failed_executions_total for c in cores),
+        "execution_p50_seconds": execution.quantile(0.5) if execution else None,
+        "execution_p99_seconds": execution.quantile(0.99) if execution else None,
+        "busy_seconds": sum(c.statistics.busy_seconds for c in cores),
+        "flop_total": sum(c.statistics.flops_total for c in cores),
+        "hbm_peak_bytes": max((c.memory.peak_bytes for c in cores), default=0),
+        "to_device_bytes": sum(c.statistics.to_device_bytes for c in cores),
+        "from_device_bytes": sum(c.statistics.from_device_bytes for c in cores),
+        "collective_seconds": sum(c.statistics.collective_seconds for c in cores),
+        "collective_bytes": sum(c.statistics.collective_bytes for c in cores),
+        "numerical_errors_total": sum(c.statistics.numerical_errors_total for c in cores),
+        "fallbacks_total": sum(n for name, n in metrics.counters.items() if name.startswith("aten::")),
+    }
+
+
+def write_at_exit(directory: Path) -> None:
+    """Leaves the summary of this process in a directory when it ends; a full disk loses it and nothing else."""
+
+    def write() -> None:
+        if os.getpid() != owner:
+            return
+        try:
+            (directory / f"{os.getpid()}.json").write_text(json.dumps(document()))
+        except OSError:
+            return
+
+    owner = os.getpid()
+    atexit.register(write)
