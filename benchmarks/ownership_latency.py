@@ -53,11 +53,12 @@ def main() -> None:
             while owned():
                 pass
             freed.append((time.monotonic() - killed_at) * 1e3)
-            child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+            child.wait()
+            plain = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
             time.sleep(0.05)
             killed_at = time.monotonic()
-            os.kill(child.pid, signal.SIGKILL)
-            child.wait()
+            os.kill(plain.pid, signal.SIGKILL)
+            plain.wait()
             reaped.append((time.monotonic() - killed_at) * 1e3)
     report(
         f"Ownership on trn1.32xlarge at 1 Hz, {ROUNDS} rounds",

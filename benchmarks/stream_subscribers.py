@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
+from typing import Any
 
 from measuring import Figure, compile_sources, core_share_percent, daemon, report, resident_mib
 
@@ -20,7 +21,7 @@ async def subscribe(socket: str, readers: int, stalled: int) -> None:
 
     from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
 
-    async def read(call: grpc.aio.UnaryStreamCall, opened: asyncio.Event) -> None:
+    async def read(call: Any, opened: asyncio.Event) -> None:
         async for _ in call:
             opened.set()
 
@@ -31,7 +32,7 @@ async def subscribe(socket: str, readers: int, stalled: int) -> None:
             channel = grpc.aio.insecure_channel(
                 f"unix:{socket}", [("grpc.use_local_subchannel_pool", 1), ("neurontools.channel", number)]
             )
-        call = neuron_pb2_grpc.MonitorServiceStub(channel).WatchSnapshots(neuron_pb2.WatchSnapshotsRequest())
+        call: Any = neuron_pb2_grpc.MonitorServiceStub(channel).WatchSnapshots(neuron_pb2.WatchSnapshotsRequest())
         kept.append((channel, call))
         if number < readers:
             events.append(asyncio.Event())

@@ -12,6 +12,7 @@ NUM_CORES = "NEURON_RT_NUM_CORES"
 LNC = "NEURON_LOGICAL_NC_CONFIG"
 LNC_ALIAS = "NEURON_RT_VIRTUAL_CORE_SIZE"
 HIGHEST_CORE = 65535  # far above any host; bounds what a typing error can ask for
+_MAX_DIGITS = 5
 
 
 class InvalidCoreRequest(ValueError):
@@ -40,7 +41,7 @@ class CoreRequest:
             return cls(first, count, lnc)
         number = environment.get(NUM_CORES, "").strip()
         if number:
-            if not number.isascii() or not number.isdigit() or int(number) > HIGHEST_CORE:
+            if not _is_core_number(number):
                 raise InvalidCoreRequest(
                     f"{NUM_CORES}={_shown(number)}: not a number of cores; give a whole number from 1 to the cores of "
                     "the host, or unset it for all"
@@ -89,11 +90,15 @@ def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
 
 
 def _core(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 5 or int(text) > HIGHEST_CORE:
+    if not _is_core_number(text):
         raise InvalidCoreRequest(
             f"{VISIBLE_CORES}={_shown(whole)}: {_shown(text)} is not a core index; give cores such as 3, 3-6 or 3,4,5"
         )
     return int(text)
+
+
+def _is_core_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) <= HIGHEST_CORE
 
 
 def _shown(text: str) -> str:

@@ -15,7 +15,7 @@ SMALLEST_SECONDS = 1e-6
 GROWTH = 1.01
 BUCKET_COUNT = 2784  # the last bucket ends above 10^6 seconds
 _PER_LOG = 1.0 / log(GROWTH)
-_QUANTILES = (0.0, 0.01, 0.25, 0.50, 0.75, 0.99, 1.0)
+_PERCENTS = (0, 1, 25, 50, 75, 99, 100)
 
 
 def bucket_index(latency_seconds: float) -> int:
@@ -52,7 +52,8 @@ def percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | None:
     total = sum(histogram.bucket_counts)
     if not total:
         return None
-    ranks = [max(1, ceil(quantile * total)) for quantile in _QUANTILES]
+    # In whole numbers: a float is not exact for large counts.
+    ranks = [max(1, -(-percent * total // 100)) for percent in _PERCENTS]
     return LatencyPercentiles(*_values_at(histogram, ranks))
 
 

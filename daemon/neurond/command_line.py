@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The definition of all flags; `--help` and the manual page show the same ones."""
-    scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items())
+    scenarios = "; ".join(f"{name}: {scenario.summary}" for name, scenario in SCENARIOS.items()).replace("%", "%%")
     made = _Parser(
         prog="neurond",
         description="Serves the state of the Neuron devices of this host, or of a simulated instance, over gRPC.",

@@ -15,6 +15,8 @@ from neurond.shape import Shape
 from neurontools import nrt
 from neurontools.core_request import CoreRequest
 
+_LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
+
 
 class Refusal(Exception):
     """The ledger refuses; the text says why and what to do. The kind decides the gRPC status."""
@@ -137,8 +139,8 @@ class Ledger:
         flop, rest = divmod(report.flop_total, holding.lnc)
         return CoreCounters(
             base.busy_seconds_total + report.busy_seconds_total,
-            base.flop_total + flop + (rest if position == 0 else 0),
-            base.executions_total + report.executions_total,
+            min(base.flop_total + flop + (rest if position == 0 else 0), _LARGEST_COUNT),
+            min(base.executions_total + report.executions_total, _LARGEST_COUNT),
             report.last_execution_at_unix_seconds or base.last_execution_at_unix_seconds,
         )
 

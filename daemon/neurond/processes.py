@@ -37,7 +37,11 @@ class ProcessTable:
         for pid in self._facts.keys() - wanted:
             del self._facts[pid], self._processes[pid]
         for pid in wanted:
-            self._facts[pid] = self._measured(pid, self.facts(pid))
+            known = self._facts.get(pid)
+            if known is None or self._processes[pid] is None:  # new, or it couldn't be read the last time
+                self._facts[pid] = self._identified(pid)
+            else:
+                self._facts[pid] = self._measured(pid, known)
 
     def facts(self, pid: int) -> ProcessFacts:
         """What is known of a process; one that is seen for the first time is read now."""
@@ -55,8 +59,8 @@ class ProcessTable:
         user = command = started = None
         with contextlib.suppress(*_UNREADABLE), process.oneshot():
             started = process.create_time()
-            user = process.username()
-            command = " ".join(process.cmdline())[:MAX_COMMAND_CHARACTERS]
+            user = _text(process.username())
+            command = _text(" ".join(process.cmdline()))[:MAX_COMMAND_CHARACTERS]
         return self._measured(pid, ProcessFacts(user, command or "", started))
 
     def _measured(self, pid: int, facts: ProcessFacts) -> ProcessFacts:
@@ -70,3 +74,8 @@ class ProcessTable:
         return ProcessFacts(
             facts.user, facts.command, facts.started_at_unix_seconds, memory.rss, times.user, times.system
         )
+
+
+def _text(raw: str) -> str:
+    """Text that can be sent as UTF-8: bytes that were none, which may stand in any command line, become U+FFFD."""
+    return raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Any
@@ -14,7 +14,8 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 
 MAX_MODELS = 4096
-MAX_SUBGRAPHS = 1024
+MAX_SUBGRAPHS = 1024  # of one model
+MAX_ALL_SUBGRAPHS = 16_384
 MAX_NAME_CHARACTERS = 1024
 LARGEST_COUNT = 2**63 - 1
 LONGEST_SECONDS = 1e12  # far above any Unix time
@@ -59,19 +60,23 @@ def _core(message: neuron_pb2.ReportedCore) -> CoreReport:
     )
 
 
-def _models(messages: Iterable[neuron_pb2.LoadedModel], core_count: int) -> tuple[model.LoadedModel, ...]:
+def _models(messages: Sequence[neuron_pb2.LoadedModel], core_count: int) -> tuple[model.LoadedModel, ...]:
+    # Counts come first: a part of the model takes a hundred times the memory of its message.
+    if len(messages) > MAX_MODELS:
+        raise InvalidReport(f"more than {MAX_MODELS} models")
+    for message in messages:
+        if len(message.subgraphs) > MAX_SUBGRAPHS:
+            raise InvalidReport(f"model {message.model_id} has more than {MAX_SUBGRAPHS} subgraphs")
+    if sum(len(message.subgraphs) for message in messages) > MAX_ALL_SUBGRAPHS:
+        raise InvalidReport(f"more than {MAX_ALL_SUBGRAPHS} subgraphs in all models")
     models: list[model.LoadedModel] = []
     for message in messages:
-        if len(models) == MAX_MODELS:
-            raise InvalidReport(f"more than {MAX_MODELS} models")
         loaded = from_message(model.LoadedModel, message)
         where = f"model {loaded.model_id}"
         if len(loaded.name) > MAX_NAME_CHARACTERS:
             raise InvalidReport(f"{where} has a name of more than {MAX_NAME_CHARACTERS} characters")
         if len(loaded.uuid) != 32 or not _UUID_DIGITS.issuperset(loaded.uuid):
             raise InvalidReport(f"{where} has a uuid that is not 32 lower-case hexadecimal digits")
-        if len(loaded.subgraphs) > MAX_SUBGRAPHS:
-            raise InvalidReport(f"{where} has more than {MAX_SUBGRAPHS} subgraphs")
         for subgraph in loaded.subgraphs:
             if subgraph.neuroncore_index >= core_count:
                 raise InvalidReport(f"{where} lies on core {subgraph.neuroncore_index}, the process holds {core_count}")
@@ -86,6 +91,8 @@ def _models(messages: Iterable[neuron_pb2.LoadedModel], core_count: int) -> tupl
 
 
 def _histogram(message: neuron_pb2.LatencyHistogram, name: str) -> model.LatencyHistogram:
+    if len(message.bucket_indices) > latency.BUCKET_COUNT:
+        raise InvalidReport(f"{name}: more than {latency.BUCKET_COUNT} buckets")
     histogram = from_message(model.LatencyHistogram, message)
     indices = histogram.bucket_indices
     if len(indices) != len(histogram.bucket_counts):

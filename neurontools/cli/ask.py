@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from time import monotonic
 
 from neurontools.errors import (
     EXIT_FAILURE,
@@ -41,13 +42,14 @@ class NoDaemon(UserError):
 
 def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -> bytes:
     """The reply to a unary call; NoDaemon or UserError, worded for the user."""
+    deadline = monotonic() + timeout_seconds
     try:
         try:
             return unary.call(socket_path, method, request, timeout_seconds=timeout_seconds)
         except unary.UnexpectedReply:
             from neurontools.cli.grpcio_call import call
 
-            return call(socket_path, method, request, timeout_seconds=timeout_seconds)
+            return call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
     except unary.Unreachable as error:
         raise _unreachable(socket_path, error) from error
     except unary.RpcError as error:

@@ -6,8 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 
+class _Categories:
+    """Memory in use, a field for each category."""
+
+    __slots__: tuple[str, ...] = ()
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The sum of the known categories; None when none is known."""
+        known = [value for value in memory_categories(self).values() if value is not None]
+        return sum(known) if known else None
+
+
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(_Categories):
     """HBM in use at one place, in the driver's eleven categories, bytes.
 
     The first five are the ones `neuron-monitor` shows; the other six exist in the driver's sysfs tree only.
@@ -26,14 +38,9 @@ class DeviceMemory:
     notifications_bytes: int | None = 0
     uncategorized_bytes: int | None = 0
 
-    @property
-    def total_bytes(self) -> int | None:
-        """The sum of the known categories; None when none is known."""
-        return total_of(self)
-
 
 @dataclass(frozen=True, slots=True)
-class HostMemory:
+class HostMemory(_Categories):
     """Host memory that serves the devices, in the driver's eight categories, bytes.
 
     The first four are the ones `neuron-monitor` shows per process; the other four exist per device in sysfs only.
@@ -48,21 +55,10 @@ class HostMemory:
     notifications_bytes: int | None = 0
     uncategorized_bytes: int | None = 0
 
-    @property
-    def total_bytes(self) -> int | None:
-        """The sum of the known categories; None when none is known."""
-        return total_of(self)
 
-
-def total_of(memory: DeviceMemory | HostMemory) -> int | None:
-    """The sum of the known categories in bytes; None when none is known."""
-    known = [value for value in memory_categories(memory).values() if value is not None]
-    return sum(known) if known else None
-
-
-def memory_categories(memory: DeviceMemory | HostMemory) -> dict[str, int | None]:
+def memory_categories(memory: _Categories) -> dict[str, int | None]:
     """The categories by field name, in the order of their definition."""
-    return {field.name: getattr(memory, field.name) for field in fields(memory)}
+    return {name: getattr(memory, name) for name in memory.__slots__}
 
 
 def sum_device_memory(parts: Iterable[DeviceMemory]) -> DeviceMemory:

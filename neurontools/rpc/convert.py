@@ -37,8 +37,9 @@ class _Plan:
         for field in fields(kind):
             self._add(field.name, hints[field.name])
         described = {field.name for field in self.message.DESCRIPTOR.fields}
-        if described != set(hints):
-            raise TypeError(f"{kind.__name__} and its message differ in {sorted(described ^ set(hints))}")
+        named = {field.name for field in fields(kind)}
+        if described != named:
+            raise TypeError(f"{kind.__name__} and its message differ in {sorted(described ^ named)}")
 
     def _add(self, name: str, hint: Any) -> None:
         optional = False

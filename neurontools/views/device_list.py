@@ -183,6 +183,9 @@ def _runtime_version(process: Process) -> str:
     return _NOT_APPLICABLE if process.runtime_version is None else process.runtime_version
 
 
+_NO_NUMA_NODE = "-1"  # what the kernel writes where it knows of no node; readers take the string for a number
+
+
 def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequence[Process]) -> dict[str, JsonValue]:
     """A device with the original's keys, in its order; numa_node is a string there."""
     cores_per_device = instance.physical_cores_per_device // lnc
@@ -193,7 +196,7 @@ def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequ
         "neuron_device": device.index,
         "bdf": _certain(device, "bdf"),
         "cpu_affinity": _certain(device, "cpu_affinity"),
-        "numa_node": _certain(device, "numa_node"),
+        "numa_node": _certain(device, "numa_node") or _NO_NUMA_NODE,
         "connected_to": device.connected_to or None,
         "nc_count": cores_per_device,
         **({"logical_neuroncore_config": lnc} if _has_lnc(instance) else {}),

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -232,6 +233,21 @@ def test_daemon_of_the_user_is_found(neuron_ls: RunNeuronLs, short_path: Path, b
         running.close()
 
 
+@without_own_daemon
+def test_daemon_that_goes_away_is_not_taken_for_none(
+    neuron_ls: RunNeuronLs, short_path: Path, busy_host: Snapshot
+) -> None:
+    (short_path / "neurontools").mkdir()
+    running = MonitorServer(f"{short_path}/neurontools/neurond.sock", busy_host)
+    running.status = (grpc.StatusCode.UNAVAILABLE, "shutting down")
+    try:
+        done = neuron_ls()
+    finally:
+        running.close()
+    assert (done.stdout, done.returncode) == ("", 12)
+    assert "went away (shutting down)" in done.stderr
+
+
 def test_named_socket_beats_the_environment(neuron_ls: RunNeuronLs, server: MonitorServer) -> None:
     done = neuron_ls("--socket", server.socket_path, NEURONTOOLS_SOCKET="/gone", NEURONTOOLS_SIMULATE="no-such-type")
     assert (done.stderr, done.returncode) == ("", 0)
@@ -411,7 +427,8 @@ def test_a_stranger_at_the_socket(neuron_ls: RunNeuronLs, short_path: Path) -> N
                     connection, _ = listener.accept()
                 except OSError:
                     return
-                with connection:
+                with connection, suppress(OSError):
+                    connection.recv(65536)
                     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         thread = threading.Thread(target=answer)
@@ -429,13 +446,17 @@ def test_odd_server_is_asked_by_grpcio(neuron_ls: RunNeuronLs, server: MonitorSe
     path = f"{short_path}/odd.sock"
 
     def relay(source: socket.socket, sink: socket.socket) -> None:
-        while data := source.recv(65536):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
+        with suppress(OSError):  # one end is gone, which ends the relay as well
+            while data := source.recv(65536):
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
     def serve() -> None:
         first, _ = listener.accept()
         with first:
+            assert first.recv(65536).startswith(b"PRI")
             first.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         second, _ = listener.accept()
         with second, socket.socket(socket.AF_UNIX) as real:

@@ -44,8 +44,8 @@ class SimulatedSource:
         self._ledger = ledger
         self._shape = ledger.shape
         self._ecc = ecc
-        self._free = tuple(self._core(index) for index in range(self._shape.core_count))
-        self._cores = self._free
+        self._placed = tuple(_placed(self._shape, index) for index in range(self._shape.core_count))
+        self._cores = tuple(self._free_core(index) for index in range(self._shape.core_count))
         self._devices = tuple(
             _device(instance_type, ledger.shape, index) for index in range(instance_type.device_count)
         )
@@ -61,34 +61,15 @@ class SimulatedSource:
         unchanged = all(now is before for now, before in zip(cores, self._cores, strict=True))
         return self._cores if unchanged else cores
 
-    def _core(self, index: int) -> NeuronCore:
-        """A free core: idle for certain, its counters as the latest owner left them."""
-        counters = self._ledger.counters[index]
-        return NeuronCore(
-            index=index,
-            device_index=self._shape.device_of(index),
-            index_on_device=index % self._shape.cores_per_device,
-            hbm_stack_index=self._shape.stack_of(index) % self._shape.stacks_per_device,
-            busy_seconds_total=counters.busy_seconds_total,
-            flop_total=counters.flop_total,
-            executions_total=counters.executions_total,
-            last_execution_at_unix_seconds=counters.last_execution_at_unix_seconds,
-            utilization_ratio=0.0,
-            flops_per_second=0.0,
-        )
-
     def _core_now(self, index: int) -> NeuronCore:
         holder = self._ledger.owner(index)
         if holder is None:
             before = self._cores[index]
-            return before if before.owner_pid is None else self._core(index)
+            return before if before.owner_pid is None else self._free_core(index)
         counters = self._ledger.counters_of(index, holder)
         reported = holder.cores.get((index - holder.first * holder.lnc) // holder.lnc)
-        return NeuronCore(
-            index=index,
-            device_index=self._shape.device_of(index),
-            index_on_device=index % self._shape.cores_per_device,
-            hbm_stack_index=self._shape.stack_of(index) % self._shape.stacks_per_device,
+        return replace(
+            self._placed[index],
             owner_pid=holder.pid,
             busy_seconds_total=counters.busy_seconds_total,
             flop_total=counters.flop_total,
@@ -97,6 +78,19 @@ class SimulatedSource:
             measured_at_seconds=holder.report.measured_at_seconds if holder.report else None,
             execution_started_at_unix_seconds=reported.execution_started_at_unix_seconds if reported else None,
             last_execution_at_unix_seconds=counters.last_execution_at_unix_seconds,
+        )
+
+    def _free_core(self, index: int) -> NeuronCore:
+        """A free core: idle for certain, its counters as the latest owner left them."""
+        counters = self._ledger.counters[index]
+        return replace(
+            self._placed[index],
+            busy_seconds_total=counters.busy_seconds_total,
+            flop_total=counters.flop_total,
+            executions_total=counters.executions_total,
+            last_execution_at_unix_seconds=counters.last_execution_at_unix_seconds,
+            utilization_ratio=0.0,
+            flops_per_second=0.0,
         )
 
     def _read_devices(self) -> tuple[Device, ...]:
@@ -120,6 +114,16 @@ class SimulatedSource:
             for stack, size_bytes in zip(device.hbm_stacks, used_bytes, strict=True)
         )
         return replace(device, ecc=ecc, hbm_stacks=stacks)
+
+
+def _placed(shape: Shape, index: int) -> NeuronCore:
+    """Where a core is, and nothing else of it."""
+    return NeuronCore(
+        index=index,
+        device_index=shape.device_of(index),
+        index_on_device=index % shape.cores_per_device,
+        hbm_stack_index=shape.stack_of(index) % shape.stacks_per_device,
+    )
 
 
 def _device(instance_type: InstanceType, shape: Shape, index: int) -> Device:

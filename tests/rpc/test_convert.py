@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, fields, is_dataclass
+from enum import StrEnum
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from neurontools import model
+from neurontools.rpc import neuron_pb2 as pb
+from neurontools.rpc.convert import _Plan, from_message, to_message
+
+_WIDTHS = {"TYPE_INT32": (-(2**31), 2**31 - 1), "TYPE_UINT32": (0, 2**32 - 1), "TYPE_UINT64": (0, 2**64 - 1)}
+
+
+def parts(kind: type) -> st.SearchStrategy[Any]:
+    """Any part of the model, made from its type hints; integers within the width of the message's field."""
+    hints = get_type_hints(kind)
+    described = getattr(pb, kind.__name__).DESCRIPTOR.fields_by_name
+    return st.builds(kind, **{field.name: _values(hints[field.name], described[field.name]) for field in fields(kind)})
+
+
+def _values(hint: Any, described: Any) -> st.SearchStrategy[Any]:
+    if get_origin(hint) in (Union, types.UnionType):
+        (known,) = (option for option in get_args(hint) if option is not type(None))
+        return st.none() | _values(known, described)
+    if get_origin(hint) is tuple:
+        return st.lists(_values(get_args(hint)[0], described), max_size=2).map(tuple)
+    if is_dataclass(hint):
+        return parts(hint)  # type: ignore[arg-type]
+    if issubclass(hint, StrEnum):
+        return st.sampled_from(list(hint))
+    if hint is int:
+        names = {getattr(described, name): name for name in ("TYPE_INT32", "TYPE_UINT32", "TYPE_UINT64")}
+        low, high = _WIDTHS[names[described.type]]
+        return st.just(0) | st.integers(low, high)
+    simple: dict[type, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
+        float: st.floats(allow_nan=False),
+        str: st.text(max_size=8),
+    }
+    return simple[hint]
+
+
+@given(parts(model.Snapshot))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_any_snapshot_survives_the_wire(snapshot: model.Snapshot) -> None:
+    wire = to_message(snapshot).SerializeToString()
+    assert from_message(model.Snapshot, pb.Snapshot.FromString(wire)) == snapshot
+
+
+def test_unknown_is_not_zero() -> None:
+    memory = model.DeviceMemory(tensors_bytes=0, constants_bytes=None)
+    message = pb.DeviceMemory.FromString(to_message(memory).SerializeToString())
+    assert message.HasField("tensors_bytes")
+    assert not message.HasField("constants_bytes")
+    again = from_message(model.DeviceMemory, message)
+    assert (again.tensors_bytes, again.constants_bytes) == (0, None)
+
+
+def test_a_part_that_is_absent_is_not_an_empty_one() -> None:
+    nothing_ran = model.Host(vcpu_average=None)
+    all_zero = model.Host(vcpu_average=model.VcpuUsage(0, 0, 0, 0, 0, 0, 0))
+    for host in (nothing_ran, all_zero):
+        assert from_message(model.Host, pb.Host.FromString(to_message(host).SerializeToString())) == host
+
+
+@pytest.mark.parametrize("number", [0, 77])
+def test_an_enum_value_of_a_later_version_is_an_error(number: int) -> None:
+    with pytest.raises(ValueError, match=rf"Snapshot\.source is {number}, which this version doesn't know"):
+        from_message(model.Snapshot, pb.Snapshot(source=number))  # type: ignore[arg-type]
+
+
+def test_every_enum_value_of_the_api_is_in_the_model() -> None:
+    for value in pb.SourceKind.DESCRIPTOR.values:
+        if value.number:
+            read = from_message(model.Snapshot, pb.Snapshot(source=value.number))
+            assert f"SOURCE_KIND_{read.source.name}" == value.name
+
+
+@dataclass(frozen=True)
+class HbmStack:
+    """As in the model, but for one field."""
+
+    index: int
+    capacity_bytes: int
+    spare_bytes: int
+
+
+def test_a_model_and_a_message_that_differ_are_seen_when_the_plan_is_made() -> None:
+    with pytest.raises(TypeError, match=r"HbmStack and its message differ in \['spare_bytes', 'used_bytes'\]"):
+        _Plan(HbmStack)
+
+
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        (model.HbmStack(2**32, 0, 0), "index"),
+        (model.HbmStack(0, -1, 0), "capacity_bytes"),
+        (model.HbmStack(0, 0, 2**64), "used_bytes"),
+    ],
+)
+def test_a_number_that_does_not_fit_its_field_is_an_error(part: model.HbmStack, name: str) -> None:
+    del name
+    with pytest.raises(ValueError):
+        to_message(part)
