@@ -17,7 +17,13 @@ from neurontools.runtime.operator import Operator
 
 def host_alias(tensor: Tensor) -> Tensor:
     """A CPU tensor that shares the bytes of a device tensor, whose core must have nothing pending."""
-    return alias(buffers.of(tensor), layouts.of(tensor), tensor.storage_offset())
+    value = alias(buffers.of(tensor), layouts.of(tensor), tensor.storage_offset())
+    if layouts.has_complex:
+        if tensor.is_conj():
+            value = value.conj()
+        if tensor.is_neg():
+            value = torch._neg_view(value)
+    return value
 
 
 def host_value(tensor: Tensor) -> Tensor:
@@ -96,7 +102,7 @@ def run_at_once(operator: Operator, arguments: Any, keywords: Any, core: Core | 
 
 
 def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
-    """An `out=` call whose target has another size: computes anew and makes the target point at the result."""
+    """An `out=` call whose target has another size, or is not known before: computes anew, then copies or re-points."""
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
         core = buffers.of(next(iter(targets.values()))).core
@@ -106,8 +112,12 @@ def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
         named = {name: _map(a, _host_or_same) for name, a in keywords.items()} | fresh
         with torch._C._AutoDispatchBelowAutograd():  # type: ignore[attr-defined]
             operator.call(*values, **named)
+        metrics.fallback(operator.name)
         for name, target in targets.items():
-            point_at(target, device_tensor(fresh[name], core))
+            if fresh[name].shape == target.shape:
+                host_alias(target).copy_(fresh[name])
+            else:
+                point_at(target, device_tensor(fresh[name], core))
         results = list(targets.values())
         return results[0] if len(results) == 1 else tuple(results)
 

@@ -72,6 +72,7 @@ class LayoutTable:
         self._is_settled = False
         self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
         self.narrowed: dict[torch.dtype, torch.dtype] = {}
+        self.has_complex = False  # before the first complex tensor no tensor can be a conjugate or negative view
 
     def of(self, tensor: torch.Tensor) -> Layout:
         """The layout of a tensor, whatever its offset."""
@@ -85,6 +86,7 @@ class LayoutTable:
             if not self._is_settled:
                 self._is_settled = True
                 self.narrowed = self.narrowing()
+            self.has_complex = self.has_complex or dtype.is_complex
             found = Layout(size, stride, dtype, self.narrowed.get(dtype, dtype))
             self._layouts.put((found.size, found.stride, dtype), found)
         return found

@@ -13,7 +13,8 @@ _ids = count()
 # Their results' sizes come from numbers, so the numbers belong to the graph and not to its inputs.
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
 # Arguments of these types are inputs of a graph: a learning rate that changes does not make a new graph.
-_LIFTED_TYPES = frozenset({"number", "Optional[number]", "List[number]", "float", "Optional[float]"})
+# A number where a tensor is expected is what torch makes of `x * 2`.
+_LIFTED_TYPES = frozenset({"Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]", "float", "Optional[float]"})
 # The Neuron compiler's "matmult" class: what --auto-cast matmult narrows.
 MATMUL_NAMES = frozenset(
     "aten::" + name
@@ -52,6 +53,7 @@ class Operator:
         "out_names",
         "random",
         "returns",
+        "tensor_positions",
         "writes",
     )
 
@@ -93,6 +95,23 @@ class Operator:
         ]
         self.lifted_positions = frozenset(i for i, _ in lifted)
         self.lifted_names = frozenset(name for _, name in lifted)
+        takes_numbers = torch._C._should_allow_numbers_as_tensors(self.name.partition("::")[2].partition(".")[0])
+        self.tensor_positions = frozenset(
+            i for i, a in enumerate(arguments) if str(a.type) == "Tensor" and not takes_numbers
+        )
+
+    def with_number(self, position: int) -> Operator:
+        """The overload that takes a number at this position; NotImplementedError when there is none."""
+        packet = self.op._overloadpacket
+        own = self.op._schema.arguments
+        for overload in packet.overloads():
+            arguments = getattr(packet, overload)._schema.arguments
+            if len(arguments) == len(own) and all(
+                str(a.type) == ("number" if i == position else str(b.type))
+                for i, (a, b) in enumerate(zip(arguments, own, strict=True))
+            ):
+                return operators.get(getattr(packet, overload).name())
+        raise NotImplementedError(f"{self.name}: a number as {own[position].name}")
 
     def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
         """FLOPs by torch's own formula for meta tensors; 0 where torch has none."""

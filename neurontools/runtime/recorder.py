@@ -14,7 +14,7 @@ from neurontools.runtime.core import Core
 from neurontools.runtime.device import device
 from neurontools.runtime.layout import Layout, layouts
 from neurontools.runtime.operator import Operator
-from neurontools.runtime.signature import NeedsResize, NotRecordable, Signature
+from neurontools.runtime.signature import NeedsResize, NotRecordable, NumberForTensor, Signature
 
 # What a graph holds as it is.
 _PLAIN = frozenset({type(None), torch.dtype, torch.layout, torch.memory_format, str, torch.device, complex})
@@ -74,6 +74,8 @@ class _Call:
                 return
             buffer = buffers.of(value)
         layout = layouts.get(value.shape, value.stride(), value.dtype)
+        if layouts.has_complex and (value.is_conj() or value.is_neg()):
+            raise NotRecordable("a conjugate or negative view")
         self.key.append(layout.id)
         if offset:
             self.key.append(_OFFSET)
@@ -102,7 +104,11 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
         with buffers.lock:
             try:
                 core, signature = record(operator, arguments, keywords, core)
+            except NumberForTensor as error:
+                return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
             except NotRecordable:
+                if outs:
+                    return immediate.run_resizing(operator, arguments, keywords)
                 return immediate.run_at_once(operator, arguments, keywords, core)
             except NeedsResize:
                 return immediate.run_resizing(operator, arguments, keywords)

@@ -48,6 +48,14 @@ class NotRecordable(Exception):
     """The results' layouts can't be known without the values: the operator has to run at once."""
 
 
+class NumberForTensor(Exception):
+    """A number came where the schema has a tensor, and the operator does not take it: another overload does."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
+
+
 class NeedsResize(Exception):
     """An `out` tensor has another size than the result."""
 
@@ -73,6 +81,9 @@ class Signature:
     def __init__(self, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         self.id = next(_ids)
         self.operator = operator
+        for position in operator.tensor_positions:
+            if position < len(arguments) and isinstance(arguments[position], (int, float, complex)):
+                raise NumberForTensor(position)
         template = _Template(operator)
         self.arguments = [
             template.of(a, position in operator.lifted_positions) for position, a in enumerate(arguments)

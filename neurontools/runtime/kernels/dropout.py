@@ -1,4 +1,4 @@
-"""Dropout and batch normalisation as the CPU computes them, so that results are the same bit for bit."""
+"""Dropout as the CPU computes it, so that results are the same bit for bit."""
 
 from __future__ import annotations
 
@@ -35,6 +35,4 @@ def kernels() -> dict[str, Any]:
     dropout = Operator(resolve("aten::native_dropout"), call=native_dropout, meta_call=_meta_dropout, random=True)
     dropout.has_generator = True
     backward = Operator(resolve("aten::native_dropout_backward"), call=_native_dropout_backward)
-    # The schema does not say that the running statistics change.
-    batch_norm = Operator(resolve("aten::native_batch_norm"), writes=("running_mean", "running_var"))
-    return {operator.name: recording_kernel(operators.add(operator)) for operator in (dropout, backward, batch_norm)}
+    return {operator.name: recording_kernel(operators.add(operator)) for operator in (dropout, backward)}

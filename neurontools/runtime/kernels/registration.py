@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.kernels import attention, autocast, dropout, recurrent, transfer
+from neurontools.runtime.kernels import attention, autocast, dropout, normalization, recurrent, transfer
 from neurontools.runtime.operator import Operator, operators, resolve
 from neurontools.runtime.recorder import recording_kernel
 
@@ -39,6 +39,11 @@ _WHOLE = frozenset(
  mse_loss_backward select_backward slice_backward embedding_renorm_ glu _euclidean_dist cumprod cumsum fill.Scalar copy_
  relu6 hardswish std.correction var.correction var_mean.correction unsafe_split.Tensor cat""".split()
 )
+# What torch's meta kernels announce is not what the CPU's kernels return: these run at once.
+_AT_ONCE = frozenset(
+    "aten::" + name
+    for name in "_embedding_bag _embedding_bag_forward_only linalg_lstsq linalg_lstsq.out".split()
+)
 # The CPU's own kernels take tensors of both devices here.
 _MIXED = frozenset(
     "aten::" + name
@@ -51,7 +56,7 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
     """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
     library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
     keep(library)
-    special: dict[str, Any] = {**transfer.KERNELS, **dropout.kernels()}
+    special: dict[str, Any] = {**transfer.KERNELS, **dropout.kernels(), **normalization.kernels()}
     for view in _VIEWS:
         library.impl(view, _native(resolve("aten::" + view)), _KEY)
     for full, kernel in special.items():
@@ -64,7 +69,10 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
             continue
         if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
             continue  # a view: torch makes it out of as_strided
+        if torch.Tag.inplace_view in op.tags:
+            continue  # changes shape and strides only: torch's own kernel does that
         operator = operators.add(Operator(op, mixed_devices=full in _MIXED))
+        operator.dynamic = operator.dynamic or full in _AT_ONCE
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
         library.impl("scaled_dot_product_attention", attention.attention, key)

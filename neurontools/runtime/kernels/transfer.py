@@ -145,9 +145,19 @@ def never(*_arguments: Any, **_keywords: Any) -> bool:
 _record_copy = recording_kernel(operators.add(Operator(resolve("aten::copy_"))))
 _record_to_copy = recording_kernel(operators.add(Operator(resolve("aten::_to_copy"))))
 
+
+
+def _zeros(
+    size: Any, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Tensor:
+    """aten::_efficientzerotensor: on the CPU it has no bytes at all, here it has them."""
+    return device_tensor(torch.zeros(size, dtype=dtype), _core_of(device))
+
+
 KERNELS: dict[str, Any] = {
     "aten::empty.memory_format": empty,
     "aten::empty_strided": empty_strided,
+    "aten::_efficientzerotensor": _zeros,
     "aten::copy_": copy_,
     "aten::_copy_from": lambda source, target, non_blocking=False: copy_(target, source),
     "aten::_copy_from_and_resize": lambda source, target: copy_(target.resize_(source.shape), source),
