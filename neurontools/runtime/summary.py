@@ -11,6 +11,8 @@ from typing import Any
 
 from neurontools.runtime.device import device
 from neurontools.runtime.metrics import metrics
+from neurontools.runtime.monitoring import Reported
+from neurontools.runtime.setup import executor
 from neurontools.runtime.steps import steps
 
 _started = time.perf_counter()
@@ -25,13 +27,16 @@ def document() -> dict[str, Any]:
     if steps.first_seconds is not None and steps.last_seconds is not None:
         elapsed = steps.last_seconds - steps.first_seconds
     rate = (steps.steps_total - 1) / elapsed if elapsed else None
+    monitor = executor().monitor
     return {
         "pid": os.getpid(),
         "rank": int(os.environ.get("RANK", "0") or 0),
+        "instance_type": monitor.reporter.instance_type if isinstance(monitor, Reported) else None,
+        "training_seconds": elapsed,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
         "steps_total": steps.steps_total,
-        "samples_total": steps.samples_total,
+        "samples_total": steps.samples_total if steps.batches_total else None,
         "steps_per_second": rate,
         "step_p50_seconds": steps.times.quantile(0.5),
         "step_p99_seconds": steps.times.quantile(0.99),
@@ -66,3 +71,34 @@ def write_at_exit(directory: Path) -> None:
 
     owner = os.getpid()
     atexit.register(write)
+    steps.watcher = _Progress(directory / f"{owner}.progress")
+
+
+class _Progress:
+    """Writes a line of progress at most once a second, from the thread that steps."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._owner = os.getpid()
+        self._next_seconds = 0.0
+        self._last: tuple[float, int] | None = None
+
+    def __call__(self, now_seconds: float) -> None:
+        if now_seconds < self._next_seconds or os.getpid() != self._owner:
+            return
+        self._next_seconds = now_seconds + 1.0
+        rate = None
+        if self._last is not None:
+            then_seconds, then_steps = self._last
+            rate = (steps.steps_total - then_steps) / (now_seconds - then_seconds)
+        self._last = now_seconds, steps.steps_total
+        state = {
+            "steps_total": steps.steps_total,
+            "steps_per_second": rate,
+            "graphs_total": metrics.counters.get("UncachedCompile", 0),
+            "hbm_bytes": sum(core.memory.total_bytes for core in device.cores),
+        }
+        try:
+            self._path.write_text(json.dumps(state))
+        except OSError:
+            return
