@@ -1,7 +1,7 @@
 """Latency histograms: exact counts in logarithmic buckets, and percentiles of any period from them.
 
-Bucket 0 holds everything up to 1 µs, bucket i what lies in (1.01**(i-1), 1.01**i] µs. A percentile is told as the middle
-of its bucket, so it is off by at most 0.5 % of its value.
+Bucket 0 holds everything up to 1 µs, bucket i what lies in (1.01**(i-1), 1.01**i] µs. A percentile is told as the
+middle of its bucket, so it is off by at most 0.5 % of its value.
 """
 
 from __future__ import annotations

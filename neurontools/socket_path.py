@@ -38,6 +38,13 @@ def checked(path: str, given_by: str) -> str:
     return bare
 
 
+def grpc_target(path: str) -> str:
+    """A socket path as grpcio wants it: it reads a URI, in which %, ? and # mean something."""
+    from urllib.parse import quote
+
+    return f"unix:{quote(os.fsencode(path))}"
+
+
 def named(option: str | None, environment: Mapping[str, str]) -> str | None:
     """The socket a user named with --socket or NEURONTOOLS_SOCKET; None when neither is there."""
     if option is not None:

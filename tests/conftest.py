@@ -65,13 +65,18 @@ class Attachment:
 class RunningDaemon:
     """A neurond; `stop` ends it. What it says goes to `log`."""
 
-    def __init__(self, socket_path: Path, flags: tuple[str, ...], environment: dict[str, str]) -> None:
+    def __init__(
+        self, socket_path: Path, flags: tuple[str, ...], environment: dict[str, str], file_limit: int | None = None
+    ) -> None:
         self.socket = str(socket_path)
         self.log_path = socket_path.with_suffix(".log")
         readable, writable = os.pipe()
+        command = [sys.executable, "-m", "neurond", "--socket", self.socket, *flags, "--ready-fd", str(writable)]
+        if file_limit is not None:
+            command = ["sh", "-c", f'ulimit -n {file_limit} && exec "$@"', "sh", *command]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "neurond", "--socket", self.socket, *flags, "--ready-fd", str(writable)],
+                command,
                 pass_fds=(writable,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -133,7 +138,11 @@ class RunningDaemon:
 
 class StartDaemon(Protocol):
     def __call__(
-        self, *flags: str, name: str = "n.sock", environment: dict[str, str] | None = None
+        self,
+        *flags: str,
+        name: str = "n.sock",
+        environment: dict[str, str] | None = None,
+        file_limit: int | None = None,
     ) -> RunningDaemon: ...
 
 
@@ -170,9 +179,14 @@ def shared_daemon() -> Iterator[RunningDaemon]:
 def _starter(directory: Path) -> Iterator[StartDaemon]:
     daemons: list[RunningDaemon] = []
 
-    def start(*flags: str, name: str = "n.sock", environment: dict[str, str] | None = None) -> RunningDaemon:
+    def start(
+        *flags: str,
+        name: str = "n.sock",
+        environment: dict[str, str] | None = None,
+        file_limit: int | None = None,
+    ) -> RunningDaemon:
         given = flags or ("--simulate", "trn1.32xlarge", "--interval", "0.05")
-        daemons.append(RunningDaemon(directory / name, given, environment or {}))
+        daemons.append(RunningDaemon(directory / name, given, environment or {}, file_limit))
         return daemons[-1]
 
     yield start

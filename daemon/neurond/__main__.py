@@ -27,7 +27,9 @@ def main() -> int:
             return 0
         sys.stdout.flush()
         os.environ[_SETTINGS] = made.to_json()
-        os.execv(sys.executable, [sys.executable, *_interpreter_flags(), "-m", "neurond", *sys.argv[1:]])  # noqa: S606
+        # -P: the current directory is no place to import from.
+        command = [sys.executable, *_interpreter_flags(), "-P", "-m", "neurond", *sys.argv[1:]]
+        os.execv(sys.executable, command)  # noqa: S606
     except UserError as error:
         print(error, file=sys.stderr)
         return error.exit_code

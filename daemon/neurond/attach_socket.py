@@ -8,7 +8,7 @@ too (pidfd).
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -19,7 +19,7 @@ import time
 from neurond.ledger import Ledger
 
 MAX_CONNECTIONS = 4096
-_PEER_CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 _SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
 _log = logging.getLogger(__name__)
@@ -28,9 +28,10 @@ _log = logging.getLogger(__name__)
 class AttachProtocol(asyncio.Protocol):
     """One connection of a process to the attach socket."""
 
-    def __init__(self, ledger: Ledger, connections: set[AttachProtocol]) -> None:
+    def __init__(self, ledger: Ledger, connections: set[AttachProtocol], max_connections: int) -> None:
         self._ledger = ledger
         self._connections = connections
+        self._max_connections = max_connections
         self._token = ""
         self._pidfd = -1
         self._transport: asyncio.Transport | None = None
@@ -46,13 +47,17 @@ class AttachProtocol(asyncio.Protocol):
         if pid == 0:
             self._refuse("the kernel gives no PID for this process: it is in a PID namespace that the daemon can't see")
             return
-        if len(self._connections) >= MAX_CONNECTIONS:
-            self._refuse(f"{MAX_CONNECTIONS} processes are attached; end some of them")
+        if len(self._connections) >= self._max_connections:
+            self._refuse(f"{self._max_connections} processes are attached; end some of them")
+            return
+        try:
+            self._pidfd = _open_pidfd(peer, pid)
+            if self._pidfd >= 0:
+                asyncio.get_running_loop().add_reader(self._pidfd, transport.abort)
+        except OSError as error:  # it has ended already, or the daemon is out of file descriptors
+            self._refuse(f"PID {pid} can't be watched: {error.strerror}")
             return
         self._connections.add(self)
-        self._pidfd = _open_pidfd(peer, pid)
-        if self._pidfd >= 0:
-            asyncio.get_running_loop().add_reader(self._pidfd, transport.abort)
         token = secrets.token_hex(16)
         self._ledger.enter(token, pid, uid, time.time())
         self._token = token
@@ -87,8 +92,9 @@ class AttachProtocol(asyncio.Protocol):
 class AttachSocket:
     """The listening attach socket of a daemon."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, max_connections: int = MAX_CONNECTIONS) -> None:
         self._ledger = ledger
+        self._max_connections = max_connections
         self._connections: set[AttachProtocol] = set()
         self._server: asyncio.Server | None = None
 
@@ -96,7 +102,9 @@ class AttachSocket:
         """Serves on a bound Unix socket, which belongs to this object from here on."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(
-            lambda: AttachProtocol(self._ledger, self._connections), sock=listener, backlog=1024
+            lambda: AttachProtocol(self._ledger, self._connections, self._max_connections),
+            sock=listener,
+            backlog=1024,
         )
 
     def close(self) -> None:
@@ -108,9 +116,18 @@ class AttachSocket:
 
 
 def _open_pidfd(peer: socket.socket, pid: int) -> int:
-    """A descriptor that becomes readable when the peer ends; -1 where the kernel offers none."""
-    with contextlib.suppress(OSError):
+    """A descriptor that becomes readable when the peer ends; -1 where the kernel offers none.
+
+    OSError when the peer has ended already or no more files can be opened.
+    """
+    try:
         return int(struct.unpack("i", peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0])
-    with contextlib.suppress(OSError):
+    except OSError as error:
+        if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
+            raise
+    try:
         return os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
     return -1

@@ -7,7 +7,7 @@ the daemon (`__main__`).
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -67,8 +67,9 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     `flags` has the tables of the file with the keys that were given. UserError names the flag or the key that is wrong.
     """
     written = {} if file is None else read(file)
-    _validated(written, file or "")
-    configuration = _validated({table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}, "")
+    _validated(written, lambda path: _place(file or "", path))
+    given = {table: {**written.get(table, {}), **flags.get(table, {})} for table in _TABLES}
+    configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # the file is right by now
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
     if load.scenario and not simulate.instance_type:
         raise UserError("neurond: --load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
@@ -97,21 +98,34 @@ def read(file: str) -> dict[str, Any]:
         return tomllib.loads(Path(file).read_text("utf-8"))
     except OSError as error:
         raise UserError(f"neurond: {file}: {error.strerror}; give a readable file with --config", EXIT_USAGE) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"neurond: {file}: not TOML: {error}", EXIT_USAGE) from None
 
 
 _TABLES = tuple(Configuration.model_fields)
 
+# The flag for each key that has one.
+FLAGS = {
+    "daemon.socket": "--socket",
+    "daemon.group": "--group",
+    "daemon.interval_seconds": "--interval",
+    "daemon.history_seconds": "--history",
+    "daemon.log_level": "--log-level",
+    "simulate.instance_type": "--simulate",
+    "simulate.logical_neuroncore_config": "--lnc",
+    "load.scenario": "--load",
+    "load.seed": "--seed",
+    "load.neuroncores": "--load-neuroncores",
+}
 
-def _validated(tables: Mapping[str, Any], file: str) -> Configuration:
+
+def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> Configuration:
     try:
         return Configuration.model_validate(tables)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         path = [str(part) for part in problem["loc"]]
-        where = _place(file, path) if file else ".".join(path)
-        raise UserError(f"neurond: {where}: {_cause(problem)}", EXIT_USAGE) from None
+        raise UserError(f"neurond: {place(path)}: {_cause(problem)}", EXIT_USAGE) from None
 
 
 def _cause(problem: Mapping[str, Any]) -> str:
@@ -119,7 +133,12 @@ def _cause(problem: Mapping[str, Any]) -> str:
         return "there is no such key; see neurond(8) for those there are"
     message = problem["msg"][:1].lower() + problem["msg"][1:]
     given = problem.get("input")
-    return message if given is None or isinstance(given, dict) else f"{message}, not {given!r}"
+    return message if given is None or isinstance(given, dict) else f"{message}, not {_shown(given)}"
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _place(file: str, path: list[str]) -> str:
@@ -128,7 +147,7 @@ def _place(file: str, path: list[str]) -> str:
     for number, line in enumerate(Path(file).read_text("utf-8").splitlines(), 1):
         text = line.strip()
         if text.startswith("["):
-            table = text.strip("[] ")
+            table = text.strip("[ ").partition("]")[0].strip()
             if path == [table]:
                 return f"{file}:{number}: {table}"
         elif text.split("=")[0].strip() == path[-1] and path[:-1] == ([table] if table else []):
@@ -139,11 +158,14 @@ def _place(file: str, path: list[str]) -> str:
 def _socket(
     flags: Mapping[str, Mapping[str, Any]], daemon: DaemonTable, environment: Mapping[str, str], file: str | None
 ) -> str:
-    named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
-    if named is not None:
-        return named
-    if daemon.socket is not None:
-        return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
+    try:
+        named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
+        if named is not None:
+            return named
+        if daemon.socket is not None:
+            return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
+    except UserError as error:
+        raise UserError(f"neurond: {error}", error.exit_code) from None
     return socket_path.default(environment)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 
-from neurond.attach_socket import AttachSocket
+from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
 from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
 from neurond.monitor_service import MonitorService
@@ -18,8 +18,8 @@ from neurond.settings import Settings
 from neurond.socket_files import SocketFiles, closed_umask
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.store import Store
-from neurond.supervisor import notify_ready
-from neurontools import catalog
+from neurond.supervisor import most_files, notify_ready
+from neurontools import catalog, socket_path
 from neurontools.errors import EXIT_USAGE, UserError
 
 # Changes of ownership are published at once, but under a storm of them not more often than this.
@@ -51,21 +51,23 @@ class Daemon:
 
     async def run(self) -> None:
         """Serves until a signal says to end; UserError when the sockets can't be had."""
+        ending = _ending()  # first of all: a signal must never leave the sockets behind
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        attach_socket = AttachSocket(self._ledger)
+        # An attached process takes two files, its connection and itself. Half of all stay for readers.
+        attach_socket = AttachSocket(self._ledger, min(MAX_CONNECTIONS, most_files() // 4))
         server, health = make_server(self._monitor, self._runtime)
         try:
             self._store.put(self._sampler.sample())
             with closed_umask():
-                server.add_insecure_port(f"unix:{files.path}")
+                server.add_insecure_port(socket_path.grpc_target(files.path))
                 await server.start()
             files.open_up(files.path)
             await attach_socket.listen(files.listen_for_attach())
             await announce_health(health)
             _log.info("serving %s on unix:%s", self._settings.simulate, files.path)
             notify_ready(self._settings.ready_fd)
-            await self._tick_until(_ending())
+            await self._tick_until(ending)
         finally:
             _log.info("ending")
             attach_socket.close()
@@ -82,12 +84,8 @@ class Daemon:
                 async with asyncio.timeout_at(due):
                     await ending.wait()
                     return
-            try:
-                self._dirty = False
-                self._store.put(self._sampler.sample())
-            except Exception:
-                # A fault in one tick must not end the daemon; the readers keep the snapshot before.
-                _log.exception("a snapshot could not be taken")
+            self._dirty = False
+            self._publish(whole=True)
 
     def _on_ownership_change(self) -> None:
         self._dirty = True
@@ -102,7 +100,15 @@ class Daemon:
             self._settling = None
         if self._dirty:
             self._dirty = False
-            self._store.put(self._sampler.sample(whole=False), remember=False)
+            self._publish(whole=False)
+
+    def _publish(self, *, whole: bool) -> None:
+        """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
+        try:
+            self._store.put(self._sampler.sample(whole=whole), remember=whole)
+        except Exception:
+            # A fault in one snapshot must not end the daemon; the readers keep the one before.
+            _log.exception("a snapshot could not be taken")
 
 
 def _instance_type(settings: Settings) -> catalog.InstanceType:

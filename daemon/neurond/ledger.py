@@ -99,7 +99,7 @@ class Ledger:
     def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> Holding:
         """Gives a process the cores it asks for; Refusal when it can't have them, and then nothing changes."""
         holding = self.known(token)
-        if holding.count:
+        if any(other.count and other.pid == holding.pid for other in self._holdings.values()):
             raise AlreadyAttached(f"PID {holding.pid} holds cores already; a process attaches once")
         lnc = self._checked_lnc(request.logical_neuroncore_config)
         first, count = self._chosen(request, lnc)

@@ -31,7 +31,7 @@ class MonitorService:
     def __init__(self, store: Store, settle: Callable[[], None]) -> None:
         self._store = store
         self._settle = settle
-        self._rendered: dict[bytes, bytes] = {}
+        self._rendered: dict[object, bytes] = {}
         self._rendered_sequence = -1
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
@@ -69,15 +69,27 @@ class MonitorService:
         if self._rendered_sequence != snapshot.sequence:
             self._rendered.clear()
             self._rendered_sequence = snapshot.sequence
-        key = request.SerializeToString(deterministic=True)
+        await _check_devices(request, snapshot, context)
+        key = _key(request)
         rendered = self._rendered.get(key)
         if rendered is None:
-            await _check_devices(request, snapshot, context)
             document = _device_list(request, snapshot).encode("utf-8", "replace")
             rendered = neuron_pb2.RenderDeviceListResponse(document=document).SerializeToString()
             if len(self._rendered) < MAX_RENDERED:
                 self._rendered[key] = rendered
         return rendered
+
+
+def _key(request: neuron_pb2.RenderDeviceListRequest) -> object:
+    """What the document depends on; fields of later versions, which may be large, are left out."""
+    return (
+        request.format,
+        request.wide,
+        request.all_processes,
+        request.topology,
+        request.logical_neuroncore_config,
+        tuple(request.device_indices),
+    )
 
 
 def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot) -> str:

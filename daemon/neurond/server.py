@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
@@ -55,11 +57,29 @@ async def announce_health(servicer: health.aio.HealthServicer) -> None:
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
-def _unary(behaviour: Any, request: Any) -> Any:
+def _unary(behaviour: Any, kind: Any) -> Any:
     """A handler whose reply is ready-made bytes."""
-    return grpc.unary_unary_rpc_method_handler(behaviour, request.FromString)
+
+    async def handle(data: bytes, context: Any) -> bytes:
+        reply: bytes = await behaviour(await _read(kind, data, context), context)
+        return reply
+
+    return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def _stream(behaviour: Any, request: Any) -> Any:
+def _stream(behaviour: Any, kind: Any) -> Any:
     """A handler whose replies are ready-made bytes."""
-    return grpc.unary_stream_rpc_method_handler(behaviour, request.FromString)
+
+    async def handle(data: bytes, context: Any) -> AsyncIterator[bytes]:
+        async for reply in behaviour(await _read(kind, data, context), context):
+            yield reply
+
+    return grpc.unary_stream_rpc_method_handler(handle)
+
+
+async def _read(kind: Any, data: bytes, context: Any) -> Any:
+    """The request. grpcio would say UNKNOWN of bytes that are none, and log a traceback."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the request is not a {kind.DESCRIPTOR.full_name}")

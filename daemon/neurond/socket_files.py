@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import grp
 import os
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from neurontools import socket_path
-from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
 
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
@@ -39,11 +40,14 @@ class SocketFiles:
             self._take_lock()
             for path in (self.path, self.attach_path):
                 _remove_stale(path)
+        except UserError:
+            self._let_go()
+            raise
         except OSError as error:
-            self.release()
+            self._let_go()
             raise UserError(
                 f"neurond: can't use the socket {self.path} ({error.strerror}); choose another with --socket",
-                EXIT_PERMISSION if isinstance(error, PermissionError) else 1,
+                EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
             ) from error
 
     def listen_for_attach(self) -> socket.socket:
@@ -64,9 +68,17 @@ class SocketFiles:
         """Removes the sockets and lets the lock go; harmless when nothing is claimed."""
         if self._lock < 0:
             return
-        for path in (self.path, self.attach_path, self._lock_path):
+        for path in (self.path, self.attach_path):
             with contextlib.suppress(OSError):
                 Path(path).unlink()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Removes the lock, if it is ours, and nothing else."""
+        if self._lock < 0:
+            return
+        with contextlib.suppress(OSError):
+            Path(self._lock_path).unlink()
         os.close(self._lock)
         self._lock = -1
 
@@ -137,4 +149,18 @@ def _remove_stale(path: str) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise UserError(f"neurond: {path} exists and is not a socket; remove it, or choose another with --socket")
+    if _is_alive(path):
+        raise UserError(f"neurond: another program listens on {path}; stop it, or choose another socket with --socket")
     Path(path).unlink()
+
+
+def _is_alive(path: str) -> bool:
+    """Whether somebody listens on a socket: only then it isn't what a dead program left."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        try:
+            probe.connect(path)
+        except ConnectionRefusedError:
+            return False
+        except OSError as error:
+            return error.errno in (errno.EAGAIN, errno.EPROTOTYPE)
+    return True

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
+import sys
 
 _PR_SET_PDEATHSIG = 1
 
@@ -21,6 +23,15 @@ def notify_ready(ready_fd: int | None) -> None:
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
             sender.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
+
+
+def most_files() -> int:
+    """How many files this process may have open, raised to the highest the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        soft = hard
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def exit_with_parent(parent_pid: int) -> None:

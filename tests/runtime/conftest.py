@@ -43,10 +43,9 @@ class Daemon:
         readable, writable = os.pipe()
         command = [sys.executable, "-m", "neurond", "--simulate", instance_type, "--socket", self.socket]
         self.process = subprocess.Popen(
-            [*command, "--interval", "0.05", "--ready-fd", str(writable)],
+            [*command, "--interval", "0.05", "--log-level", "error", "--ready-fd", str(writable)],
             pass_fds=(writable,),
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
         )
         os.close(writable)
         with os.fdopen(readable, "rb") as ready:

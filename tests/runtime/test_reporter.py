@@ -118,6 +118,7 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
     assert snapshot.cores[1].executions_total == 3
     assert [(loaded.name, loaded.executions_total) for loaded in process.models] == [("mlp", 4)]
     assert sum(process.device_latency_histogram.bucket_counts) == 3
+    until(lambda: [loaded.running for loaded in daemon.reported(PID).models] == [False])
     reporter.unload_model(model)
     assert reporter.flush(10)
     until(lambda: daemon.snapshot().cores[1].memory == DeviceMemory())
@@ -243,15 +244,16 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counters(daemon: Dae
     with model.execution(flop=10):
         pass
     assert reporter.flush(10)
-    for round_ in range(2):
+    for flop in (20, 30):
         daemon.kill()
         with model.execution(flop=10):
             pass
         assert not reporter.flush(10)
         daemon.start()
-        until(reporter.flush)
+        assert reporter.flush(10)
         assert daemon.reported(PID).neuroncore_indices == (3, 4)
-        assert daemon.snapshot().cores[3].flop_total == 20 + 10 * round_
+        until(lambda: daemon.snapshot().cores[3].flop_total)
+        assert daemon.snapshot().cores[3].flop_total == flop
     assert reporter.last_error is None
     assert reporter.dropped_reports >= 2
 
@@ -395,3 +397,15 @@ def test_attach_socket_that_says_something_else(
         attach(reporters, socket)
         thread.join()
     assert f"({reason})" in capsys.readouterr().err
+
+
+def test_no_grpcio_comes_into_the_process(daemon: Daemon) -> None:
+    code = """
+import sys
+from neurontools.runtime import Reporter
+with Reporter.attach() as reporter:
+    assert reporter.flush(10)
+assert "grpc" not in sys.modules and "pydantic" not in sys.modules
+"""
+    environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)

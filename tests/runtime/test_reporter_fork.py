@@ -157,7 +157,7 @@ def test_cores_are_free_when_the_process_dies_before_its_child(daemon: Daemon, n
     child = int(process.stdout.readline())
     try:
         until(lambda: set(daemon.owners()) == {process.pid})
-        assert not [path for path in map(os.readlink, descriptors(child)) if path.startswith("socket:")]
+        until(lambda: not any(path.startswith("socket:") for path in map(os.readlink, descriptors(child))))
         process.send_signal(number)
         process.wait()
         until(lambda: daemon.owners() == ())
@@ -199,13 +199,16 @@ print("done")
 
 def test_forked_child_can_attach_for_itself(daemon: Daemon) -> None:
     code = """
-import os
+import os, signal, threading
 from neurontools.runtime import Reporter
 mine = Reporter.attach({"NEURON_RT_NUM_CORES": "1"} | dict(os.environ))
 child = os.fork()
 if child == 0:
-    own = Reporter.attach({"NEURON_RT_NUM_CORES": "1"} | dict(os.environ))
-    os._exit(0 if own.flush(10) and own.cores[0].neuroncore_index == 1 else 1)
+    def work():
+        own = Reporter.attach({"NEURON_RT_NUM_CORES": "1"} | dict(os.environ))
+        os._exit(0 if own.flush(10) and own.cores[0].neuroncore_index == 1 else 1)
+    threading.Thread(target=work).start()
+    signal.pause()
 assert os.waitpid(child, 0)[1] == 0
 assert mine.flush(10), mine.last_error
 """

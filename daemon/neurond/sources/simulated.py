@@ -44,6 +44,7 @@ class SimulatedSource:
         self._ledger = ledger
         self._shape = ledger.shape
         self._ecc = ecc
+        self._shown_counters = list(ledger.counters)
         self._placed = tuple(_placed(self._shape, index) for index in range(self._shape.core_count))
         self._cores = tuple(self._free_core(index) for index in range(self._shape.core_count))
         self._devices = tuple(
@@ -65,7 +66,9 @@ class SimulatedSource:
         holder = self._ledger.owner(index)
         if holder is None:
             before = self._cores[index]
-            return before if before.owner_pid is None else self._free_core(index)
+            # An owner may have come, counted and left since the read before: the counters are others then.
+            unchanged = before.owner_pid is None and self._ledger.counters[index] is self._shown_counters[index]
+            return before if unchanged else self._free_core(index)
         counters = self._ledger.counters_of(index, holder)
         reported = holder.cores.get((index - holder.first * holder.lnc) // holder.lnc)
         return replace(
@@ -82,7 +85,7 @@ class SimulatedSource:
 
     def _free_core(self, index: int) -> NeuronCore:
         """A free core: idle for certain, its counters as the latest owner left them."""
-        counters = self._ledger.counters[index]
+        counters = self._shown_counters[index] = self._ledger.counters[index]
         return replace(
             self._placed[index],
             busy_seconds_total=counters.busy_seconds_total,

@@ -1,0 +1,38 @@
+"""A process of its own that attaches: prints its token and what became of the attach, then waits for orders.
+
+    python attached_child.py SOCKET CORE_COUNT [uid]
+
+Orders on stdin, a line each: `fork` forks a child that only waits, and prints its PID.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+
+from neurontools.rpc import neuron_pb2, unary
+
+
+def main(path: str, core_count: int, uid: int) -> None:
+    os.setuid(uid)
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(f"{path}.attach")
+    token = connection.makefile("r").readline().strip()
+    if core_count:
+        request = neuron_pb2.AttachRequest(token=token, core_count=core_count)
+        unary.call(
+            path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30
+        )
+    print(token, flush=True)
+    for order in sys.stdin:
+        if order == "fork\n":
+            child = os.fork()
+            if child == 0:
+                signal.pause()
+            print(child, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else os.getuid())

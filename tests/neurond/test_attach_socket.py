@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from neurontools import model
+from neurontools.rpc import neuron_pb2 as pb
+from neurontools.rpc.convert import from_message
+from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
+
+CHILD = Path(__file__).with_name("attached_child.py")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+class Child:
+    """A process that is attached to a daemon."""
+
+    def __init__(self, daemon: RunningDaemon, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(CHILD), daemon.socket, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="ascii",
+        )
+        self.token = self.read()
+        assert self.token, "the child did not attach"
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def fork(self) -> int:
+        assert self.process.stdin is not None
+        self.process.stdin.write("fork\n")
+        self.process.stdin.flush()
+        return int(self.read())
+
+    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.process.send_signal(number)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+
+
+AttachChild = Callable[..., Child]
+
+
+@pytest.fixture
+def child() -> Iterator[AttachChild]:
+    children: list[Child] = []
+
+    def start(daemon: RunningDaemon, *arguments: str) -> Child:
+        children.append(Child(daemon, *arguments))
+        return children[-1]
+
+    yield start
+    for started in children:
+        if started.process.poll() is None:
+            started.end()
+
+
+def test_a_process_is_known_by_what_the_kernel_says(daemon: RunningDaemon, child: AttachChild) -> None:
+    attached = child(daemon, "2")
+    process = daemon.find(attached.pid)
+    assert process is not None
+    assert (process.pid, process.uid, process.synthetic) == (attached.pid, os.getuid(), False)
+    assert process.core_indices == process.neuroncore_indices == (0, 1)
+    assert process.device_indices == (0,)
+    assert process.tag == str(attached.pid)
+    assert process.command == f"{sys.executable} {CHILD} {daemon.socket} 2"
+    assert process.started_at_unix_seconds is not None
+    assert process.attached_at_unix_seconds is not None
+    assert process.started_at_unix_seconds < process.attached_at_unix_seconds
+    assert daemon.owners()[:3] == (attached.pid, attached.pid, None)
+
+
+@needs_root
+@pytest.mark.parametrize("uid", [65534, 2**31 + 5, 2**32 - 2])
+def test_any_user_id_the_kernel_has(start_daemon: StartDaemon, child: AttachChild, uid: int) -> None:
+    daemon = start_daemon()
+    Path(daemon.socket).parent.chmod(0o755)
+    for path in (daemon.socket, f"{daemon.socket}.attach"):
+        Path(path).chmod(0o666)
+    attached = child(daemon, "1", str(uid))
+    process = daemon.find(attached.pid)
+    assert process is not None
+    assert process.uid == uid
+    assert daemon.next_snapshot().processes[0].uid == uid
+
+
+def test_a_token_is_a_secret_of_its_own(daemon: RunningDaemon) -> None:
+    attachments = [Attachment(daemon) for _ in range(3)]
+    tokens = {attachment.token for attachment in attachments}
+    assert len(tokens) == 3
+    assert all(len(token) == 32 and int(token, 16) for token in tokens)
+    for attachment in attachments:
+        attachment.close()
+
+
+def test_a_process_without_cores_is_an_observer_of_all_devices(daemon: RunningDaemon, attached: Attachment) -> None:
+    process = daemon.find(os.getpid())
+    assert process is not None
+    assert (process.core_indices, process.runtime_version) == ((), None)
+    assert process.device_indices == tuple(range(16))
+    assert set(daemon.owners()) == {None}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_end_of_a_process_frees_its_cores(
+    daemon: RunningDaemon, child: AttachChild, number: signal.Signals
+) -> None:
+    attached = child(daemon, "4")
+    assert daemon.owners()[:4] == (attached.pid,) * 4
+    attached.end(number)
+    wait_until(lambda: daemon.owners() == (None,) * 32)
+    assert daemon.find(attached.pid) is None
+    assert child(daemon, "32").token
+
+
+def test_closing_the_connection_frees_the_cores(daemon: RunningDaemon, attached: Attachment) -> None:
+    attached.attach()
+    assert daemon.owners() == (os.getpid(),) * 32
+    attached.close()
+    wait_until(lambda: daemon.owners() == (None,) * 32)
+
+
+def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDaemon, child: AttachChild) -> None:
+    """The interval is longer than the test may take: what the stream shows can't come from a tick."""
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "3600")
+    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
+        watch = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
+        stream = watch(b"", timeout=60)
+
+        def next_owners() -> set[int | None]:
+            shown = pb.WatchSnapshotsResponse.FromString(next(stream)).snapshot
+            return {core.owner_pid for core in from_message(model.Snapshot, shown).cores}
+
+        assert next_owners() == {None}
+        attached = child(daemon, "32")
+        while next_owners() != {attached.pid}:
+            pass
+        attached.end()
+        while next_owners() != {None}:
+            pass
+        stream.cancel()
+
+
+def test_a_forked_child_that_keeps_the_connection_open_keeps_no_cores(
+    daemon: RunningDaemon, child: AttachChild
+) -> None:
+    attached = child(daemon, "2")
+    grandchild = attached.fork()
+    try:
+        attached.end()
+        wait_until(lambda: daemon.owners() == (None,) * 32)
+        os.kill(grandchild, 0)
+        assert daemon.find(attached.pid) is None
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
+def test_the_end_of_a_forked_child_changes_nothing(daemon: RunningDaemon, child: AttachChild) -> None:
+    attached = child(daemon, "2")
+    os.kill(attached.fork(), signal.SIGKILL)
+    daemon.next_snapshot()
+    assert daemon.owners()[:2] == (attached.pid,) * 2
+
+
+def test_a_token_is_worth_nothing_once_its_connection_is_gone(daemon: RunningDaemon, attached: Attachment) -> None:
+    from neurontools.rpc.unary import RpcError, Status
+
+    attached.close()
+    wait_until(lambda: daemon.find(os.getpid()) is None)
+    with pytest.raises(RpcError, match="connect to the attach socket") as refused:
+        attached.attach()
+    assert refused.value.code == Status.UNAUTHENTICATED
+
+
+def test_three_hundred_connections_at_once(daemon: RunningDaemon) -> None:
+    before = daemon.descriptor_count()
+    attachments = [Attachment(daemon) for _ in range(300)]
+    assert len({attachment.token for attachment in attachments}) == 300
+    (process,) = daemon.snapshot().processes
+    assert process.pid == os.getpid(), "one process, however often it is connected"
+    for attachment in attachments:
+        attachment.close()
+    wait_until(lambda: daemon.snapshot().processes == ())
+    wait_until(lambda: daemon.descriptor_count() <= before)
+
+
+def test_one_of_two_connections_of_a_process_has_the_cores(daemon: RunningDaemon) -> None:
+    from neurontools.rpc.unary import RpcError, Status
+
+    first, second = Attachment(daemon), Attachment(daemon)
+    second.attach(core_count=3)
+    (process,) = daemon.snapshot().processes
+    assert process.core_indices == (0, 1, 2)
+    with pytest.raises(RpcError, match="a process attaches once") as refused:
+        first.attach(core_count=1)
+    assert refused.value.code == Status.FAILED_PRECONDITION
+    first.close()
+    second.close()
+
+
+def test_a_connection_that_sends_garbage_stays_what_it_is(daemon: RunningDaemon, attached: Attachment) -> None:
+    attached.attach(core_count=1)
+    attached.connection.sendall(os.urandom(2**20))
+    daemon.next_snapshot()
+    assert daemon.owners()[0] == os.getpid()
+
+
+def test_five_hundred_connects_leave_no_files_open(daemon: RunningDaemon) -> None:
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(f"{daemon.socket}.attach")
+
+    connect()
+    daemon.snapshot()
+    wait_until(lambda: daemon.snapshot().processes == ())
+    before = daemon.descriptor_count()
+    for _ in range(500):
+        connect()
+    wait_until(lambda: daemon.snapshot().processes == ())
+    wait_until(lambda: daemon.descriptor_count() <= before)
+
+
+def test_a_flood_of_connections_is_refused_and_leaves_room_for_readers(start_daemon: StartDaemon) -> None:
+    """With 200 files, 50 processes may be attached."""
+    limited = start_daemon(file_limit=200)
+    before = limited.descriptor_count()
+    attachments = [Attachment(limited) for _ in range(120)]
+    taken = [attachment for attachment in attachments if not attachment.line.startswith("error: ")]
+    assert len(taken) == 50
+    assert attachments[-1].line == "error: 50 processes are attached; end some of them\n"
+    assert limited.snapshot().processes[0].pid == os.getpid()
+    for attachment in attachments[50:]:
+        assert attachment.connection.recv(1) == b"", "a refused connection is closed"
+        attachment.close()
+    wait_until(lambda: limited.descriptor_count() <= before + 100)
+    taken[0].close()
+
+    def attach_again() -> Attachment | None:
+        again = Attachment(limited)
+        if again.line.startswith("error: "):
+            again.close()
+            return None
+        return again
+
+    taken.append(wait_until(attach_again))
+    for attachment in taken:
+        attachment.close()
+    wait_until(lambda: limited.descriptor_count() <= before)

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neurond.command_line import settings_from
+from neurond.configuration import FLAGS, Configuration, read, resolve
+from neurond.load import SCENARIOS
+from neurond.settings import Settings
+from neurontools import catalog
+from neurontools.errors import EXIT_USAGE, UserError
+
+
+def neurond(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs the command to its end."""
+    clean = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": "/run/user/7"}
+    return subprocess.run(
+        [sys.executable, "-m", "neurond", *flags],
+        capture_output=True,
+        encoding="utf-8",
+        env=clean | environment,
+        timeout=60,
+        check=False,
+    )
+
+
+def said(tmp_path: Path, text: str) -> str:
+    """The error of a configuration file, its name left out."""
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    with pytest.raises(UserError) as refused:
+        resolve({}, str(file), {})
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(refused.value)
+    return str(refused.value).replace(str(file), "FILE")
+
+
+def test_the_defaults() -> None:
+    assert resolve({}, None, {"XDG_RUNTIME_DIR": "/r"}) == Settings(socket="/r/neurontools/neurond.sock")
+
+
+def test_a_file_with_every_key(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(
+        """
+        [daemon]
+        socket = "/s.sock"
+        interval_seconds = 2      # whole numbers are numbers too
+        history_seconds = 60.5
+        history_bytes = 1000
+        log_level = "debug"
+        group = "users"
+        [simulate]
+        instance_type = "trn2.48xlarge"
+        logical_neuroncore_config = 1
+        [load]
+        scenario = "steady"
+        seed = 7
+        neuroncores = 3
+        """
+    )
+    assert resolve({}, str(file), {}) == Settings(
+        socket="/s.sock",
+        interval_seconds=2.0,
+        history_seconds=60.5,
+        history_bytes=1000,
+        log_level="debug",
+        group="users",
+        simulate="trn2.48xlarge",
+        lnc=1,
+        load="steady",
+        load_seed=7,
+        load_neuroncores=3,
+    )
+
+
+WRONG_LINES = [
+    ('daemon.socket = ""', "daemon.socket: string should have at least 1 character, not ''"),
+    ("daemon.socket = 3", "daemon.socket: input should be a valid string, not 3"),
+    ("daemon.interval_seconds = 0", "daemon.interval_seconds: input should be greater than or equal to 0.01, not 0"),
+    ('daemon.interval_seconds = "1"', "daemon.interval_seconds: input should be a valid number, not '1'"),
+    ("daemon.interval_seconds = true", "daemon.interval_seconds: input should be a valid number, not True"),
+    ("daemon.interval_seconds = nan", "daemon.interval_seconds: input should be a finite number, not nan"),
+    ("daemon.interval_seconds = inf", "daemon.interval_seconds: input should be a finite number, not inf"),
+    ("daemon.history_seconds = -1", "daemon.history_seconds: input should be greater than or equal to 0, not -1"),
+    ("daemon.history_bytes = 1.5", "daemon.history_bytes: input should be a valid integer, not 1.5"),
+    (
+        'daemon.log_level = "loud"',
+        "daemon.log_level: input should be 'error', 'warning', 'info' or 'debug', not 'loud'",
+    ),
+    ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
+    ("daemon.intervall = 1", "daemon.intervall: there is no such key; see neurond(8) for those there are"),
+    ("simulate.instance_type = 1", "simulate.instance_type: input should be a valid string, not 1"),
+    ("simulate.logical_neuroncore_config = 3", "simulate.logical_neuroncore_config: input should be 1 or 2, not 3"),
+    ('load.scenario = "storm"', "load.scenario: input should be 'idle', 'steady', 'training-ramp', 'memory-leak'"),
+    ("load.seed = -1", "load.seed: input should be greater than or equal to 0, not -1"),
+    ("load.neuroncores = 0", "load.neuroncores: input should be greater than or equal to 1, not 0"),
+    ("load.neuroncores = 1025", "load.neuroncores: input should be less than or equal to 1024, not 1025"),
+]
+
+
+@pytest.mark.parametrize(("line", "cause"), WRONG_LINES)
+def test_every_key_that_is_wrong_is_named_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
+    table, key = line.split(".", 1)
+    assert said(tmp_path, f"# comment\n\n[{table}]\n{key}\n").startswith(f"neurond: FILE:4: {cause}")
+    # The same written inline has no line of its own.
+    assert said(tmp_path, f"{line}\n").startswith(f"neurond: FILE: {cause}")
+
+
+def test_every_key_of_the_tables_was_tried() -> None:
+    """So that a key added later gets its row above."""
+    keys = {f"{table}.{key}" for table, of in Configuration.model_fields.items() for key in of.annotation.model_fields}  # type: ignore[union-attr]
+    tried = {line.split(" ")[0] for line, _ in WRONG_LINES}
+    assert keys <= tried
+    assert set(FLAGS) <= keys
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("[demon]\nx = 1\n", "FILE:1: demon: there is no such key"),
+        ("\n[daemon]   # the daemon\ngroup = 1\n", "FILE:3: daemon.group: input should be a valid string"),
+        ("socket = 1\n", "FILE:1: socket: there is no such key"),
+        ("daemon = 3\n", "FILE:1: daemon: input should be a valid dictionary or instance of DaemonTable"),
+        ("[[load]]\nseed = 1\n", "FILE:1: load: input should be a valid dictionary"),
+        ("[daemon\n", "FILE: not TOML: "),
+        ("x = \n", "FILE: not TOML: Invalid value (at line 1, column 5)"),
+        ("[daemon]\n[daemon]\n", "FILE: not TOML: Cannot declare ('daemon',) twice"),
+        (f"x = {'[' * 5000}", "FILE: not TOML: "),
+        (f'[daemon]\ngroup = ["{"x" * 5000}"]\n', "FILE:2: daemon.group: input should be a valid string, not ['xxx"),
+    ],
+)
+def test_a_file_that_is_wrong_as_a_whole(tmp_path: Path, text: str, error: str) -> None:
+    message = said(tmp_path, text)
+    assert message.startswith(f"neurond: {error}")
+    assert len(message) < 300
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    for path, cause in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
+        with pytest.raises(UserError, match=f"^neurond: {path}: {cause}; give a readable file with --config$"):
+            read(str(path))
+    (tmp_path / "latin").write_bytes(b"# \xe4\n")
+    with pytest.raises(UserError, match="not TOML: 'utf-8' codec can't decode"):
+        read(str(tmp_path / "latin"))
+
+
+def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[daemon]\nsocket = "/file"\ninterval_seconds = 5\n[simulate]\ninstance_type = "trn2.48xlarge"\n')
+    environment = {"NEURONTOOLS_SOCKET": "/environment", "NEURON_LOGICAL_NC_CONFIG": "1"}
+    flags = {"daemon": {"socket": "/flag"}, "simulate": {"logical_neuroncore_config": 2}}
+    assert resolve({}, str(file), {}).socket == "/file"
+    assert resolve({}, str(file), environment).socket == "/environment"
+    assert resolve(flags, str(file), environment).socket == "/flag"
+    assert resolve({}, str(file), {}).lnc is None
+    assert resolve({}, str(file), environment).lnc == 1
+    assert resolve(flags, str(file), environment).lnc == 2
+    assert resolve({"daemon": {"interval_seconds": 0.5}}, str(file), {}).interval_seconds == 0.5
+    assert resolve(flags, str(file), environment).interval_seconds == 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        (["--interval", "0"], "neurond: --interval: input should be greater than or equal to 0.01, not 0.0"),
+        (["--interval", "nan"], "neurond: --interval: input should be a finite number, not nan"),
+        (["--interval", "soon"], "neurond: argument --interval: invalid float value: 'soon'; see neurond --help"),
+        (["--history", "-1"], "neurond: --history: input should be greater than or equal to 0, not -1.0"),
+        (["--log-level", "loud"], "neurond: argument --log-level: invalid choice: 'loud' (choose from"),
+        (["--seed", "-1"], "neurond: --seed: input should be greater than or equal to 0, not -1"),
+        (["--seed", "1.5"], "neurond: argument --seed: invalid int value: '1.5'; see neurond --help"),
+        (["--load-neuroncores", "0"], "neurond: --load-neuroncores: input should be greater than or equal to 1, not 0"),
+        (["--group", ""], "neurond: --group: string should have at least 1 character, not ''"),
+        (["--lnc", "3"], "neurond: argument --lnc: invalid choice: 3 (choose from"),
+        (["--load", "storm"], "neurond: argument --load: invalid choice: 'storm' (choose from"),
+        (["--load", "steady"], "neurond: --load needs simulated devices; add --simulate TYPE"),
+        (["--simulate"], "neurond: argument --simulate: expected one argument; see neurond --help"),
+        (["--simulat", "trn1.2xlarge"], "neurond: unrecognized arguments: --simulat trn1.2xlarge; see neurond --help"),
+        (["extra"], "neurond: unrecognized arguments: extra; see neurond --help"),
+        (["--config", "/none"], "neurond: /none: No such file or directory; give a readable file with --config"),
+        (["--ready-fd", "77"], "neurond: --ready-fd 77: not an open file descriptor"),
+        (["--ready-fd", "-1"], "neurond: --ready-fd -1: not an open file descriptor"),
+        (["--simulate", "trn1.2xlarge", "--lnc", "2"], "neurond: trn1.2xlarge: logical NeuronCore configuration 2 is"),
+    ],
+)
+def test_every_flag_that_is_wrong_is_named(flags: list[str], error: str) -> None:
+    with pytest.raises(UserError) as refused:
+        settings_from(flags)
+    assert str(refused.value).startswith(error)
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("trn1.32xlage", "trn1.32xlarge"), ("TRN2.48XLARGE", "trn2.48xlarge"), ("inf2.48large", "inf2")]
+)
+def test_an_unknown_instance_type_and_those_that_are_near(name: str, near: str) -> None:
+    with pytest.raises(UserError) as refused:
+        settings_from(["--simulate", name])
+    assert name in str(refused.value)
+    assert near in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert refused.value.exit_code == EXIT_USAGE
+
+
+@pytest.mark.parametrize(
+    ("environment", "error"),
+    [
+        ({"NEURON_LOGICAL_NC_CONFIG": "3"}, "neurond: NEURON_LOGICAL_NC_CONFIG='3': not a logical NeuronCore"),
+        ({"NEURONTOOLS_SOCKET": "/" + "x" * 200}, "neurond: NEURONTOOLS_SOCKET: the socket path /xxx"),
+    ],
+)
+def test_an_environment_that_is_wrong_is_named(environment: dict[str, str], error: str) -> None:
+    done = neurond("--simulate", "trn2.48xlarge", **environment)
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert done.stderr.startswith(error)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_command_ends_with_the_error() -> None:
+    done = neurond("--interval", "0")
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert done.stderr == "neurond: --interval: input should be greater than or equal to 0.01, not 0.0\n"
+
+
+def test_a_host_without_devices() -> None:
+    done = neurond()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "neurond: no Neuron devices found on this host; simulate some with --simulate trn1.32xlarge "
+        "(all types: --list-instance-types)\n"
+    )
+
+
+def test_checking_the_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text('[simulate]\ninstance_type = "trn1.2xlarge"\n')
+    done = neurond("--check-config", "--config", str(file), "--socket", "/s")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("configuration is valid: ")
+    told = json.loads(done.stdout.removeprefix("configuration is valid: "))
+    assert Settings(**told) == Settings(socket="/s", simulate="trn1.2xlarge")
+    file.write_text("[simulate]\ninstance_type = 7\n")
+    done = neurond("--check-config", "--config", str(file))
+    assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
+    assert done.stderr == f"neurond: {file}:2: simulate.instance_type: input should be a valid string, not 7\n"
+
+
+def test_lists_and_versions() -> None:
+    done = neurond("--list-instance-types")
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, list(catalog.names()), "")
+    assert len(catalog.names()) == 18
+    assert neurond("--version").stdout.startswith("neurond ")
+    shown = neurond("--help").stdout
+    assert all(scenario in shown for scenario in SCENARIOS)
+
+
+def test_settings_survive_the_way_to_the_second_stage() -> None:
+    settings = Settings(socket="/ä\udcff", interval_seconds=0.1, load_seed=2**64 - 1, ready_fd=3)
+    assert Settings.from_json(settings.to_json()) == settings
+
+
+def test_nothing_is_imported_from_the_current_directory(tmp_path: Path) -> None:
+    """A daemon that root starts in /tmp must not run what others put there."""
+    for name in ("grpc", "asyncio", "logging", "neurond", "neurontools", "psutil"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('imported {name} from the current directory')")
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "neurond", "--simulate", "trn1.2xlarge", "--group", "no such group"],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.stderr.startswith("neurond: there is no group"), "which the second stage says"

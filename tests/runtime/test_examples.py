@@ -1,0 +1,105 @@
+"""The examples as users run them, beside a real daemon and without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from neurontools.errors import EXIT_NO_DAEMON
+from tests.runtime.conftest import Daemon, until
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PARAMETER_BYTES = 4 * (64 * 1024 + 1024 + 1024 * 10 + 10)
+FLOP = 2 * 256 * (64 * 1024 + 1024 * 10) + 2 * 256 * (64 * 1024 + 2 * 1024 * 10)  # the inputs need no gradient
+
+pytest.importorskip("torch")
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts an example; ended with the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(name: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        cleared = {key: value for key, value in os.environ.items() if not key.startswith("NEURON")}
+        process = subprocess.Popen(
+            [sys.executable, str(EXAMPLES / name), *arguments],
+            env={**cleared, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def loss_of(line: str) -> float:
+    return float(line.partition("loss ")[2].split(maxsplit=1)[0])
+
+
+def test_training_reports_what_it_is(daemon: Daemon, start: Start) -> None:
+    training = start("train_mlp.py", "--seconds", "60", "--quiet", NEURONTOOLS_SOCKET=daemon.socket)
+    process = until(
+        lambda: found if (found := daemon.find(training.pid)) and found.executions.completed_total > 50 else None
+    )
+    snapshot = daemon.snapshot()
+    assert process.neuroncore_indices == (0, 1)
+    assert [model.name for model in process.models] == ["train_mlp"] * 2
+    for core in snapshot.cores[:2]:
+        assert core.memory.constants_bytes == PARAMETER_BYTES
+        batch_bytes = 256 * (4 * 64 + 8)
+        optimizer_bytes = 2 * PARAMETER_BYTES + 4 * 4 if core.index == 0 else 0
+        assert core.memory.tensors_bytes == PARAMETER_BYTES + batch_bytes + optimizer_bytes
+        assert core.executions_total
+        assert core.flop_total == core.executions_total * FLOP
+    training.kill()
+    training.communicate()
+    until(lambda: daemon.owners() == ())
+
+
+def test_training_learns_without_a_daemon(socket: str, start: Start) -> None:
+    training = start("train_mlp.py", "--steps", "150", NEURONTOOLS_SOCKET=socket, NEURON_RT_NUM_CORES="3")
+    printed, told = training.communicate(timeout=120)
+    assert training.returncode == 0
+    assert printed.splitlines()[-1].startswith("trained 150 steps, loss ")
+    assert loss_of(printed.splitlines()[-1]) < 1.0  # log(10) is 2.3
+    assert told.count("\n") == 1
+    assert "nothing is monitored" in told
+
+
+def test_training_tells_errors_in_a_line(daemon: Daemon, start: Start) -> None:
+    for environment, exit_code, text in (
+        ({"NEURON_RT_NUM_CORES": "99"}, 1, "this host has 32 NeuronCores"),
+        ({"NEURON_RT_VISIBLE_CORES": "1,3"}, 1, "not contiguous"),
+        ({"NEURONTOOLS_SOCKET": "/nowhere", "NEURONTOOLS_REQUIRE_DAEMON": "1"}, EXIT_NO_DAEMON, "no monitor daemon at"),
+    ):
+        training = start("train_mlp.py", "--steps", "1", **{"NEURONTOOLS_SOCKET": daemon.socket, **environment})
+        _, told = training.communicate(timeout=120)
+        assert training.returncode == exit_code
+        assert told.startswith("train_mlp: ")
+        assert told.count("\n") == 1
+        assert text in told
+
+
+def test_demo_shows_the_process_and_leaves_nothing(tmp_path: Path, start: Start) -> None:
+    demo = start("demo.py", TMPDIR=str(tmp_path))
+    printed, told = demo.communicate(timeout=180)
+    assert (demo.returncode, told) == (0, "")
+    before, after = printed.split("$ neuron-ls\n")[1:]
+    assert "train_mlp.py" in before
+    assert "holds NeuronCores 0, 1" in before
+    assert "parameters 300.0 KB" in before
+    assert "train_mlp.py" not in after.split("Yours:")[0]
+    assert "\r" not in printed
+    assert not list(tmp_path.glob("neurontools-*"))
