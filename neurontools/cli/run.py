@@ -80,7 +80,9 @@ def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[
         except ValueError as error:
             raise UserError(str(error).replace(VISIBLE_CORES, "--cores"), EXIT_USAGE) from None
         if workers is not None and count < workers:
-            raise UserError(f"--cores {given['cores']}: {count} core(s) for {workers} workers; give one each", EXIT_USAGE)
+            raise UserError(
+                f"--cores {given['cores']}: {count} core(s) for {workers} workers; give one each", EXIT_USAGE
+            )
         environment[VISIBLE_CORES] = given["cores"]
         environment.pop(NUM_CORES, None)
     elif VISIBLE_CORES not in environment and NUM_CORES not in environment and workers is None:
@@ -219,9 +221,7 @@ def _are_free(request: CoreRequest, workers: int, environment: dict[str, str]) -
     from neurontools.rpc import neuron_pb2
 
     path = socket_path.named(None, environment) or socket_path.default(environment)
-    reply = neuron_pb2.GetSnapshotResponse.FromString(
-        ask(path, "/neurontools.v1.MonitorService/GetSnapshot", b"", 5.0)
-    )
+    reply = neuron_pb2.GetSnapshotResponse.FromString(ask(path, "/neurontools.v1.MonitorService/GetSnapshot", b"", 5.0))
     snapshot = reply.snapshot
     lnc = request.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config or 1
     owned = {core.index // lnc for core in snapshot.cores if core.HasField("owner_pid")}

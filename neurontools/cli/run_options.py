@@ -18,7 +18,12 @@ OPTIONS = (
     Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("wait", "wait up to so many seconds until the cores are free; 0 is for ever", value="SECONDS"),
     Option("top", "show neuron-top while the script runs; its output goes to a file"),
-    Option("summary-json", "write the summary to this file as JSON too; - is standard output", value="FILE", completes=FILES),
+    Option(
+        "summary-json",
+        "write the summary to this file as JSON too; - is standard output",
+        value="FILE",
+        completes=FILES,
+    ),
     Option("quiet", "neither progress nor summary", short="q"),
     Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),

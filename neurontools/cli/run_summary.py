@@ -8,15 +8,31 @@ from typing import Any
 
 from neurontools.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 
-_SUMS = (
-    "samples_total graphs_compiled_total executions_total failed_executions_total busy_seconds flop_total "
-    "to_device_bytes from_device_bytes collective_seconds collective_bytes numerical_errors_total fallbacks_total "
-    "compile_seconds"
-).split()
-_LARGEST = (
-    "wall_seconds steps_total hbm_peak_bytes step_p50_seconds step_p99_seconds execution_p50_seconds "
-    "execution_p99_seconds training_seconds"
-).split()
+_SUMS = [
+    "samples_total",
+    "graphs_compiled_total",
+    "executions_total",
+    "failed_executions_total",
+    "busy_seconds",
+    "flop_total",
+    "to_device_bytes",
+    "from_device_bytes",
+    "collective_seconds",
+    "collective_bytes",
+    "numerical_errors_total",
+    "fallbacks_total",
+    "compile_seconds",
+]
+_LARGEST = [
+    "wall_seconds",
+    "steps_total",
+    "hbm_peak_bytes",
+    "step_p50_seconds",
+    "step_p99_seconds",
+    "execution_p50_seconds",
+    "execution_p99_seconds",
+    "training_seconds",
+]
 
 
 def read_workers(directory: Path) -> list[dict[str, Any]]:
@@ -45,7 +61,9 @@ def combined(workers: list[dict[str, Any]], exit_code: int, wall_seconds: float)
     document["samples_per_second"] = (
         samples * (steps - 1) / steps / training if samples and training and steps and steps > 1 else None
     )
-    document["flops_per_second"] = document["flop_total"] / training if training and document["flop_total"] is not None else None
+    document["flops_per_second"] = (
+        document["flop_total"] / training if training and document["flop_total"] is not None else None
+    )
     document["instance_type"] = next((w["instance_type"] for w in workers if w.get("instance_type")), None)
     document["cores"] = sorted({core for worker in workers for core in worker.get("cores", ())})
     document["mfu_ratio"] = _mfu(document)
@@ -82,7 +100,10 @@ def text(document: dict[str, Any]) -> str:
         ("steps", count_text(document["steps_total"]) + (f" ({rate:.1f}/s)" if rate else "")),
         ("step time", _pair(document["step_p50_seconds"], document["step_p99_seconds"])),
         ("samples", count_text(document["samples_total"]) + (f" ({samples:.1f}/s)" if samples else "")),
-        ("graphs", f"{count_text(document['graphs_compiled_total'])} compiled in {duration_text(document['compile_seconds'])}"),
+        (
+            "graphs",
+            f"{count_text(document['graphs_compiled_total'])} compiled in {duration_text(document['compile_seconds'])}",
+        ),
         (
             "executions",
             f"{count_text(document['executions_total'])}, "

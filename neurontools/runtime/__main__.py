@@ -10,7 +10,7 @@ _USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [argument
 def main(arguments: list[str]) -> int:
     """Runs the script; the exit code for a mistake in the call is 2."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_USAGE, file=sys.stdout if arguments else sys.stderr)  # noqa: T201
+        print(_USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
     from pathlib import Path
 

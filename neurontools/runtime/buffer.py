@@ -33,8 +33,8 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
 _int64_at = ctypes.c_int64.from_address
 _int32_at = ctypes.c_int32.from_address
-_to_dlpack: Any = torch._C._to_dlpack  # type: ignore[attr-defined]
-_from_dlpack: Any = torch._C._from_dlpack  # type: ignore[attr-defined]
+_to_dlpack: Any = torch._C._to_dlpack
+_from_dlpack: Any = torch._C._from_dlpack
 
 
 class Buffer(weakref.ref[Tensor]):
@@ -60,7 +60,7 @@ class AddressRegion:
     """Addresses that no host code can read: a stray access faults instead of reading something else."""
 
     def __init__(self) -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
+        libc: Any = ctypes.CDLL(None, use_errno=True)
         libc.mmap.restype = ctypes.c_void_p
         libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]
         for size in _REGION_BYTES:
@@ -68,7 +68,9 @@ class AddressRegion:
             if base not in (None, ctypes.c_void_p(-1).value):
                 break
         else:
-            raise MemoryError("no address space for the simulated device; raise the limit of virtual memory (ulimit -v)")
+            raise MemoryError(
+                "no address space for the simulated device; raise the limit of virtual memory (ulimit -v)"
+            )
         self.first = int(base)
         self.end = self.first + size
 
@@ -154,11 +156,13 @@ class BufferTable:
                 self.lock.release()
 
     def _unused_address(self) -> int:
-        assert self._region is not None
+        region = self._region
+        if region is None:
+            raise RuntimeError("no buffer was made yet")
         address = self._next_address
         while True:
-            if address >= self._region.end:
-                address = self._region.first
+            if address >= region.end:
+                address = region.first
             if address not in self.by_address:
                 self._next_address = address + _ADDRESS_STEP
                 return address
@@ -188,7 +192,7 @@ def reinterpreted(
     value: Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> Tensor:
     """A view of the same bytes as elements of another type."""
-    return torch.empty(0, dtype=dtype).set_(value.untyped_storage(), offset, size, stride)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=dtype).set_(value.untyped_storage(), offset, size, stride)
 
 
 def missing(buffer: Buffer) -> RuntimeError:

@@ -54,7 +54,7 @@ def install() -> None:
     """Makes `neuron::collective` and the backend known to torch; once a process."""
     if _kept:
         return
-    library = torch.library.Library("neuron", "FRAGMENT")  # noqa: TOR901
+    library = torch.library.Library("neuron", "FRAGMENT")
     library.define(
         "collective(Tensor(a!)[] outputs, Tensor[] inputs, str kind, str reduction, int root, int group) -> ()"
     )
@@ -201,7 +201,12 @@ def reduction_name(op: Any) -> str:
 
 
 def collective(
-    kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0, group: int = 0
+    kind: str,
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    reduction: str = "sum",
+    root: int = 0,
+    group: int = 0,
 ) -> None:
     """Records a collective of device tensors, or carries it out for CPU tensors."""
     if not _groups:
@@ -218,15 +223,19 @@ def collective(
 def _done(result: Any) -> Any:
     future: Any = torch.futures.Future()
     future.set_result(result)
-    return torch._C._distributed_c10d._create_work_from_future(future)
+    core: Any = torch._C
+    return core._distributed_c10d._create_work_from_future(future)
 
 
-class NeuronProcessGroup(dist.ProcessGroup):
+_ProcessGroup: Any = dist.ProcessGroup  # its stubs forbid what its own Python subclasses do
+
+
+class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group whose collectives are recorded; what it returns is complete as soon as the graph has run."""
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self.gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
+        self.gloo: Any = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         if not _groups:
             _stores.append(store)
         self.number = len(_groups)

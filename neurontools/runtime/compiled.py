@@ -42,4 +42,4 @@ def install() -> None:
             keywords.pop("options", None)
         return original(*arguments, **keywords)
 
-    torch.compile = compile_  # type: ignore[assignment]
+    torch.compile = compile_

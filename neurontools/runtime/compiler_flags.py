@@ -33,7 +33,9 @@ _SWITCHES = frozenset(
     }
 )
 _WRAPPER_SWITCHES = frozenset({"--no_cache", "--retry_failed_compilation"})
-_WRAPPER_VALUES = frozenset({"--cache_dir", "--log_level", "--hbm-scratchpad-page-size", "--dump", "--tensorizer-options"})
+_WRAPPER_VALUES = frozenset(
+    {"--cache_dir", "--log_level", "--hbm-scratchpad-page-size", "--dump", "--tensorizer-options"}
+)
 
 
 class InvalidCompilerFlags(ValueError):

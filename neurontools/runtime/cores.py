@@ -80,4 +80,3 @@ def _publisher(monitor: Reported, index: int) -> Callable[[str, int], None]:
 def _asked_for(environment: Mapping[str, str], index: int) -> int:
     visible = rank_environment(environment).get(VISIBLE_CORES, "").strip()
     return (parse_visible_cores(visible)[0] if visible else 0) + index
-

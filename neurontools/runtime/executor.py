@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,8 +148,8 @@ class Executor:
         begun = time.perf_counter()
         inputs = [listed[number].value for number in model.inputs]
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():  # type: ignore[attr-defined]
-                outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)  # type: ignore[arg-type]
+            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+                outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)
                 bad = self._not_a_number(loaded, outputs)
         except BaseException as error:
             memory.free(Category.TENSORS, output_bytes)
@@ -199,12 +198,13 @@ class Executor:
             )
 
     def _program(self, core: Core, graph: Graph, alive: bytes) -> LoadedProgram:
-        flags = self.flags
-        key = (core.local_index, tuple(graph.key), alive, flags.passed_on)
+        # Changed compiler flags hold for graphs compiled from then on, as with the SDK.
+        key = (core.local_index, tuple(graph.key), alive)
         loaded = self.programs.get(key)
         if loaded is not None:
             metrics.count("CachedCompile")
             return loaded
+        flags = self.flags
         loaded = self._load(core, self._model(graph, alive, flags), flags)
         for forgotten in self.programs.put(key, loaded):
             self._unload(forgotten)
@@ -291,5 +291,3 @@ def _status_of(error: BaseException) -> NrtStatus:
     if isinstance(error, (IndexError, ValueError)):
         return NrtStatus.EXEC_BAD_INPUT
     return NrtStatus.EXEC_COMPLETED_WITH_ERR
-
-

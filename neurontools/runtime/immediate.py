@@ -17,7 +17,7 @@ from neurontools.runtime.operator import Operator
 
 def host_alias(tensor: Tensor) -> Tensor:
     """A CPU tensor that shares the bytes of a device tensor, whose core must have nothing pending."""
-    value = alias(buffers.of(tensor), layouts.of(tensor), tensor.storage_offset())
+    value = alias(buffers.of(tensor), layouts.of(tensor), int(tensor.storage_offset()))
     if layouts.has_complex:
         if tensor.is_conj():
             value = value.conj()
@@ -93,12 +93,19 @@ def run_at_once(operator: Operator, arguments: Any, keywords: Any, core: Core | 
             named["generator"] = core.generator
         if operator.has_device:
             named["device"] = torch.device("cpu")
-        with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():  # type: ignore[attr-defined]
+        with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
             result = operator.call(*values, **named)
             for tensor in written:
                 if id(tensor) in host:
                     host_alias(tensor).copy_(host[id(tensor)])
-        return _returned(operator, arguments, keywords, result, core, {t.untyped_storage().data_ptr() for t in _tensors([*values, *named.values()])})
+        return _returned(
+            operator,
+            arguments,
+            keywords,
+            result,
+            core,
+            {t.untyped_storage().data_ptr() for t in _tensors([*values, *named.values()])},
+        )
 
 
 def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
@@ -110,7 +117,7 @@ def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
         fresh = {name: torch.empty(0, dtype=target.dtype) for name, target in targets.items()}
         values = [_map(a, _host_or_same) for a in arguments]
         named = {name: _map(a, _host_or_same) for name, a in keywords.items()} | fresh
-        with torch._C._AutoDispatchBelowAutograd():  # type: ignore[attr-defined]
+        with torch._C._AutoDispatchBelowAutograd():
             operator.call(*values, **named)
         metrics.fallback(operator.name)
         for name, target in targets.items():
@@ -135,9 +142,7 @@ def _host_or_same(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cpu else host_value(tensor)
 
 
-def _returned(
-    operator: Operator, arguments: Any, keywords: Any, result: Any, core: Core, shared: set[int]
-) -> Any:
+def _returned(operator: Operator, arguments: Any, keywords: Any, result: Any, core: Core, shared: set[int]) -> Any:
     def on_device(value: Tensor) -> Tensor:
         # A result may be a view of an argument: the device gets its own bytes.
         return device_tensor(value.clone() if value.untyped_storage().data_ptr() in shared else value, core)

@@ -74,6 +74,11 @@ class LayoutTable:
         self.narrowed: dict[torch.dtype, torch.dtype] = {}
         self.has_complex = False  # before the first complex tensor no tensor can be a conjugate or negative view
 
+    @property
+    def young(self) -> dict[tuple[object, ...], Layout]:
+        """The layouts in use by (size, stride, dtype), as far as they were not long unused: for the recorder's look-ups."""
+        return self._layouts.young
+
     def of(self, tensor: torch.Tensor) -> Layout:
         """The layout of a tensor, whatever its offset."""
         return self.get(tensor.shape, tensor.stride(), tensor.dtype)

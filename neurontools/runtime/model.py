@@ -86,9 +86,7 @@ class Model:
         for instruction in self.instructions:
             arguments = [_shown(a) for a in instruction.arguments]
             arguments += [f"{name}={_shown(value)}" for name, value in instruction.keywords.items()]
-            made = ", ".join(
-                f"%{number}:{self.layouts[number].text()}" for number in flattened(instruction.results)
-            )
+            made = ", ".join(f"%{number}:{self.layouts[number].text()}" for number in flattened(instruction.results))
             line = f"{instruction.operator.name}({', '.join(arguments)})"
             lines.append(f"  {made} = {line}" if made else f"  {line}")
         return "\n".join(lines)

@@ -14,7 +14,9 @@ _ids = count()
 _SIZED_BY_NUMBERS = frozenset({"aten::arange", "aten::range"})
 # Arguments of these types are inputs of a graph: a learning rate that changes does not make a new graph.
 # A number where a tensor is expected is what torch makes of `x * 2`.
-_LIFTED_TYPES = frozenset({"Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]", "float", "Optional[float]"})
+_LIFTED_TYPES = frozenset(
+    {"Tensor", "Optional[Tensor]", "number", "Optional[number]", "List[number]", "float", "Optional[float]"}
+)
 # The Neuron compiler's "matmult" class: what --auto-cast matmult narrows.
 MATMUL_NAMES = frozenset(
     "aten::" + name

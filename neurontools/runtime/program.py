@@ -77,7 +77,9 @@ def _interpret(
             keywords["generator"] = generator
         result = call(*arguments, **keywords)
         results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
-        pointers = {t.untyped_storage().data_ptr() for t in flattened([arguments, list(keywords.values())]) if _bytes(t)}
+        pointers = {
+            t.untyped_storage().data_ptr() for t in flattened([arguments, list(keywords.values())]) if _bytes(t)
+        }
         for number, made in _pairs(instruction.results, results):
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
@@ -119,9 +121,10 @@ def _checked(program: Program, instruction: Instruction, number: int, value: Ten
 def _same_strides(value: Tensor, layout: Layout) -> bool:
     if not layout.extent:
         return True
-    return all(
-        n == 1 or a == b for n, a, b in zip(layout.size, value.stride(), layout.stride, strict=True)
-    ) and value.untyped_storage().nbytes() == layout.extent * value.element_size()
+    return (
+        all(n == 1 or a == b for n, a, b in zip(layout.size, value.stride(), layout.stride, strict=True))
+        and value.untyped_storage().nbytes() == layout.extent * value.element_size()
+    )
 
 
 def restride(value: Tensor, layout: Layout) -> Tensor:

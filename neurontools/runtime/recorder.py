@@ -22,25 +22,29 @@ _Parameter = torch.nn.Parameter
 _BOOLEAN = (object(), object())
 _LIST, _LIST_END, _FLOAT, _INT, _HOST, _OFFSET = (object() for _ in range(6))
 
+# Looked up without a method call in between; both are the same objects for the life of the process.
+_by_address = buffers.by_address
+_young_layouts = layouts.young
 signatures: RecentlyUsed[tuple[Any, ...], Signature] = RecentlyUsed(8192)
 
 
 class _Call:
-    """One call of an operator, taken apart: what identifies its signature, and its inputs."""
+    """One call of an operator, taken apart: what identifies its signature, and its inputs.
+
+    This is the hot path of training: `add_tensor` runs for each tensor of each operator.
+    """
 
     __slots__ = ("buffers", "hosts", "key", "scalars")
 
-    def __init__(self, operator: Operator) -> None:
-        self.key: list[Any] = [operator.id]
+    def __init__(self, operator_id: int) -> None:
+        self.key: list[Any] = [operator_id]
         self.buffers: list[Buffer] = []
         self.scalars: list[Any] = []
         self.hosts: list[Tensor] = []
 
     def add(self, value: Any, lifted: bool) -> None:
         kind = value.__class__
-        if kind is Tensor or kind is _Parameter or isinstance(value, Tensor):
-            self.add_tensor(value)
-        elif kind is int:
+        if kind is int:
             if lifted:
                 self.key.append(_INT)
                 self.scalars.append(value)
@@ -57,23 +61,31 @@ class _Call:
         elif kind is list or kind is tuple:
             self.key.append(_LIST)
             for item in value:
-                self.add(item, lifted)
+                kind = item.__class__
+                if kind is Tensor or kind is _Parameter:
+                    self.add_tensor(item)
+                else:
+                    self.add(item, lifted)
             self.key.append(_LIST_END)
         elif kind in _PLAIN:
             self.key.append(value)
+        elif isinstance(value, Tensor):
+            self.add_tensor(value)
         else:
             raise NotRecordable(f"{kind.__name__} argument")
 
     def add_tensor(self, value: Tensor) -> None:
         offset = value.storage_offset()
-        buffer = None if offset else buffers.by_address.get(value.data_ptr())
+        buffer = None if offset else _by_address.get(value.data_ptr())
         if buffer is None:
             if value.is_cpu:
                 self.key += (_HOST, value.shape, value.dtype)
                 self.hosts.append(value)
                 return
             buffer = buffers.of(value)
-        layout = layouts.get(value.shape, value.stride(), value.dtype)
+        layout = _young_layouts.get((value.shape, value.stride(), value.dtype))
+        if layout is None:
+            layout = layouts.of(value)
         if layouts.has_complex and (value.is_conj() or value.is_neg()):
             raise NotRecordable("a conjugate or negative view")
         self.key.append(layout.id)
@@ -131,23 +143,22 @@ def record(
 
     Raises NotRecordable or NeedsResize when the call has to run at once; then nothing is recorded.
     """
-    call = _Call(operator)
+    call = _Call(operator.id)
     lifted = operator.lifted_positions
-    if lifted:
-        for position, value in enumerate(arguments):
+    position = 0
+    for value in arguments:
+        kind = value.__class__
+        if kind is Tensor or kind is _Parameter:
+            call.add_tensor(value)
+        else:
             call.add(value, position in lifted)
-    else:
-        for value in arguments:
-            call.add(value, False)
+        position += 1  # noqa: SIM113  (enumerate costs more here)
     if keywords:
         for name, value in keywords.items():
             call.key.append(name)
             call.add(value, name in operator.lifted_names)
     if core is None:
         core = call.buffers[0].core if call.buffers else device.current
-    for buffer in call.buffers:
-        if buffer.core is not core:
-            raise _mixed(operator, core, device.torch_device(buffer.core))
     key = tuple(call.key)
     signature = signatures.get(key)
     if signature is None:
@@ -156,10 +167,14 @@ def record(
         signature = Signature(operator, arguments, keywords)
         signatures.put(key, signature)
     graph = core.graph
-    indices = [
-        buffer.index if buffer.graph is graph else graph.index_of(buffer) for buffer in call.buffers
-    ]
-    graph.key.append(signature.id)
+    indices = [signature.id]
+    for buffer in call.buffers:
+        if buffer.graph is graph:
+            indices.append(buffer.index)
+        else:
+            if buffer.core is not core:
+                raise _mixed(operator, core, device.torch_device(buffer.core))
+            indices.append(graph.index_of(buffer))
     graph.key += indices
     graph.signatures.append(signature)
     if call.scalars:

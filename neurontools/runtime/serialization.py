@@ -94,7 +94,7 @@ def _patch_storage() -> None:
 def _patch_pin_memory() -> None:
     """There is nothing to pin for a simulated device, and the hook that would supply an allocator is C++ only."""
 
-    def pin_memory(self: Tensor, device: Any = None) -> Tensor:  # noqa: ARG001
+    def pin_memory(self: Tensor, device: Any = None) -> Tensor:
         return self
 
     torch.Tensor.pin_memory = pin_memory  # type: ignore[method-assign,assignment]

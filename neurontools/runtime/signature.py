@@ -85,9 +85,7 @@ class Signature:
             if position < len(arguments) and isinstance(arguments[position], (int, float, complex)):
                 raise NumberForTensor(position)
         template = _Template(operator)
-        self.arguments = [
-            template.of(a, position in operator.lifted_positions) for position, a in enumerate(arguments)
-        ]
+        self.arguments = [template.of(a, position in operator.lifted_positions) for position, a in enumerate(arguments)]
         self.keywords = {name: template.of(a, name in operator.lifted_names) for name, a in keywords.items()}
         self.tensor_count = template.tensor_count
         self.scalar_count = len(template.scalars)
@@ -173,9 +171,7 @@ class _Template:
             if offset:
                 self.scalars.append(offset)
             self.tensor_count += 1
-            return TensorSlot(
-                self.tensor_count - 1, layouts.of(value), len(self.scalars) - 1 if offset else None
-            )
+            return TensorSlot(self.tensor_count - 1, layouts.of(value), len(self.scalars) - 1 if offset else None)
         if isinstance(value, (list, tuple)):
             return [self.of(item, lifted) for item in value]
         if is_scalar(value, lifted):

@@ -30,9 +30,7 @@ def attention(
     if query.dim() == 4 and not (attn_mask is not None and attn_mask.requires_grad):
         choice = _choice(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if choice != _FLASH:
-        return _sdpa.decompose(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
-        )
+        return _sdpa.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(attn_mask.logical_not(), float("-inf"))
     return _flash(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
@@ -56,13 +54,16 @@ def _choice(
         probes = [
             torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).requires_grad_(t.requires_grad) for t in tensors
         ]
-        found = torch._fused_sdp_choice(
-            *probes[:3],
-            probes[3] if mask is not None else None,
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
+        choose: Any = torch._fused_sdp_choice
+        found = int(
+            choose(
+                *probes[:3],
+                probes[3] if mask is not None else None,
+                dropout_p,
+                is_causal,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
         )
         _choices.put(signature, found)
     return found

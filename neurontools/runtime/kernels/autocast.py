@@ -28,10 +28,10 @@ _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 def register(name: str, keep: Callable[[Any], None]) -> None:
     """Registers the casts for the device of this name; `keep` holds on to what must not be collected."""
-    every = torch.library.Library("_", "IMPL")  # noqa: TOR901
+    every = torch.library.Library("_", "IMPL")
     keep(every)
     every.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL")
     keep(library)
     for names, chosen in ((_LOWER, _lower), (_FLOAT32, _float32), (_PROMOTE, _widest)):
         for operator in names:
@@ -44,7 +44,8 @@ def register(name: str, keep: Callable[[Any], None]) -> None:
 
 
 def _casting(op: Any, name: str, chosen: Callable[[str, Any], torch.dtype | None]) -> Callable[..., Any]:
-    autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
+    core: Any = torch._C
+    autocast = core.DispatchKeySet(core.DispatchKey.AutocastPrivateUse1)
 
     def cast(value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, Tensor):
@@ -88,7 +89,7 @@ def _redirect_cuda(name: str) -> None:
     """torch.autocast("cuda") means our device where there is no GPU: scripts written for torch_xla of 2024 say so."""
     if torch.cuda.is_available():
         return
-    autocast: Any = torch.amp.autocast_mode.autocast  # type: ignore[attr-defined]
+    autocast: Any = torch.amp.autocast_mode.autocast
     original = autocast.__init__
 
     @functools.wraps(original)

@@ -57,7 +57,12 @@ def kernels() -> dict[str, Any]:
         Operator(resolve("aten::native_layer_norm"), meta_call=_layer_norm),
         Operator(resolve("aten::native_group_norm"), meta_call=_group_norm),
     ]
-    for name in ("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit.no_stats", "_batch_norm_with_update"):
+    for name in (
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "_native_batch_norm_legit.no_stats",
+        "_batch_norm_with_update",
+    ):
         op = resolve("aten::" + name)
         # native_batch_norm's schema does not say that the running statistics change.
         writes = ("running_mean", "running_var") if name == "native_batch_norm" else ()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from neurontools.runtime.buffer import Tensor
 
 
 def fused_lstm_cell(
-    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+    input_gates: Tensor, hidden_gates: Tensor, cx: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """aten::_thnn_fused_lstm_cell"""
     gates = input_gates + hidden_gates if b_ih is None else (input_gates + b_ih) + (hidden_gates + b_hh)
@@ -19,7 +21,7 @@ def fused_lstm_cell(
 
 
 def fused_gru_cell(
-    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+    input_gates: Tensor, hidden_gates: Tensor, hx: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> tuple[Tensor, Tensor]:
     """aten::_thnn_fused_gru_cell"""
     if b_ih is not None:

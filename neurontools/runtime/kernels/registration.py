@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.kernels import attention, autocast, dropout, normalization, recurrent, transfer
+from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, recurrent, transfer
 from neurontools.runtime.operator import Operator, operators, resolve
 from neurontools.runtime.recorder import recording_kernel
 
@@ -41,8 +41,7 @@ _WHOLE = frozenset(
 )
 # What torch's meta kernels announce is not what the CPU's kernels return: these run at once.
 _AT_ONCE = frozenset(
-    "aten::" + name
-    for name in "_embedding_bag _embedding_bag_forward_only linalg_lstsq linalg_lstsq.out".split()
+    "aten::" + name for name in "_embedding_bag _embedding_bag_forward_only linalg_lstsq linalg_lstsq.out".split()
 )
 # The CPU's own kernels take tensors of both devices here.
 _MIXED = frozenset(
@@ -54,9 +53,9 @@ _MIXED = frozenset(
 
 def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
     """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
-    library = torch.library.Library("aten", "IMPL")  # noqa: TOR901
+    library = torch.library.Library("aten", "IMPL")
     keep(library)
-    special: dict[str, Any] = {**transfer.KERNELS, **dropout.kernels(), **normalization.kernels()}
+    special: dict[str, Any] = {**transfer.KERNELS, **dropout.kernels(), **normalization.kernels(), **linear.kernels()}
     for view in _VIEWS:
         library.impl(view, _native(resolve("aten::" + view)), _KEY)
     for full, kernel in special.items():
@@ -79,7 +78,7 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
         library.impl("_thnn_fused_lstm_cell", recurrent.fused_lstm_cell, key)
         library.impl("_thnn_fused_gru_cell", recurrent.fused_gru_cell, key)
     for key in ("Sparse", "SparseCsr"):
-        sparse = torch.library.Library("_", "IMPL")  # noqa: TOR901
+        sparse = torch.library.Library("_", "IMPL")
         keep(sparse)
         sparse.fallback(_no_sparse(name), key + _KEY)
     _register_fallback(keep)
@@ -111,7 +110,7 @@ def _is_batched(name: str) -> bool:
 def _native(op: Any) -> Callable[..., Any]:
     """torch's own C++ kernel, which only looks at shapes and strides."""
     keys = _C.DispatchKeySet(_C.DispatchKey.CPU)
-    redispatch = op.redispatch
+    redispatch = op._handle.redispatch_boxed
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         return redispatch(keys, *arguments, **keywords)
@@ -121,7 +120,7 @@ def _native(op: Any) -> Callable[..., Any]:
 
 def _register_fallback(keep: Callable[[Any], None]) -> None:
     """Operators of other libraries (torch.library, torchvision) that have a CPU kernel."""
-    every = torch.library.Library("_", "IMPL")  # noqa: TOR901
+    every = torch.library.Library("_", "IMPL")
     keep(every)
     known: dict[Any, Callable[..., Any]] = {}
 

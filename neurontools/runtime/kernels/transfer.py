@@ -111,7 +111,7 @@ def to_copy(
         return to_device(aten._to_copy.default(self, dtype=dtype, memory_format=memory_format), _core_of(target))
     own = buffers.of(self).core
     if target.type == self.device.type:
-        core = own if target.index is None and device is None else _core_of(target)
+        core = own if device is None else _core_of(target)
         if core is own:
             result = _record_to_copy(self, dtype=dtype, memory_format=memory_format)
             return result
@@ -144,7 +144,6 @@ def never(*_arguments: Any, **_keywords: Any) -> bool:
 
 _record_copy = recording_kernel(operators.add(Operator(resolve("aten::copy_"))))
 _record_to_copy = recording_kernel(operators.add(Operator(resolve("aten::_to_copy"))))
-
 
 
 def _zeros(

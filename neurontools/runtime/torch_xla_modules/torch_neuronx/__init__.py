@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch_xla  # noqa: F401
+import torch_xla  # type: ignore[import-not-found]  # noqa: F401
 
 from neurontools.runtime.missing import text_of
 
@@ -13,7 +13,7 @@ __version__ = "2.9.0+neurontools"
 
 def trace(*_args: Any, **_kwargs: Any) -> Any:
     """Not there: tracing for inference; models run on the device without it."""
-    raise NotImplementedError("torch_neuronx.trace is not part of the simulated runtime; move the model with .to(device)")
+    raise NotImplementedError("torch_neuronx.trace is not part of the simulated runtime; use model.to(device)")
 
 
 def __getattr__(name: str) -> Any:

@@ -13,7 +13,7 @@ from . import syncfree
 __all__ = ["GradScaler", "autocast", "syncfree"]
 
 
-class autocast(torch.amp.autocast_mode.autocast):  # type: ignore[name-defined,misc]  # noqa: N801
+class autocast(torch.amp.autocast_mode.autocast):  # noqa: N801
     """torch.autocast for the device; bfloat16 unless told otherwise."""
 
     def __init__(
@@ -23,7 +23,7 @@ class autocast(torch.amp.autocast_mode.autocast):  # type: ignore[name-defined,m
         super().__init__(_device.name, enabled=enabled, dtype=dtype or torch.bfloat16, cache_enabled=cache_enabled)
 
 
-class GradScaler(torch.amp.GradScaler):  # type: ignore[name-defined,misc]
+class GradScaler(torch.amp.GradScaler):
     """torch.amp.GradScaler for the device; bfloat16 needs none."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -76,7 +76,7 @@ def is_master_ordinal(local: bool = True) -> bool:
 def master_print(*args: Any, fd: Any = None, local: bool = False, flush: bool = False) -> None:
     """Prints in the first process only."""
     if is_master_ordinal(local):
-        print(*args, file=fd, flush=flush)  # noqa: T201
+        print(*args, file=fd, flush=flush)
 
 
 def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
@@ -161,7 +161,13 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_l
     for gradient in gradients:
         if gradient.is_sparse:
             raise NotImplementedError(f"sparse gradients are not supported on {_device.name}; use dense ones")
-    all_reduce(REDUCE_SUM, gradients, scale=1.0 / collectives.group_size(collectives.subgroup(groups)), groups=groups, pin_layout=pin_layout)
+    all_reduce(
+        REDUCE_SUM,
+        gradients,
+        scale=1.0 / collectives.group_size(collectives.subgroup(groups)),
+        groups=groups,
+        pin_layout=pin_layout,
+    )
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
@@ -184,7 +190,12 @@ def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = 
 
 
 def all_gather(
-    value: Any, dim: int = 0, groups: Any = None, output: Any = None, pin_layout: bool = True, channel_id: Any = None,
+    value: Any,
+    dim: int = 0,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = True,
+    channel_id: Any = None,
     use_global_device_ids: Any = None,
 ) -> Any:
     """The tensors of all ranks, side by side along a dimension."""
@@ -225,7 +236,11 @@ def reduce_scatter(
 
 
 def all_to_all(
-    value: Tensor, split_dimension: int, concat_dimension: int, split_count: int, groups: Any = None,
+    value: Tensor,
+    split_dimension: int,
+    concat_dimension: int,
+    split_count: int,
+    groups: Any = None,
     pin_layout: bool = True,
 ) -> Tensor:
     """Sends a part of the tensor to each rank and joins what comes."""
@@ -329,7 +344,6 @@ def get_stablehlo(tensors: Any = None) -> str:
     """Not there."""
     del tensors
     raise NotImplementedError(text_of("torch_xla.stablehlo"))
-
 
 
 def __getattr__(name: str) -> Any:
