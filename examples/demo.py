@@ -29,7 +29,8 @@ TRAINING_SECONDS = 8
 START_SECONDS = 60.0  # importing torch for the first time takes a while
 END_SECONDS = 30.0
 NEURON_LS = Path(sys.executable).with_name("neuron-ls")
-TRAIN = Path(__file__).with_name("train_mlp.py")
+TRAIN = Path(__file__).resolve().with_name("train_mlp.py")
+COMMAND = f"{TRAIN.parent.name}/{TRAIN.name}"
 T = TypeVar("T")
 
 
@@ -79,7 +80,7 @@ def main() -> int:
         print(f"A monitor daemon (neurond, PID {daemon.pid}) simulates a {INSTANCE_TYPE}: 16 devices, 32 NeuronCores.")
         watch = Watch(daemon.socket_path)
         with training(daemon.socket_path) as (process, errors):
-            print(f"A PyTorch process (PID {process.pid}) asks for two: NEURON_RT_NUM_CORES=2 python {TRAIN.name}")
+            print(f"A PyTorch process (PID {process.pid}) asks for two: NEURON_RT_NUM_CORES=2 python {COMMAND}")
             snapshot, seen = wait(
                 "it imports torch, takes its cores and trains",
                 lambda: watch.measured(process.pid),
@@ -129,8 +130,16 @@ def training(socket: str) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]
     """The training process and what it writes to standard error; ended when the context is."""
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, str(TRAIN), "--seconds", str(TRAINING_SECONDS), "--quiet"],
-            env={**os.environ, "NEURON_RT_NUM_CORES": "2", "NEURON_RT_VISIBLE_CORES": "", "NEURONTOOLS_SOCKET": socket},
+            # By the name that neuron-ls is to show; PATH makes it this interpreter.
+            ["python", COMMAND, "--seconds", str(TRAINING_SECONDS), "--quiet"],
+            cwd=TRAIN.parents[1],
+            env={
+                **os.environ,
+                "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+                "NEURON_RT_NUM_CORES": "2",
+                "NEURON_RT_VISIBLE_CORES": "",
+                "NEURONTOOLS_SOCKET": socket,
+            },
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,

@@ -67,4 +67,17 @@ def default(environment: Mapping[str, str]) -> str:
 def candidates(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Where a client looks when no socket is named: the user's own daemon, then the system's."""
     own = default(environment)
-    return (own,) if own == SYSTEM_SOCKET else (own, SYSTEM_SOCKET)
+    if own == SYSTEM_SOCKET or not _is_trustworthy(own):
+        return (SYSTEM_SOCKET,)
+    return (own, SYSTEM_SOCKET)
+
+
+def _is_trustworthy(path: str) -> bool:
+    """Whether the directory is the user's own where anybody could have made it; one that isn't there does no harm."""
+    if not path.startswith("/tmp/"):  # noqa: S108
+        return True
+    try:
+        found = os.lstat(os.path.dirname(path))  # noqa: PTH120
+    except OSError:
+        return True
+    return found.st_uid == os.geteuid() and found.st_mode & 0o170022 == 0o040000  # a directory only its owner changes

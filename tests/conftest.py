@@ -194,6 +194,9 @@ def _starter(directory: Path) -> Iterator[StartDaemon]:
         if daemon.process.poll() is None:
             daemon.process.kill()
             daemon.process.wait()
+    for daemon in daemons:
+        # Whatever a test did to it, nothing was left to the event loop's last resort.
+        assert "Traceback" not in daemon.log, daemon.log
 
 
 @pytest.fixture

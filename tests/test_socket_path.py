@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +68,22 @@ def test_the_longest_path_leaves_room_for_the_attach_socket(character: str, sock
         listener.bind(socket_path.attach_socket(longest))
     with pytest.raises(UserError, match=r"^NEURONTOOLS_SOCKET: the socket path .*… is longer than the 100 bytes"):
         socket_path.named(None, {"NEURONTOOLS_SOCKET": longest + "x"})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+@pytest.mark.parametrize(
+    ("owner", "mode", "expected"),
+    [(54321, 0o700, True), (54321, 0o777, False), (0, 0o755, False)],
+    ids=["own", "own but open to all", "of somebody else"],
+)
+def test_a_directory_that_others_may_have_made_is_not_asked(owner: int, mode: int, expected: bool) -> None:
+    directory = Path("/tmp/neurontools-54321")
+    directory.mkdir()
+    try:
+        os.chown(directory, owner, -1)
+        directory.chmod(mode)
+        code = "import os; from neurontools import socket_path; os.setuid(54321); print(*socket_path.candidates({}))"
+        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    finally:
+        directory.rmdir()
+    assert told == [f"{directory}/neurond.sock", "/run/neurond/neurond.sock"][0 if expected else 1 :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ def messages(kind: type[M]) -> st.SearchStrategy[M]:
     return _fields(kind.DESCRIPTOR).map(lambda values: kind(**values))
 
 
-def _fields(descriptor: Descriptor) -> st.SearchStrategy[dict[str, Any]]:
+def _fields(descriptor: Any) -> st.SearchStrategy[dict[str, Any]]:
     choices = {}
     taken = set()
     for field in descriptor.fields:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -143,7 +144,7 @@ def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDa
     """The interval is longer than the test may take: what the stream shows can't come from a tick."""
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "3600")
     with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
-        watch = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
+        watch: Any = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
         stream = watch(b"", timeout=60)
 
         def next_owners() -> set[int | None]:

@@ -5,13 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
-
 from neurond.command_line import settings_from
 from neurond.configuration import FLAGS, Configuration, read, resolve
 from neurond.load import SCENARIOS
 from neurond.settings import Settings
+
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
 
@@ -94,7 +95,7 @@ WRONG_LINES = [
         "daemon.log_level: input should be 'error', 'warning', 'info' or 'debug', not 'loud'",
     ),
     ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
-    ("daemon.intervall = 1", "daemon.intervall: there is no such key; see neurond(8) for those there are"),
+    ("daemon.intervals = 1", "daemon.intervals: there is no such key; see neurond(8) for those there are"),
     ("simulate.instance_type = 1", "simulate.instance_type: input should be a valid string, not 1"),
     ("simulate.logical_neuroncore_config = 3", "simulate.logical_neuroncore_config: input should be 1 or 2, not 3"),
     ('load.scenario = "storm"', "load.scenario: input should be 'idle', 'steady', 'training-ramp', 'memory-leak'"),
@@ -154,7 +155,7 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
     file = tmp_path / "c.toml"
     file.write_text('[daemon]\nsocket = "/file"\ninterval_seconds = 5\n[simulate]\ninstance_type = "trn2.48xlarge"\n')
     environment = {"NEURONTOOLS_SOCKET": "/environment", "NEURON_LOGICAL_NC_CONFIG": "1"}
-    flags = {"daemon": {"socket": "/flag"}, "simulate": {"logical_neuroncore_config": 2}}
+    flags: dict[str, dict[str, Any]] = {"daemon": {"socket": "/flag"}, "simulate": {"logical_neuroncore_config": 2}}
     assert resolve({}, str(file), {}).socket == "/file"
     assert resolve({}, str(file), environment).socket == "/environment"
     assert resolve(flags, str(file), environment).socket == "/flag"

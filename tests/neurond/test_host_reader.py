@@ -5,8 +5,8 @@ from typing import Any
 
 import psutil
 import pytest
-
 from neurond.host_reader import HostReader
+
 from tests.conftest import wait_until
 
 

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-
 from neurond import ledger
 from neurond.holding import CoreReport, Holding, Report
 from neurond.ledger import Ledger
 from neurond.shape import Shape
+
 from neurontools import model
 from neurontools.core_request import CoreRequest
 
@@ -27,6 +28,11 @@ def entered(of: Ledger, token: str, pid: int | None = None) -> str:
 
 def report_of(cores: dict[int, CoreReport], measured_at_seconds: float = 1.0) -> Report:
     return Report(measured_at_seconds, cores)
+
+
+def core_report(name: str, value: Any) -> CoreReport:
+    values: dict[str, Any] = {name: value}
+    return CoreReport(**values)
 
 
 def tensors(size_bytes: int) -> CoreReport:
@@ -82,8 +88,10 @@ def test_the_words_of_the_runtime_for_busy_cores() -> None:
         (
             new,
             CoreRequest(0, 1),
-            "Logical Neuron Core(s) not available - Requested:lnc0-lnc0 Available:0 Logical Core size:2 "
-            "(cores busy, ret=-16)",
+            (
+                "Logical Neuron Core(s) not available - Requested:lnc0-lnc0 Available:0 Logical Core size:2 "
+                "(cores busy, ret=-16)"
+            ),
         ),
     ):
         with pytest.raises(ledger.CoresUnavailable) as refused:
@@ -233,9 +241,9 @@ def test_out_of_memory_tells_who_holds_the_stack() -> None:
 def test_a_counter_of_a_core_that_falls_is_refused(name: str) -> None:
     host = Ledger(TRN1)
     host.attach(entered(host, "a"), CoreRequest())
-    host.report("a", report_of({2: CoreReport(**{name: 5})}))
+    host.report("a", report_of({2: core_report(name, 5)}))
     with pytest.raises(ledger.InvalidReport, match=f"{name} of core 2 fell from 5 to 4"):
-        host.report("a", report_of({2: CoreReport(**{name: 4})}))
+        host.report("a", report_of({2: core_report(name, 4)}))
 
 
 def test_time_that_runs_backwards_is_refused() -> None:
@@ -372,14 +380,10 @@ class LedgerMachine(RuleBasedStateMachine):
             for holding in self.ledger.holdings
         ]
         owners = {core: holding.token for core, holding in self.held().items()}
-        counters = [
-            (core.busy_seconds_total, core.flop_total, core.executions_total) for core in self.ledger.counters
-        ]
+        counters = [(core.busy_seconds_total, core.flop_total, core.executions_total) for core in self.ledger.counters]
         return holdings, owners, counters
 
-    def expected_cores(
-        self, token: str, request: CoreRequest
-    ) -> tuple[list[int] | None, type[ledger.Refusal] | None]:
+    def expected_cores(self, token: str, request: CoreRequest) -> tuple[list[int] | None, type[ledger.Refusal] | None]:
         """The physical cores that the request gets, or the kind of its refusal."""
         if token in self.attached:
             return None, ledger.AlreadyAttached

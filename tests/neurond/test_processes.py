@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
 from neurond.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
+
 from tests.conftest import wait_until
 
 SLEEP = "import sys; print(flush=True); sys.stdin.read()"

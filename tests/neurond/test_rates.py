@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-
 from neurond.rates import Rates
+
 from neurontools import latency
 from neurontools.model import (
     ExecutionCounters,
@@ -57,7 +57,7 @@ def core(measured_at_seconds: float | None, busy: float = 0.0, flop: int = 0, ow
 
 
 def process(measured_at_seconds: float | None, **values: Any) -> Process:
-    values = {"reporting": measured_at_seconds is not None} | values
+    values = {"attached_at_unix_seconds": 2.0, "reporting": measured_at_seconds is not None} | values
     return Process(
         pid=PID,
         uid=0,
@@ -69,11 +69,11 @@ def process(measured_at_seconds: float | None, **values: Any) -> Process:
         synthetic=False,
         logical_neuroncore_config=1,
         measured_at_seconds=measured_at_seconds,
-        **({"attached_at_unix_seconds": 2.0} | values),
+        **values,
     )
 
 
-def rates_of(snapshot: Snapshot) -> tuple[float | None, float | None]:
+def rates_of(snapshot: Snapshot) -> tuple[Any, Any]:
     return snapshot.cores[0].utilization_ratio, snapshot.cores[0].flops_per_second
 
 
@@ -206,7 +206,7 @@ def times(user: float, system: float = 0.0) -> Process:
     return process(None, cpu_user_seconds_total=user, cpu_system_seconds_total=system)
 
 
-def vcpu(snapshot: Snapshot) -> tuple[float | None, float | None]:
+def vcpu(snapshot: Snapshot) -> tuple[Any, Any]:
     return snapshot.processes[0].vcpu_user_ratio, snapshot.processes[0].vcpu_system_ratio
 
 

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from neurond.holding import CoreReport
 from neurond.ledger import InvalidReport, Ledger, Refusal
 from neurond.report_reader import read_report
 from neurond.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.store import Store
+
 from neurontools import catalog, model
 from neurontools.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2 as pb

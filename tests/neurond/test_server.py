@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -24,7 +25,7 @@ def channel(shared_daemon: RunningDaemon) -> Iterator[grpc.Channel]:
 
 @pytest.mark.parametrize("service", ["", *SERVICES])
 def test_everything_is_healthy(channel: grpc.Channel, service: str) -> None:
-    health = health_pb2_grpc.HealthStub(channel)
+    health: Any = health_pb2_grpc.HealthStub(channel)
     request = health_pb2.HealthCheckRequest(service=service)
     assert health.Check(request).status == health_pb2.HealthCheckResponse.SERVING
     watch = health.Watch(request)
@@ -33,9 +34,10 @@ def test_everything_is_healthy(channel: grpc.Channel, service: str) -> None:
 
 
 def test_the_health_of_nothing(channel: grpc.Channel) -> None:
+    health: Any = health_pb2_grpc.HealthStub(channel)
     with pytest.raises(grpc.RpcError) as caught:
-        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="nothing"))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
+        health.Check(health_pb2.HealthCheckRequest(service="nothing"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
 
 
 def test_reflection_describes_every_service(channel: grpc.Channel) -> None:
@@ -53,7 +55,8 @@ def test_reflection_describes_every_service(channel: grpc.Channel) -> None:
 
 
 def test_a_request_above_4_mib_is_refused(channel: grpc.Channel) -> None:
+    ask: Any = channel.unary_unary(f"{RUNTIME}/Report")
     for size, code in ((2**22 - 64, grpc.StatusCode.UNAUTHENTICATED), (2**22 + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
         with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary(f"{RUNTIME}/Report")(pb.ReportRequest(token="x" * size).SerializeToString())
-        assert caught.value.code() is code  # type: ignore[attr-defined]
+            ask(pb.ReportRequest(token="x" * size).SerializeToString())
+        assert caught.value.code() is code

@@ -5,8 +5,8 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-
 from neurond.store import Store
+
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message
@@ -18,9 +18,7 @@ SNAPSHOT = snapshot_of("trn1.2xlarge")
 def put(store: Store, sequence: int, at_seconds: float | None = None, *, remember: bool = True, noise: int = 0) -> None:
     seconds = float(sequence) if at_seconds is None else at_seconds
     warning = Random(sequence).randbytes(noise).hex()
-    store.put(
-        replace(SNAPSHOT, sequence=sequence, taken_at_seconds=seconds, warnings=(warning,)), remember=remember
-    )
+    store.put(replace(SNAPSHOT, sequence=sequence, taken_at_seconds=seconds, warnings=(warning,)), remember=remember)
 
 
 def sequences(store: Store, duration_seconds: float = 0.0, after: int = 0) -> list[int]:

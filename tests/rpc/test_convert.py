@@ -77,7 +77,8 @@ def test_an_enum_value_of_a_later_version_is_an_error(number: int) -> None:
 def test_every_enum_value_of_the_api_is_in_the_model() -> None:
     for value in pb.SourceKind.DESCRIPTOR.values:
         if value.number:
-            read = from_message(model.Snapshot, pb.Snapshot(source=value.number))
+            message = pb.Snapshot(source=pb.SourceKind.ValueType(value.number))
+            read = from_message(model.Snapshot, message)
             assert f"SOURCE_KIND_{read.source.name}" == value.name
 
 

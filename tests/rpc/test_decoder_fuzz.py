@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.protobuf.message import DecodeError, Message
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +41,7 @@ def test_random_bytes_are_a_message_or_a_decode_error(kind: type[Message], data:
 
 @given(kind=st.sampled_from(PARTS), data=st.data())
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-def test_any_message_is_a_part_of_the_model_or_a_value_error(kind: type, data: st.DataObject) -> None:
+def test_any_message_is_a_part_of_the_model_or_a_value_error(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(messages(getattr(pb, kind.__name__)))
     try:
         part = from_message(kind, message)
