@@ -193,8 +193,7 @@ _NAMES = {"SUM": "sum", "AVG": "avg", "MIN": "min", "MAX": "max", "PRODUCT": "mu
 
 def reduction_name(op: Any) -> str:
     """The name of a torch.distributed.ReduceOp; NotImplementedError for one that the device has not."""
-    text = str(op).rpartition(".")[2].rstrip(">").partition(":")[0].upper()
-    name = _NAMES.get(text)
+    name = next((text for known, text in _NAMES.items() if op == getattr(dist.ReduceOp, known)), None)
     if name is None:
         raise NotImplementedError(f"reduction {op} is not supported on {device.name}; use one of {', '.join(_NAMES)}")
     return name

@@ -50,13 +50,20 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
 
 
 def reserve(core: Core, nbytes: int) -> None:
-    """Takes HBM for a tensor. When it is full, pending graphs run first, because they hold on to dead inputs."""
-    try:
-        core.memory.allocate(Category.TENSORS, nbytes)
-    except OutOfDeviceMemory:
-        buffers.drain()
+    """Takes HBM for a tensor. When it runs short, the pending graph is executed first if that gives back much."""
+    memory = core.memory
+    if (memory.total_bytes + nbytes) * 4 > memory.limit_bytes * 3 and _dead_bytes(core) * 8 > memory.limit_bytes:
         device.flush(core, "MemoryPressure")
-        core.memory.allocate(Category.TENSORS, nbytes)
+    try:
+        memory.allocate(Category.TENSORS, nbytes)
+    except OutOfDeviceMemory:
+        device.flush(core, "MemoryPressure")
+        memory.allocate(Category.TENSORS, nbytes)
+
+
+def _dead_bytes(core: Core) -> int:
+    """What the pending graph holds on to although nobody else can see it any more."""
+    return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and b() is None)
 
 
 def run_on_host(operator: Operator, arguments: Any, keywords: Any, target: torch.device) -> Any:
