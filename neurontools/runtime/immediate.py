@@ -52,7 +52,7 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
 def reserve(core: Core, nbytes: int) -> None:
     """Takes HBM for a tensor. When it runs short, the pending graph is executed first if that gives back much."""
     memory = core.memory
-    if (memory.total_bytes + nbytes) * 4 > memory.limit_bytes * 3 and _dead_bytes(core) * 8 > memory.limit_bytes:
+    if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes and _dead_bytes(core) * 8 > memory.limit_bytes:
         device.flush(core, "MemoryPressure")
     try:
         memory.allocate(Category.TENSORS, nbytes)

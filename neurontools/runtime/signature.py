@@ -37,10 +37,11 @@ class ScalarSlot:
 class HostSlot:
     """A CPU tensor argument, kept as a copy."""
 
-    __slots__ = ("index", "text")
+    __slots__ = ("dtype", "index", "text")
 
     def __init__(self, index: int, tensor: Tensor) -> None:
         self.index = index
+        self.dtype = tensor.dtype
         self.text = f"{tensor.dtype}{list(tensor.shape)}"
 
 
@@ -111,7 +112,7 @@ class Signature:
         operator = self.operator
         if operator.in_place and not operator.flops and not operator.out_names:
             return None, 0
-        if operator.dynamic:
+        if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
         values = [template.on_meta(a) for a in self.arguments]
         keywords = {name: template.on_meta(a) for name, a in self.keywords.items() if name != "generator"}
@@ -206,6 +207,16 @@ def _tensor_slots(template: Any) -> list[TensorSlot]:
     if isinstance(template, list):
         return [slot for item in template for slot in _tensor_slots(item)]
     return []
+
+
+def _has_mask(arguments: list[Any]) -> bool:
+    """Whether an index is a mask, whose count of true elements is the size of the result."""
+    masks = (torch.bool, torch.uint8)
+    slots = [slot for argument in arguments[1:] for slot in _tensor_slots(argument)]
+    hosts = [slot for argument in arguments[1:] if isinstance(argument, list) for slot in argument]
+    return any(slot.layout.dtype in masks for slot in slots) or any(
+        isinstance(slot, HostSlot) and slot.dtype in masks for slot in hosts
+    )
 
 
 def _layout_tree(value: Any, name: str) -> Any:
