@@ -172,8 +172,10 @@ def shared_daemon() -> Iterator[RunningDaemon]:
     directory = tempfile.mkdtemp(prefix="nd-")
     starter = _starter(Path(directory))
     yield next(starter)("--simulate", "trn1.32xlarge", "--interval", "0.02")
-    next(starter, None)
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        next(starter, None)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _starter(directory: Path) -> Iterator[StartDaemon]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neurond.load import SCENARIOS
 from neurond.settings import Settings
+from neurond.socket_files import group_id
 from neurontools import catalog, core_request, socket_path
 from neurontools.errors import EXIT_USAGE, UserError
 
@@ -77,6 +78,8 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         lnc = simulate.logical_neuroncore_config or core_request.logical_neuroncore_config(environment)
     except core_request.InvalidCoreRequest as error:
         raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+    if daemon.group is not None:
+        group_id(daemon.group)
     return Settings(
         socket=_socket(flags, daemon, environment, file),
         interval_seconds=daemon.interval_seconds,

@@ -70,15 +70,18 @@ class Holding:
         return tuple(dict.fromkeys(shape.device_of(core) for core in self.physical_cores()))
 
     def memory_of(self, core_index: int) -> model.DeviceMemory:
-        """Its memory on one of its physical cores: an equal share of what it reported of the logical core."""
+        """Its memory on one of its physical cores: an equal share of what it reported of the logical core.
+
+        Unknown in every category before it has reported of that core.
+        """
         local, position = divmod(core_index - self.first * self.lnc, self.lnc)
         report = self.cores.get(local)
         if report is None:
-            return _EMPTY
+            return _UNKNOWN
         return report.memory if self.lnc == 1 else share(report.memory, position, self.lnc)
 
 
-_EMPTY = model.DeviceMemory()
+_UNKNOWN = model.DeviceMemory(*[None] * len(model.DeviceMemory.__slots__))
 
 
 def share(memory: model.DeviceMemory, position: int, parts: int) -> model.DeviceMemory:

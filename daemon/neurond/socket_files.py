@@ -31,7 +31,7 @@ class SocketFiles:
         self.attach_path = socket_path.attach_socket(path)
         self._lock_path = path + ".lock"
         self._lock = -1
-        self._group_id = None if group is None else _group_id(group)
+        self._group_id = None if group is None else group_id(group)
 
     def claim(self) -> None:
         """Makes the directory, takes the lock and removes what a daemon that died left; UserError when it can't be."""
@@ -128,7 +128,8 @@ def closed_umask() -> Iterator[None]:
         os.umask(before)
 
 
-def _group_id(group: str) -> int:
+def group_id(group: str) -> int:
+    """The id of a group; UserError when there is none of that name."""
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:

@@ -7,11 +7,12 @@ from typing import Any
 import grpc
 
 from neurontools.rpc.unary import RpcError
+from neurontools.socket_path import grpc_target
 
 
 def call(socket_path: str, method: str, request: bytes, *, timeout_seconds: float) -> bytes:
     """The reply to one call; RpcError as `rpc.unary.call` raises it."""
-    with grpc.insecure_channel(f"unix:{socket_path}") as channel:
+    with grpc.insecure_channel(grpc_target(socket_path)) as channel:
         try:
             ask: Any = channel.unary_unary(method)  # without serialisers: bytes as they are
             reply: bytes = ask(request, timeout=timeout_seconds)

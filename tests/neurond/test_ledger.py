@@ -207,7 +207,7 @@ def test_a_core_that_a_report_leaves_out_keeps_what_it_had() -> None:
     holding = host.attach(entered(host, "a"), CoreRequest())
     host.report("a", report_of({0: tensors(5), 1: tensors(6)}))
     host.report("a", report_of({1: tensors(7)}))
-    assert [holding.memory_of(index).tensors_bytes for index in range(4)] == [5, 7, 0, 0]
+    assert [holding.memory_of(index).tensors_bytes for index in range(4)] == [5, 7, None, None]
 
 
 def test_memory_of_a_logical_core_is_shared_out_to_the_byte() -> None:

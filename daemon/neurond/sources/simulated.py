@@ -78,7 +78,7 @@ class SimulatedSource:
             flop_total=counters.flop_total,
             executions_total=counters.executions_total,
             memory=holder.memory_of(index),
-            measured_at_seconds=holder.report.measured_at_seconds if holder.report else None,
+            measured_at_seconds=holder.report.measured_at_seconds if holder.report and reported else None,
             execution_started_at_unix_seconds=reported.execution_started_at_unix_seconds if reported else None,
             last_execution_at_unix_seconds=counters.last_execution_at_unix_seconds,
         )
