@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
+    "neuron-run.1": [sys.executable, "-m", "neurontools.cli.run"],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }
 
