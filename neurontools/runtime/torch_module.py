@@ -146,4 +146,5 @@ def module(name: str) -> ModuleType:
         if callable(value) and key not in ("module", "Any", "Core", "ModuleType"):
             setattr(made, key, value)
     made.device = DeviceContext  # type: ignore[attr-defined]
+    made._initialized = True  # type: ignore[attr-defined]  # what torch.utils.checkpoint asks before it keeps RNG states
     return made

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
@@ -188,6 +189,24 @@ def test_random_numbers_are_the_devices_own_and_reproducible(xla: Any) -> None:
     assert torch.equal(torch.randn(3), host), "a device operator drew from the host's generator"
     torch.manual_seed(7)
     assert torch.equal(torch.randn(100, device="xla").cpu(), first)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointed_layers_drop_the_same_elements_again(xla: Any, reentrant: bool) -> None:
+    results = []
+    for where in ("cpu", "xla"):
+        torch.manual_seed(0)
+        layer = nn.Linear(8, 8).to(where)
+        value = torch.randn(4, 8).to(where).requires_grad_()
+        torch.manual_seed(5)
+        for _ in range(3):
+            hidden = F.dropout(layer(value), 0.3)
+            for _ in range(2):
+                hidden = checkpoint(lambda v, of=layer: F.dropout(of(v), 0.5), hidden, use_reentrant=reentrant)
+            hidden.sum().backward()
+        assert layer.weight.grad is not None
+        results.append(layer.weight.grad.cpu())
+    torch.testing.assert_close(results[1], results[0])
 
 
 def test_a_given_generator_is_used(xla: Any) -> None:
