@@ -58,21 +58,9 @@ def _interpret(
     model = program.model
     values: dict[int, Tensor] = dict(zip(model.inputs, inputs, strict=True))
 
-    def value_of(part: Any) -> Any:
-        if isinstance(part, Use):
-            offset = 0 if part.offset is None else scalars[part.offset]
-            return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
-        if isinstance(part, ScalarInput):
-            return scalars[part.index]
-        if isinstance(part, HostInput):
-            return hosts[part.index]
-        if isinstance(part, (list, tuple)):
-            return [value_of(item) for item in part]
-        return _on_device(part)
-
     for instruction, call in zip(model.instructions, program.calls, strict=True):
-        arguments = [value_of(a) for a in instruction.arguments]
-        keywords = {name: value_of(a) for name, a in instruction.keywords.items()}
+        arguments = [_value(a, values, scalars, hosts) for a in instruction.arguments]
+        keywords = {name: _value(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
         if instruction.operator.has_generator:
             keywords["generator"] = generator
         result = call(*arguments, **keywords)
@@ -84,10 +72,25 @@ def _interpret(
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
+        made = None  # or the last result would live one instruction longer than in the generated code
         del arguments, keywords, result, results
         for number in instruction.dead:
             values.pop(number, None)
     return [values[number] for number in model.outputs]
+
+
+def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor]) -> Any:
+    """What an argument of an instruction stands for. No closure: a recursive one is a cycle that keeps the values alive."""
+    if isinstance(part, Use):
+        offset = 0 if part.offset is None else scalars[part.offset]
+        return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
+    if isinstance(part, ScalarInput):
+        return scalars[part.index]
+    if isinstance(part, HostInput):
+        return hosts[part.index]
+    if isinstance(part, (list, tuple)):
+        return [_value(item, values, scalars, hosts) for item in part]
+    return _on_device(part)
 
 
 def _bytes(value: Any) -> bool:

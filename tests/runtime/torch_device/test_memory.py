@@ -117,3 +117,19 @@ def test_memory_info_is_the_account(xla: Any) -> None:
     assert info["bytes_used"] == memory.total_bytes == sum(memory.by_field().values())
     assert info["bytes_limit"] == memory.limit_bytes
     assert held.numel() == 1000
+
+
+def test_temporaries_are_gone_without_the_garbage_collector(xla: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for size in (1000, 1001):  # interpreted, then generated
+            value = torch.ones(size).to("xla")
+            for _ in range(2):
+                result = ((value + 1) * 2).softmax(0)[1:] + 1
+                xla.flush_all("Test")
+                del result
+        left = [t for t in gc.get_objects() if isinstance(t, torch.Tensor) and t.is_cpu and t.numel() in (1000, 1001)]
+        assert len(left) == 1  # the value of the last `value`
+    finally:
+        gc.enable()
