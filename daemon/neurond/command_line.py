@@ -53,6 +53,14 @@ def parser() -> argparse.ArgumentParser:
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
     add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
     add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
+    add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
+    add("--proc-root", metavar="DIR", help="look for owners of devices below this directory instead of /proc")
+    add("--dev-root", metavar="DIR", help="look for device files below this directory instead of /dev")
+    add("--imds", action="store_true", help="ask the instance metadata service for the instance's identity")
+    add(
+        "--export-sysfs", metavar="DIR", help="keep a tree like the driver's of the simulated devices in this directory"
+    )
+    add("--export-driver-version", metavar="VERSION", help="the driver version the tree is like; default: 2.30.2.0")
     add("--foreground", action="store_true", help="stay in the foreground (the default; kept for service managers)")
     add("--config", metavar="FILE", help="read settings from this TOML file; flags beat it")
     add("--check-config", action="store_true", help="check flags and configuration, print the outcome and exit")
@@ -85,7 +93,7 @@ def settings_from(arguments: Sequence[str]) -> Settings | None:
 
 
 def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "daemon": {
             "socket": given.socket,
             "group": given.group,
@@ -96,6 +104,13 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "simulate": {"instance_type": given.simulate, "logical_neuroncore_config": given.lnc},
         "load": {"scenario": given.load, "seed": given.seed, "neuroncores": given.load_neuroncores},
     }
+    tables["sysfs"] = {
+        "root": given.sysfs_root,
+        "proc_root": given.proc_root,
+        "dev_root": given.dev_root,
+        "imds": given.imds or None,
+    }
+    tables["export"] = {"sysfs": given.export_sysfs, "driver_version": given.export_driver_version}
     return {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
 
 

@@ -18,9 +18,11 @@ from neurond.settings import Settings
 from neurond.socket_files import group_id
 from neurontools import catalog, core_request, socket_path
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
+_Directory = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -54,12 +56,31 @@ class LoadTable(_Table):
     neuroncores: Annotated[int, Field(ge=1, le=1024)] | None = None
 
 
+class SysfsTable(_Table):
+    """[sysfs] of the configuration file: where the driver is read."""
+
+    root: _Directory = "/sys"
+    proc_root: _Directory = "/proc"
+    dev_root: _Directory = "/dev"
+    imds: bool = False
+    time_in_use_unit: Literal["auto", "us", "ns", "ps"] = "auto"
+
+
+class ExportTable(_Table):
+    """[export] of the configuration file."""
+
+    sysfs: Annotated[str, Field(min_length=1)] | None = None
+    driver_version: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,4}$")] = "2.30.2.0"
+
+
 class Configuration(_Table):
     """The configuration file."""
 
     daemon: DaemonTable = DaemonTable()
     simulate: SimulateTable = SimulateTable()
     load: LoadTable = LoadTable()
+    sysfs: SysfsTable = SysfsTable()
+    export: ExportTable = ExportTable()
 
 
 def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]) -> Settings:
@@ -74,12 +95,23 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
     if load.scenario and not simulate.instance_type:
         raise UserError("neurond: --load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+    if configuration.export.sysfs and not simulate.instance_type:
+        raise UserError("neurond: --export-sysfs needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+    if simulate.instance_type and flags.get("sysfs"):
+        raise UserError(
+            "neurond: --simulate excludes --sysfs-root, --proc-root, --dev-root and --imds; leave one out", EXIT_USAGE
+        )
     try:
         lnc = simulate.logical_neuroncore_config or core_request.logical_neuroncore_config(environment)
     except core_request.InvalidCoreRequest as error:
         raise UserError(f"neurond: {error}", EXIT_USAGE) from None
     if daemon.group is not None:
         group_id(daemon.group)
+
+    def root_of(key: str, variable: str) -> str:
+        given = flags.get("sysfs", {}).get(key) or environment.get(variable) or getattr(configuration.sysfs, key)
+        return str(Path(given).absolute())
+
     return Settings(
         socket=_socket(flags, daemon, environment, file),
         interval_seconds=daemon.interval_seconds,
@@ -92,6 +124,15 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         load=load.scenario,
         load_seed=load.seed,
         load_neuroncores=load.neuroncores,
+        sysfs_root=root_of("root", SYSFS_ROOT),
+        proc_root=root_of("proc_root", PROC_ROOT),
+        dev_root=root_of("dev_root", DEV_ROOT),
+        imds=configuration.sysfs.imds,
+        time_in_use_unit=None
+        if configuration.sysfs.time_in_use_unit == "auto"
+        else configuration.sysfs.time_in_use_unit,
+        export_sysfs=configuration.export.sysfs and str(Path(configuration.export.sysfs).absolute()),
+        export_driver_version=configuration.export.driver_version,
     )
 
 
@@ -119,6 +160,12 @@ FLAGS = {
     "load.scenario": "--load",
     "load.seed": "--seed",
     "load.neuroncores": "--load-neuroncores",
+    "sysfs.root": "--sysfs-root",
+    "sysfs.proc_root": "--proc-root",
+    "sysfs.dev_root": "--dev-root",
+    "sysfs.imds": "--imds",
+    "export.sysfs": "--export-sysfs",
+    "export.driver_version": "--export-driver-version",
 }
 
 

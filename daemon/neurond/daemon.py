@@ -6,25 +6,30 @@ import asyncio
 import contextlib
 import logging
 import signal
+from typing import TYPE_CHECKING
 
 from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
-from neurond.ledger import Ledger
-from neurond.load import SyntheticLoad
+from neurond.host import watched_host
 from neurond.monitor_service import MonitorService
+from neurond.refresher import Refresher
 from neurond.runtime_service import RuntimeService
 from neurond.sampler import Sampler
 from neurond.server import announce_health, make_server
 from neurond.settings import Settings
 from neurond.socket_files import SocketFiles, closed_umask
-from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.store import Store
 from neurond.supervisor import most_files, notify_ready
-from neurontools import catalog, socket_path
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools import socket_path
+from neurontools.errors import UserError
+
+if TYPE_CHECKING:
+    from neurond.export.sysfs_export import SysfsExport
+    from neurontools.model import Snapshot
 
 # Changes of ownership are published at once, but under a storm of them not more often than this.
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
+_FIRST_REFRESH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -36,18 +41,14 @@ class Daemon:
         self._settings = settings
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
-        instance_type = _instance_type(settings)
-        try:
-            shape = shape_of(instance_type, settings.lnc)
-        except ValueError as error:
-            raise UserError(f"neurond: {error}", EXIT_USAGE) from None
-        self._ledger = Ledger(shape, self._on_ownership_change)
-        load = _load(settings, self._ledger, instance_type) if settings.load else None
-        source = SimulatedSource(instance_type, self._ledger, load.ecc if load else None)
-        self._sampler = Sampler(source, self._ledger, load, settings.interval_seconds)
+        host = watched_host(settings, self._on_ownership_change)
+        self._ledger = host.ledger
+        self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds)
+        self._refresher = Refresher(host.source)
+        self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
         self._monitor = MonitorService(self._store, self._settle)
-        self._runtime = RuntimeService(self._ledger, instance_type.name, settings.interval_seconds)
+        self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, settings.interval_seconds)
 
     async def run(self) -> None:
         """Serves until a signal says to end; UserError when the sockets can't be had."""
@@ -58,19 +59,24 @@ class Daemon:
         attach_socket = AttachSocket(self._ledger, min(MAX_CONNECTIONS, most_files() // 4))
         server, health = make_server(self._monitor, self._runtime)
         try:
-            self._store.put(self._sampler.sample())
+            await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
+            first = self._store.put(self._sampler.sample(warnings=self._refresher.warnings)).snapshot
+            if self._settings.export_sysfs is not None:
+                self._export = _export(self._settings, first)
             with closed_umask():
                 server.add_insecure_port(socket_path.grpc_target(files.path))
                 await server.start()
             files.open_up(files.path)
             await attach_socket.listen(files.listen_for_attach())
             await announce_health(health)
-            _log.info("serving %s on unix:%s", self._settings.simulate, files.path)
+            _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             notify_ready(self._settings.ready_fd)
             await self._tick_until(ending)
         finally:
             _log.info("ending")
             attach_socket.close()
+            if self._export is not None:
+                self._export.close()
             await server.stop(_GRACE_SECONDS)
             files.release()
 
@@ -84,6 +90,7 @@ class Daemon:
                 async with asyncio.timeout_at(due):
                     await ending.wait()
                     return
+            await self._refresher.refresh(self._settings.interval_seconds)
             self._dirty = False
             self._publish(whole=True)
 
@@ -105,33 +112,23 @@ class Daemon:
     def _publish(self, *, whole: bool) -> None:
         """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
         try:
-            self._store.put(self._sampler.sample(whole=whole), remember=whole)
+            snapshot = self._sampler.sample(whole=whole, warnings=self._refresher.warnings)
+            self._store.put(snapshot, remember=whole)
         except Exception:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
             _log.exception("a snapshot could not be taken")
+            return
+        if self._export is not None:
+            self._export.offer(snapshot)
 
 
-def _instance_type(settings: Settings) -> catalog.InstanceType:
-    if settings.simulate is None:
-        raise UserError(
-            "neurond: no Neuron devices found on this host; simulate some with --simulate trn1.32xlarge "
-            "(all types: --list-instance-types)"
-        )
+def _export(settings: Settings, first: Snapshot) -> SysfsExport:
+    from neurond.export.sysfs_export import SysfsExport
+
     try:
-        return catalog.load(settings.simulate)
-    except catalog.UnknownInstanceType as error:
-        raise UserError(f"neurond: --simulate: {error}", EXIT_USAGE) from None
-
-
-def _load(settings: Settings, ledger: Ledger, instance_type: catalog.InstanceType) -> SyntheticLoad:
-    peak_flops = instance_type.family.peak_flops_per_physical_core("bf16") or 0.0
-    return SyntheticLoad(
-        ledger,
-        settings.load or "idle",
-        seed=settings.load_seed,
-        neuroncores=settings.load_neuroncores,
-        peak_flops_per_core=peak_flops,
-    )
+        return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)
+    except UserError as error:
+        raise UserError(f"neurond: --export-sysfs: {error}", error.exit_code) from None
 
 
 def _ending() -> asyncio.Event:

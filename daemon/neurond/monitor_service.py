@@ -114,12 +114,20 @@ def _device_list(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot
 async def _check_devices(request: neuron_pb2.RenderDeviceListRequest, snapshot: Snapshot, context: Context) -> None:
     if len(request.device_indices) > MAX_DEVICE_INDICES:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MAX_DEVICE_INDICES} device_indices")
+    present = [device.index for device in snapshot.devices]  # on a real host one may have vanished
     for index in request.device_indices:
-        if index >= len(snapshot.devices):
+        if index not in present:
+            has = f"devices {_ranges(present)}" if present else "no devices"
             await context.abort(
-                grpc.StatusCode.NOT_FOUND,
-                f"no device {index}: {snapshot.instance.instance_type} has devices 0 to {len(snapshot.devices) - 1}",
+                grpc.StatusCode.NOT_FOUND, f"no device {index}: {snapshot.instance.instance_type} has {has}"
             )
+
+
+def _ranges(indices: list[int]) -> str:
+    """Ascending indices in words: 0 to 2, 4 to 15."""
+    starts = [index for index in indices if index - 1 not in indices]
+    ends = [index for index in indices if index + 1 not in indices]
+    return ", ".join(f"{start} to {end}" for start, end in zip(starts, ends, strict=True))
 
 
 async def _checked_seconds(value: float, name: str, context: Context) -> float:

@@ -28,9 +28,8 @@ class Rates:
         if before is None or snapshot.cores is before.cores:
             cores = snapshot.cores
         else:
-            cores = tuple(
-                _core(core, earlier, silent) for core, earlier in zip(snapshot.cores, before.cores, strict=True)
-            )
+            earlier = {core.index: core for core in before.cores}  # devices may come and go
+            cores = tuple(_core(core, earlier.get(core.index), silent) for core in snapshot.cores)
         derived = replace(snapshot, cores=cores, processes=processes)
         self._before = derived
         self._processes = {process.pid: process for process in processes}
@@ -64,8 +63,8 @@ class Rates:
         }
 
 
-def _core(now: NeuronCore, before: NeuronCore, silent: set[int]) -> NeuronCore:
-    if now.owner_pid is None or now.owner_pid in silent or before.owner_pid != now.owner_pid:
+def _core(now: NeuronCore, before: NeuronCore | None, silent: set[int]) -> NeuronCore:
+    if before is None or now.owner_pid in silent or before.owner_pid != now.owner_pid:
         return now
     if now.measured_at_seconds is None or before.measured_at_seconds is None:
         return now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 
 from neurond.host_reader import HostReader
 from neurond.ledger import Ledger
@@ -31,8 +32,8 @@ class Sampler:
         self._host = Host()
         self._host_warnings: tuple[str, ...] = ()
 
-    def sample(self, *, whole: bool = True) -> Snapshot:
-        """A snapshot of now.
+    def sample(self, *, whole: bool = True, warnings: tuple[str, ...] = ()) -> Snapshot:
+        """A snapshot of now, with `warnings` among its own.
 
         Not `whole`: only ownership and reports are read; vCPUs, memory and process times stay those of before, so that
         a snapshot taken between two ticks doesn't spoil their rates.
@@ -54,17 +55,20 @@ class Sampler:
             instance=self._source.instance,
             devices=reading.devices,
             cores=reading.cores,
-            processes=self._processes(now_seconds),
+            processes=self._processes(now_seconds, reading.processes),
             host=self._host,
-            warnings=reading.warnings + self._host_warnings,
+            warnings=warnings + reading.warnings + self._host_warnings,
             synthetic_load=self._load.scenario if self._load else None,
             daemon_version=__version__,
             daemon_pid=os.getpid(),
         )
         return self._rates.derive(snapshot, processes_read=whole)
 
-    def _processes(self, now_seconds: float) -> tuple[Process, ...]:
-        """Everyone attached, by PID. A process that connected twice is one: its connection with cores counts."""
+    def _processes(self, now_seconds: float, found: tuple[Process, ...]) -> tuple[Process, ...]:
+        """Everyone attached and everyone the source found, by PID. What a process reports itself beats what was found.
+
+        A process that connected twice is one: its connection with cores counts.
+        """
         records: dict[int, Process] = {}
         for holding in self._ledger.holdings:
             known = records.get(holding.pid)
@@ -74,4 +78,13 @@ class Sampler:
             records[holding.pid] = process_record(
                 holding, facts, self._ledger.shape, now_seconds, self._interval_seconds
             )
+        for process in found:
+            record = records.get(process.pid)
+            records[process.pid] = process if record is None or not record.core_indices else _merged(record, process)
         return tuple(records[pid] for pid in sorted(records))
+
+
+def _merged(attached: Process, found: Process) -> Process:
+    """One process that both holds cores of the ledger and has devices open."""
+    devices = tuple(sorted({*attached.device_indices, *found.device_indices}))
+    return replace(attached, device_indices=devices, runtime_version=attached.runtime_version or found.runtime_version)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -68,11 +68,16 @@ def _unary(behaviour: Any, kind: Any) -> Any:
 
 
 def _stream(behaviour: Any, kind: Any) -> Any:
-    """A handler whose replies are ready-made bytes."""
+    """A handler whose replies are ready-made bytes. It ends when the reader is gone."""
 
-    async def handle(data: bytes, context: Any) -> AsyncIterator[bytes]:
-        async for reply in behaviour(await _read(kind, data, context), context):
-            yield reply
+    async def handle(data: bytes, context: Any) -> None:
+        request = await _read(kind, data, context)
+        async with aclosing(behaviour(request, context)) as replies:
+            async for reply in replies:
+                try:
+                    await context.write(reply)
+                except grpc.aio.InternalError:  # the reader left while this was written; grpcio would log a traceback
+                    return
 
     return grpc.unary_stream_rpc_method_handler(handle)
 

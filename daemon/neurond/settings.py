@@ -21,6 +21,13 @@ class Settings:
     load: str | None = None  # scenario of synthetic load
     load_seed: int = 0
     load_neuroncores: int | None = None  # logical cores the scenario uses; None: all
+    sysfs_root: str = "/sys"
+    proc_root: str = "/proc"
+    dev_root: str = "/dev"
+    imds: bool = False  # ask the instance metadata service who we are
+    time_in_use_unit: str | None = None  # us, ns or ps; None: find out
+    export_sysfs: str | None = None  # directory for a tree like the driver's
+    export_driver_version: str = "2.30.2.0"
     ready_fd: int | None = None  # gets the line "ready" once the daemon serves
     exit_with_parent: bool = False
 

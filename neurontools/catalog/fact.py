@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, TypeVar
+
+from neurontools.light_generic import Generic, TypeVar
 
 T = TypeVar("T")
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import tomllib
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
-from typing import TypeVar
+from importlib import import_module
 
 from neurontools.catalog.fact import Fact, Status
+from neurontools.light_generic import TypeVar
 
 T = TypeVar("T")
 
-_DATA_DIRECTORY = Path(__file__).parent / "data"
+_DATA_DIRECTORY = f"{__file__.rpartition('/')[0]}/data"
 _VALUELESS = frozenset({Status.UNKNOWN, Status.NOT_APPLICABLE})
 
 
@@ -125,8 +125,24 @@ def reading(data: Mapping[str, object], file_name: str, path: str = "") -> Itera
 @cache
 def parsed(file_name: str) -> dict[str, dict[str, object]]:
     """A data file of the catalog, parsed once; not to be changed by the caller."""
-    with (_DATA_DIRECTORY / file_name).open("rb") as file:
-        try:
-            return tomllib.load(file)
-        except tomllib.TOMLDecodeError as error:
-            raise CatalogDataError(f"{file_name}: {error}") from error
+    with open(f"{_DATA_DIRECTORY}/{file_name}", "rb") as file:  # noqa: PTH123 - pathlib is slow
+        content = file.read()
+    tables = _compiled(file_name, zlib.crc32(content))
+    if tables is not None:
+        return tables
+    import tomllib
+
+    try:
+        return tomllib.loads(content.decode())
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogDataError(f"{file_name}: {error}") from error
+
+
+def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None:
+    """The tables as scripts/compile-catalog wrote them; None when the data was changed since, or never compiled."""
+    try:
+        module = import_module(f"neurontools.catalog.compiled.{file_name.removesuffix('.toml')}")
+    except ImportError:
+        return None
+    tables: dict[str, dict[str, object]] = module.TABLES
+    return tables if crc32 == module.CRC32 else None

@@ -1,23 +1,74 @@
-"""Whether this host has Neuron devices of its own: the seam where reading them without a daemon comes in."""
+"""The Neuron devices of this host, read without a daemon."""
 
 from __future__ import annotations
 
 import os
 
-from neurontools.errors import EXIT_NO_DAEMON, UserError
+from neurontools.cli import light_dataclasses
+from neurontools.cli.ls_options import DeviceSelection
+from neurontools.cli.output import tell
+from neurontools.errors import EXIT_NOT_FOUND, UserError
+from neurontools.sysfs.roots import Roots
 
-_SIGNS = ("dev/neuron0", "sys/class/neuron_device/neuron0")
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from neurontools.model import Device
 
 
-def has_devices(root: str = "/") -> bool:
-    """Whether the Neuron driver shows a device under this root of the file system."""
-    return any(os.path.exists(os.path.join(root, sign)) for sign in _SIGNS)  # noqa: PTH110, PTH118 - pathlib is slow
+def has_devices(environment: Mapping[str, str]) -> bool:
+    """Whether the Neuron driver shows its devices, here or under the roots that the environment names."""
+    roots = Roots.from_environment(environment)
+    return any(os.path.isdir(path) for path in (roots.devices, roots.device_class))  # noqa: PTH112 - pathlib is slow
 
 
-def read_devices() -> bytes:
-    """What the devices say of themselves; UserError, because that is not there yet."""
-    raise UserError(
-        "this host has Neuron devices, but no monitor daemon answers and reading devices directly is not there yet; "
-        "start neurond",
-        EXIT_NO_DAEMON,
-    )
+def device_list(
+    given: Mapping[str, str], selection: DeviceSelection, logical_neuroncore_config: int | None
+) -> bytes | None:
+    """What neuron-ls prints of them with these options; None where the driver shows none, UserError as its errors.
+
+    What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
+    """
+    light_dataclasses.install()
+    from neurontools.sysfs.host_snapshot import read_host
+    from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
+
+    snapshot = read_host(Roots.from_environment(os.environ))
+    if snapshot is None:
+        return None
+    if os.isatty(2):
+        for warning in snapshot.warnings:
+            tell(f"neuron-ls: {warning}")
+    all_processes = "show-all-procs" in given
+    indices = [*selection.indices, *_resolved(selection, snapshot.devices)]
+    try:
+        if "json-output" in given:
+            text = device_list_json(
+                snapshot,
+                all_processes=all_processes,
+                logical_neuroncore_config=logical_neuroncore_config,
+                device_indices=indices,
+            )
+        else:
+            text = device_list_table(
+                snapshot,
+                wide="wide" in given,
+                all_processes=all_processes,
+                topology="topology" in given,
+                logical_neuroncore_config=logical_neuroncore_config,
+                device_indices=indices,
+            )
+    except NoSuchDevice as error:
+        raise UserError(str(error), EXIT_NOT_FOUND) from None
+    return text.encode("utf-8", "replace")
+
+
+def _resolved(selection: DeviceSelection, devices: tuple[Device, ...]) -> list[int]:
+    """The indices of the devices that were given as PCI addresses."""
+    index_of = {device.bdf: device.index for device in devices if device.bdf and "bdf" not in device.inferred_fields}
+    for bdf in selection.bdfs:
+        if bdf not in index_of:
+            known = ", ".join(sorted(index_of)) or "none known; give an index"
+            raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+    return [index_of[bdf] for bdf in selection.bdfs]

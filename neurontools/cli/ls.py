@@ -83,22 +83,23 @@ def _first_answer(query: _Query) -> bytes:
             failure = failure if error.is_absent else error
     if failure is not None:
         raise failure
-    from neurontools.cli import local_devices
-
-    if local_devices.has_devices():
-        return local_devices.read_devices()
-    raise _no_devices()
+    document = query.answer_from_devices()
+    if document is None:
+        raise _no_devices()
+    return document
 
 
 class _Query:
     """What is asked: the request that the options and the environment make."""
 
-    __slots__ = ("_deadline", "_devices", "_is_seen", "_lnc", "_request")
+    __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_lnc", "_logical_neuroncore_config", "_request")
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = ls_options.DeviceSelection(given.get("device", ""))
         self._is_seen = "show-all-procs" in given
-        self._lnc = wire.encode_uint(_LNC, lnc) if (lnc := _logical_neuroncore_config()) else b""
+        self._given = given
+        lnc = self._logical_neuroncore_config = _logical_neuroncore_config()
+        self._lnc = wire.encode_uint(_LNC, lnc) if lnc else b""
         self._request = wire.encode_uint(_FORMAT, _FORMAT_JSON if "json-output" in given else _FORMAT_TABLE)
         for field, name in ((_WIDE, "wide"), (_ALL_PROCESSES, "show-all-procs"), (_TOPOLOGY, "topology")):
             if name in given:
@@ -119,6 +120,14 @@ class _Query:
         finally:
             if connection is not None:
                 connection.close()
+
+    def answer_from_devices(self) -> bytes | None:
+        """The document of this host's own devices, read without a daemon; None where there are none."""
+        from neurontools.cli import local_devices
+
+        if not local_devices.has_devices(os.environ):
+            return None
+        return local_devices.device_list(self._given, self._devices, self._logical_neuroncore_config)
 
     def _render(self, path: str, request: bytes) -> bytes:
         reply = ask(path, _METHOD, request, max(self._deadline - monotonic(), 0.001))

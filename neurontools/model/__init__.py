@@ -31,6 +31,9 @@ from neurontools.model.execution import (
 from neurontools.model.execution import (
     LatencyPercentiles as LatencyPercentiles,
 )
+from neurontools.model.execution import (
+    StatusCounters as StatusCounters,
+)
 from neurontools.model.host import Host as Host
 from neurontools.model.host import VcpuUsage as VcpuUsage
 from neurontools.model.instance import Instance as Instance

@@ -33,6 +33,39 @@ class ErrorCounters:
 
 
 @dataclass(frozen=True, slots=True)
+class StatusCounters:
+    """Outcomes and errors of one core since the driver was loaded, under the driver's own names.
+
+    Before driver 2.30 they move only when a process ends. None where the driver does not have the counter.
+    """
+
+    success_total: int | None = None
+    failure_total: int | None = None
+    timeout_total: int | None = None
+    exec_bad_input_total: int | None = None
+    hw_error_total: int | None = None
+    execute_completed_with_error_total: int | None = None
+    execute_completed_with_num_error_total: int | None = None
+    generic_error_total: int | None = None
+    resource_error_total: int | None = None
+    resource_nc_error_total: int | None = None
+    execute_failed_to_queue_total: int | None = None
+    invalid_error_total: int | None = None
+    unsupported_neff_version_total: int | None = None
+    oob_error_total: int | None = None
+    hw_collectives_error_total: int | None = None
+    hw_hbm_ue_error_total: int | None = None
+    hw_nc_ue_error_total: int | None = None
+    hw_dma_abort_error_total: int | None = None
+    execute_sw_nq_overflow_total: int | None = None
+    execute_sw_semaphore_error_total: int | None = None
+    execute_sw_event_error_total: int | None = None
+    execute_sw_psum_collision_total: int | None = None
+    execute_sw_sequencer_fatal_total: int | None = None
+    hw_repairable_hbm_ue_error_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
     """Percentiles of the latencies of one period, seconds; within the relative error of `LatencyHistogram`."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.execution import StatusCounters
 from neurontools.model.memory import DeviceMemory
 
 
@@ -29,3 +30,4 @@ class NeuronCore:
     last_execution_at_unix_seconds: float | None = None  # end of the latest finished execution
     utilization_ratio: float | None = None  # share of the last period spent in executions
     flops_per_second: float | None = None
+    status: StatusCounters | None = None  # of a driver; None where the devices are simulated

@@ -916,6 +916,7 @@ class NeuronCore(google.protobuf.message.Message):
     LAST_EXECUTION_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
     FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    STATUS_FIELD_NUMBER: builtins.int
     index: builtins.int
     """Physical index on the host."""
     device_index: builtins.int
@@ -946,6 +947,10 @@ class NeuronCore(google.protobuf.message.Message):
     def memory(self) -> global___DeviceMemory:
         """Memory by category."""
 
+    @property
+    def status(self) -> global___StatusCounters:
+        """Counters of the driver; absent where the devices are simulated."""
+
     def __init__(
         self,
         *,
@@ -963,9 +968,10 @@ class NeuronCore(google.protobuf.message.Message):
         last_execution_at_unix_seconds: builtins.float | None = ...,
         utilization_ratio: builtins.float | None = ...,
         flops_per_second: builtins.float | None = ...,
+        status: global___StatusCounters | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "device_index", b"device_index", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "hbm_stack_index", b"hbm_stack_index", "index", b"index", "index_on_device", b"index_on_device", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "device_index", b"device_index", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "hbm_stack_index", b"hbm_stack_index", "index", b"index", "index_on_device", b"index_on_device", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
     @typing.overload
@@ -986,6 +992,165 @@ class NeuronCore(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
 
 global___NeuronCore = NeuronCore
+
+@typing.final
+class StatusCounters(google.protobuf.message.Message):
+    """Outcomes and errors of one core since the driver was loaded, under the driver's own names; absent: it has no such counter."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SUCCESS_TOTAL_FIELD_NUMBER: builtins.int
+    FAILURE_TOTAL_FIELD_NUMBER: builtins.int
+    TIMEOUT_TOTAL_FIELD_NUMBER: builtins.int
+    EXEC_BAD_INPUT_TOTAL_FIELD_NUMBER: builtins.int
+    HW_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_COMPLETED_WITH_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_COMPLETED_WITH_NUM_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    GENERIC_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    RESOURCE_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    RESOURCE_NC_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_FAILED_TO_QUEUE_TOTAL_FIELD_NUMBER: builtins.int
+    INVALID_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    UNSUPPORTED_NEFF_VERSION_TOTAL_FIELD_NUMBER: builtins.int
+    OOB_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    HW_COLLECTIVES_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    HW_HBM_UE_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    HW_NC_UE_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    HW_DMA_ABORT_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_SW_NQ_OVERFLOW_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_SW_SEMAPHORE_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_SW_EVENT_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_SW_PSUM_COLLISION_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTE_SW_SEQUENCER_FATAL_TOTAL_FIELD_NUMBER: builtins.int
+    HW_REPAIRABLE_HBM_UE_ERROR_TOTAL_FIELD_NUMBER: builtins.int
+    success_total: builtins.int
+    """Completed."""
+    failure_total: builtins.int
+    """Failed, for a reason of no other counter."""
+    timeout_total: builtins.int
+    """Not finished in time."""
+    exec_bad_input_total: builtins.int
+    """Refused for their input."""
+    hw_error_total: builtins.int
+    """Hardware errors."""
+    execute_completed_with_error_total: builtins.int
+    """Completed with an error."""
+    execute_completed_with_num_error_total: builtins.int
+    """Completed with a numerical error."""
+    generic_error_total: builtins.int
+    """Errors of no other kind."""
+    resource_error_total: builtins.int
+    """Resources that were short."""
+    resource_nc_error_total: builtins.int
+    """NeuronCores that were short."""
+    execute_failed_to_queue_total: builtins.int
+    """Not accepted by the queue."""
+    invalid_error_total: builtins.int
+    """Invalid calls."""
+    unsupported_neff_version_total: builtins.int
+    """Models of a version that is not supported."""
+    oob_error_total: builtins.int
+    """Accesses out of bounds."""
+    hw_collectives_error_total: builtins.int
+    """Hardware errors in collectives."""
+    hw_hbm_ue_error_total: builtins.int
+    """Uncorrectable errors in HBM."""
+    hw_nc_ue_error_total: builtins.int
+    """Uncorrectable errors in the core."""
+    hw_dma_abort_error_total: builtins.int
+    """Aborted DMA transfers."""
+    execute_sw_nq_overflow_total: builtins.int
+    """Overflows of the notification queue."""
+    execute_sw_semaphore_error_total: builtins.int
+    """Errors of semaphores."""
+    execute_sw_event_error_total: builtins.int
+    """Errors of events."""
+    execute_sw_psum_collision_total: builtins.int
+    """Collisions in PSUM."""
+    execute_sw_sequencer_fatal_total: builtins.int
+    """Fatal errors of the sequencer."""
+    hw_repairable_hbm_ue_error_total: builtins.int
+    """Uncorrectable errors in HBM that can be repaired."""
+    def __init__(
+        self,
+        *,
+        success_total: builtins.int | None = ...,
+        failure_total: builtins.int | None = ...,
+        timeout_total: builtins.int | None = ...,
+        exec_bad_input_total: builtins.int | None = ...,
+        hw_error_total: builtins.int | None = ...,
+        execute_completed_with_error_total: builtins.int | None = ...,
+        execute_completed_with_num_error_total: builtins.int | None = ...,
+        generic_error_total: builtins.int | None = ...,
+        resource_error_total: builtins.int | None = ...,
+        resource_nc_error_total: builtins.int | None = ...,
+        execute_failed_to_queue_total: builtins.int | None = ...,
+        invalid_error_total: builtins.int | None = ...,
+        unsupported_neff_version_total: builtins.int | None = ...,
+        oob_error_total: builtins.int | None = ...,
+        hw_collectives_error_total: builtins.int | None = ...,
+        hw_hbm_ue_error_total: builtins.int | None = ...,
+        hw_nc_ue_error_total: builtins.int | None = ...,
+        hw_dma_abort_error_total: builtins.int | None = ...,
+        execute_sw_nq_overflow_total: builtins.int | None = ...,
+        execute_sw_semaphore_error_total: builtins.int | None = ...,
+        execute_sw_event_error_total: builtins.int | None = ...,
+        execute_sw_psum_collision_total: builtins.int | None = ...,
+        execute_sw_sequencer_fatal_total: builtins.int | None = ...,
+        hw_repairable_hbm_ue_error_total: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_exec_bad_input_total", b"_exec_bad_input_total", "_execute_completed_with_error_total", b"_execute_completed_with_error_total", "_execute_completed_with_num_error_total", b"_execute_completed_with_num_error_total", "_execute_failed_to_queue_total", b"_execute_failed_to_queue_total", "_execute_sw_event_error_total", b"_execute_sw_event_error_total", "_execute_sw_nq_overflow_total", b"_execute_sw_nq_overflow_total", "_execute_sw_psum_collision_total", b"_execute_sw_psum_collision_total", "_execute_sw_semaphore_error_total", b"_execute_sw_semaphore_error_total", "_execute_sw_sequencer_fatal_total", b"_execute_sw_sequencer_fatal_total", "_failure_total", b"_failure_total", "_generic_error_total", b"_generic_error_total", "_hw_collectives_error_total", b"_hw_collectives_error_total", "_hw_dma_abort_error_total", b"_hw_dma_abort_error_total", "_hw_error_total", b"_hw_error_total", "_hw_hbm_ue_error_total", b"_hw_hbm_ue_error_total", "_hw_nc_ue_error_total", b"_hw_nc_ue_error_total", "_hw_repairable_hbm_ue_error_total", b"_hw_repairable_hbm_ue_error_total", "_invalid_error_total", b"_invalid_error_total", "_oob_error_total", b"_oob_error_total", "_resource_error_total", b"_resource_error_total", "_resource_nc_error_total", b"_resource_nc_error_total", "_success_total", b"_success_total", "_timeout_total", b"_timeout_total", "_unsupported_neff_version_total", b"_unsupported_neff_version_total", "exec_bad_input_total", b"exec_bad_input_total", "execute_completed_with_error_total", b"execute_completed_with_error_total", "execute_completed_with_num_error_total", b"execute_completed_with_num_error_total", "execute_failed_to_queue_total", b"execute_failed_to_queue_total", "execute_sw_event_error_total", b"execute_sw_event_error_total", "execute_sw_nq_overflow_total", b"execute_sw_nq_overflow_total", "execute_sw_psum_collision_total", b"execute_sw_psum_collision_total", "execute_sw_semaphore_error_total", b"execute_sw_semaphore_error_total", "execute_sw_sequencer_fatal_total", b"execute_sw_sequencer_fatal_total", "failure_total", b"failure_total", "generic_error_total", b"generic_error_total", "hw_collectives_error_total", b"hw_collectives_error_total", "hw_dma_abort_error_total", b"hw_dma_abort_error_total", "hw_error_total", b"hw_error_total", "hw_hbm_ue_error_total", b"hw_hbm_ue_error_total", "hw_nc_ue_error_total", b"hw_nc_ue_error_total", "hw_repairable_hbm_ue_error_total", b"hw_repairable_hbm_ue_error_total", "invalid_error_total", b"invalid_error_total", "oob_error_total", b"oob_error_total", "resource_error_total", b"resource_error_total", "resource_nc_error_total", b"resource_nc_error_total", "success_total", b"success_total", "timeout_total", b"timeout_total", "unsupported_neff_version_total", b"unsupported_neff_version_total"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_exec_bad_input_total", b"_exec_bad_input_total", "_execute_completed_with_error_total", b"_execute_completed_with_error_total", "_execute_completed_with_num_error_total", b"_execute_completed_with_num_error_total", "_execute_failed_to_queue_total", b"_execute_failed_to_queue_total", "_execute_sw_event_error_total", b"_execute_sw_event_error_total", "_execute_sw_nq_overflow_total", b"_execute_sw_nq_overflow_total", "_execute_sw_psum_collision_total", b"_execute_sw_psum_collision_total", "_execute_sw_semaphore_error_total", b"_execute_sw_semaphore_error_total", "_execute_sw_sequencer_fatal_total", b"_execute_sw_sequencer_fatal_total", "_failure_total", b"_failure_total", "_generic_error_total", b"_generic_error_total", "_hw_collectives_error_total", b"_hw_collectives_error_total", "_hw_dma_abort_error_total", b"_hw_dma_abort_error_total", "_hw_error_total", b"_hw_error_total", "_hw_hbm_ue_error_total", b"_hw_hbm_ue_error_total", "_hw_nc_ue_error_total", b"_hw_nc_ue_error_total", "_hw_repairable_hbm_ue_error_total", b"_hw_repairable_hbm_ue_error_total", "_invalid_error_total", b"_invalid_error_total", "_oob_error_total", b"_oob_error_total", "_resource_error_total", b"_resource_error_total", "_resource_nc_error_total", b"_resource_nc_error_total", "_success_total", b"_success_total", "_timeout_total", b"_timeout_total", "_unsupported_neff_version_total", b"_unsupported_neff_version_total", "exec_bad_input_total", b"exec_bad_input_total", "execute_completed_with_error_total", b"execute_completed_with_error_total", "execute_completed_with_num_error_total", b"execute_completed_with_num_error_total", "execute_failed_to_queue_total", b"execute_failed_to_queue_total", "execute_sw_event_error_total", b"execute_sw_event_error_total", "execute_sw_nq_overflow_total", b"execute_sw_nq_overflow_total", "execute_sw_psum_collision_total", b"execute_sw_psum_collision_total", "execute_sw_semaphore_error_total", b"execute_sw_semaphore_error_total", "execute_sw_sequencer_fatal_total", b"execute_sw_sequencer_fatal_total", "failure_total", b"failure_total", "generic_error_total", b"generic_error_total", "hw_collectives_error_total", b"hw_collectives_error_total", "hw_dma_abort_error_total", b"hw_dma_abort_error_total", "hw_error_total", b"hw_error_total", "hw_hbm_ue_error_total", b"hw_hbm_ue_error_total", "hw_nc_ue_error_total", b"hw_nc_ue_error_total", "hw_repairable_hbm_ue_error_total", b"hw_repairable_hbm_ue_error_total", "invalid_error_total", b"invalid_error_total", "oob_error_total", b"oob_error_total", "resource_error_total", b"resource_error_total", "resource_nc_error_total", b"resource_nc_error_total", "success_total", b"success_total", "timeout_total", b"timeout_total", "unsupported_neff_version_total", b"unsupported_neff_version_total"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_exec_bad_input_total", b"_exec_bad_input_total"]) -> typing.Literal["exec_bad_input_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_completed_with_error_total", b"_execute_completed_with_error_total"]) -> typing.Literal["execute_completed_with_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_completed_with_num_error_total", b"_execute_completed_with_num_error_total"]) -> typing.Literal["execute_completed_with_num_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_failed_to_queue_total", b"_execute_failed_to_queue_total"]) -> typing.Literal["execute_failed_to_queue_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_sw_event_error_total", b"_execute_sw_event_error_total"]) -> typing.Literal["execute_sw_event_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_sw_nq_overflow_total", b"_execute_sw_nq_overflow_total"]) -> typing.Literal["execute_sw_nq_overflow_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_sw_psum_collision_total", b"_execute_sw_psum_collision_total"]) -> typing.Literal["execute_sw_psum_collision_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_sw_semaphore_error_total", b"_execute_sw_semaphore_error_total"]) -> typing.Literal["execute_sw_semaphore_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_execute_sw_sequencer_fatal_total", b"_execute_sw_sequencer_fatal_total"]) -> typing.Literal["execute_sw_sequencer_fatal_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_failure_total", b"_failure_total"]) -> typing.Literal["failure_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_generic_error_total", b"_generic_error_total"]) -> typing.Literal["generic_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hw_collectives_error_total", b"_hw_collectives_error_total"]) -> typing.Literal["hw_collectives_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hw_dma_abort_error_total", b"_hw_dma_abort_error_total"]) -> typing.Literal["hw_dma_abort_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hw_error_total", b"_hw_error_total"]) -> typing.Literal["hw_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hw_hbm_ue_error_total", b"_hw_hbm_ue_error_total"]) -> typing.Literal["hw_hbm_ue_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hw_nc_ue_error_total", b"_hw_nc_ue_error_total"]) -> typing.Literal["hw_nc_ue_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hw_repairable_hbm_ue_error_total", b"_hw_repairable_hbm_ue_error_total"]) -> typing.Literal["hw_repairable_hbm_ue_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_invalid_error_total", b"_invalid_error_total"]) -> typing.Literal["invalid_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_oob_error_total", b"_oob_error_total"]) -> typing.Literal["oob_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_resource_error_total", b"_resource_error_total"]) -> typing.Literal["resource_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_resource_nc_error_total", b"_resource_nc_error_total"]) -> typing.Literal["resource_nc_error_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_success_total", b"_success_total"]) -> typing.Literal["success_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_timeout_total", b"_timeout_total"]) -> typing.Literal["timeout_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_unsupported_neff_version_total", b"_unsupported_neff_version_total"]) -> typing.Literal["unsupported_neff_version_total"] | None: ...
+
+global___StatusCounters = StatusCounters
 
 @typing.final
 class DeviceMemory(google.protobuf.message.Message):

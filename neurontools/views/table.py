@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
+from neurontools.light_generic import Generic, TypeVar
 from neurontools.terminal_text import cell_width
 
 Row = TypeVar("Row")

@@ -102,6 +102,13 @@ WRONG_LINES = [
     ("load.seed = -1", "load.seed: input should be greater than or equal to 0, not -1"),
     ("load.neuroncores = 0", "load.neuroncores: input should be greater than or equal to 1, not 0"),
     ("load.neuroncores = 1025", "load.neuroncores: input should be less than or equal to 1024, not 1025"),
+    ('sysfs.root = ""', "sysfs.root: string should have at least 1 character, not ''"),
+    ("sysfs.proc_root = 1", "sysfs.proc_root: input should be a valid string, not 1"),
+    ("sysfs.dev_root = []", "sysfs.dev_root: input should be a valid string, not []"),
+    ("sysfs.imds = 1", "sysfs.imds: input should be a valid boolean, not 1"),
+    ('sysfs.time_in_use_unit = "ms"', "sysfs.time_in_use_unit: input should be 'auto', 'us', 'ns' or 'ps', not 'ms'"),
+    ('export.sysfs = ""', "export.sysfs: string should have at least 1 character, not ''"),
+    ('export.driver_version = "new"', "export.driver_version: string should match pattern"),
 ]
 
 

@@ -343,7 +343,8 @@ mine.close()
 print(failed, sorted({"grpc", "socket", "struct", "re", "typing", "enum", "dataclasses"} & set(sys.modules)))
 """
     run = subprocess.run(
-        [sys.executable, "-S", "-c", script, server_path],
+        # From Python 3.12 on a fork beside threads warns, which is what is tried here.
+        [sys.executable, "-S", "-W", "ignore::DeprecationWarning", "-c", script, server_path],
         capture_output=True,
         text=True,
         check=True,

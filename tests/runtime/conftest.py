@@ -6,30 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 
 from neurontools import model
 from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.convert import from_message
-
-T = TypeVar("T")
-DEADLINE_SECONDS = 30.0
-
-
-def until(look: Callable[[], T | None]) -> T:
-    """What `look` answers, asked again until it is neither None nor False; fails the test after a long while."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        answer = look()
-        if answer is not None and answer is not False:
-            return answer
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.005)
+from tests.conftest import wait_until
 
 
 class Daemon:
@@ -77,7 +62,7 @@ class Daemon:
             process = self.find(pid)
             return process if process is not None and process.measured_at_seconds is not None else None
 
-        return until(look)
+        return wait_until(look)
 
     def owners(self) -> tuple[int, ...]:
         """The PIDs that hold a core, in order of the cores."""

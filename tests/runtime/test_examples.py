@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from neurontools.errors import EXIT_NO_DAEMON
-from tests.runtime.conftest import Daemon, until
+from tests.conftest import wait_until
+from tests.runtime.conftest import Daemon
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARAMETER_BYTES = 4 * (64 * 1024 + 1024 + 1024 * 10 + 10)
@@ -50,7 +51,7 @@ def loss_of(line: str) -> float:
 
 def test_training_reports_what_it_is(daemon: Daemon, start: Start) -> None:
     training = start("train_mlp.py", "--seconds", "60", "--quiet", NEURONTOOLS_SOCKET=daemon.socket)
-    process = until(
+    process = wait_until(
         lambda: found if (found := daemon.find(training.pid)) and found.executions.completed_total > 50 else None
     )
     snapshot = daemon.snapshot()
@@ -65,7 +66,7 @@ def test_training_reports_what_it_is(daemon: Daemon, start: Start) -> None:
         assert core.flop_total == core.executions_total * FLOP
     training.kill()
     training.communicate()
-    until(lambda: daemon.owners() == ())
+    wait_until(lambda: daemon.owners() == ())
 
 
 def test_training_learns_without_a_daemon(socket: str, start: Start) -> None:

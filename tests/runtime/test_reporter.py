@@ -19,7 +19,8 @@ from neurontools.model import DeviceMemory, HostMemory
 from neurontools.nrt import NrtStatus
 from neurontools.runtime import Core, CoresUnavailable, ErrorKind, Outcome, Reporter
 from neurontools.socket_path import attach_socket
-from tests.runtime.conftest import Daemon, until
+from tests.conftest import wait_until
+from tests.runtime.conftest import Daemon
 
 HBM_BYTES = 16 * 2**30
 PID = os.getpid()
@@ -69,7 +70,7 @@ def test_cores_asked_for_are_held_until_close(daemon: Daemon, reporters: list[Re
     assert process.neuroncore_indices == (4, 5, 6)
     assert process.tag == "x" * 255
     reporter.close()
-    until(lambda: daemon.owners() == ())
+    wait_until(lambda: daemon.owners() == ())
     assert not reporter.is_monitored
 
 
@@ -105,7 +106,7 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
         execution.flop, execution.outcome = 77, Outcome.COMPLETED_WITH_NUM_ERR
     model.end(model.begin(core=0), flop=5, outcome=Outcome.TIMED_OUT)
     assert reporter.flush(10)
-    snapshot = until(lambda: snapshot if (snapshot := daemon.snapshot()).cores[1].flop_total else None)
+    snapshot = wait_until(lambda: snapshot if (snapshot := daemon.snapshot()).cores[1].flop_total else None)
     process = snapshot.processes[0]
     assert process.pid == PID
     assert process.executions.completed_total == process.executions.completed_with_err_total == 1
@@ -118,10 +119,10 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
     assert snapshot.cores[1].executions_total == 3
     assert [(loaded.name, loaded.executions_total) for loaded in process.models] == [("mlp", 4)]
     assert sum(process.device_latency_histogram.bucket_counts) == 3
-    until(lambda: [loaded.running for loaded in daemon.reported(PID).models] == [False])
+    wait_until(lambda: [loaded.running for loaded in daemon.reported(PID).models] == [False])
     reporter.unload_model(model)
     assert reporter.flush(10)
-    until(lambda: daemon.snapshot().cores[1].memory == DeviceMemory())
+    wait_until(lambda: daemon.snapshot().cores[1].memory == DeviceMemory())
     assert (reporter.dropped_reports, reporter.ignored_calls, reporter.last_error) == (0, 0, None)
 
 
@@ -130,17 +131,17 @@ def test_execution_in_flight_is_seen(daemon: Daemon, reporters: list[Reporter]) 
     model = reporter.load_model("slow")
     before = time.time()
     with model.execution():
-        core = until(lambda: core if (core := daemon.snapshot().cores[0]).busy_seconds_total else None)
+        core = wait_until(lambda: core if (core := daemon.snapshot().cores[0]).busy_seconds_total else None)
         assert core.execution_started_at_unix_seconds is not None
         assert before - 1 < core.execution_started_at_unix_seconds < time.time() + 1
         assert core.executions_total == 0
-    until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds is None)
+    wait_until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds is None)
 
 
 def test_reports_come_by_themselves(daemon: Daemon, reporters: list[Reporter]) -> None:
     attach(reporters, daemon.socket)
     first = daemon.reported(PID).measured_at_seconds
-    until(lambda: daemon.reported(PID).measured_at_seconds != first)
+    wait_until(lambda: daemon.reported(PID).measured_at_seconds != first)
 
 
 def test_counts_of_many_threads_are_exact(daemon: Daemon, reporters: list[Reporter]) -> None:
@@ -155,7 +156,7 @@ def test_counts_of_many_threads_are_exact(daemon: Daemon, reporters: list[Report
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     assert reporter.flush(10)
-    cores = until(lambda: cores if (cores := daemon.snapshot().cores)[0].executions_total == 9000 else None)
+    cores = wait_until(lambda: cores if (cores := daemon.snapshot().cores)[0].executions_total == 9000 else None)
     assert [core.executions_total for core in cores[:2]] == [9000, 9000]
     assert [core.flop_total for core in cores[:2]] == [27000, 27000]
     assert [core.memory.tensors_bytes for core in cores[:2]] == [18000, 18000]
@@ -172,7 +173,7 @@ def test_cores_held_by_another_are_refused_in_the_words_of_the_original(
     assert str(other.pid) in str(caught.value)
     assert isinstance(caught.value, RuntimeError)
     assert threading.active_count() == threads
-    until(lambda: set(daemon.owners()) == {other.pid})
+    wait_until(lambda: set(daemon.owners()) == {other.pid})
     assert daemon.find(PID) is None
     end(other)
 
@@ -230,7 +231,7 @@ def test_daemon_that_comes_later_sees_everything(stopped_daemon: Daemon, reporte
     with reporter.load_model("early").execution(core=1, flop=9):
         pass
     stopped_daemon.start()
-    until(reporter.flush)
+    wait_until(reporter.flush)
     assert reporter.cores == (Core(0, 0, 0, HBM_BYTES), Core(1, 1, 0, HBM_BYTES))
     assert [model.name for model in stopped_daemon.reported(PID).models] == ["early"]
     assert stopped_daemon.snapshot().cores[1].flop_total == 9
@@ -252,7 +253,7 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counters(daemon: Dae
         daemon.start()
         assert reporter.flush(10)
         assert daemon.reported(PID).neuroncore_indices == (3, 4)
-        until(lambda: daemon.snapshot().cores[3].flop_total)
+        wait_until(lambda: daemon.snapshot().cores[3].flop_total)
         assert daemon.snapshot().cores[3].flop_total == flop
     assert reporter.last_error is None
     assert reporter.dropped_reports >= 2
@@ -274,7 +275,7 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
         assert "not available - Requested:nc0-nc1" in str(reporter.last_error)
         assert capsys.readouterr().err.count("\n") == 1
         end(other)
-        until(reporter.flush)
+        wait_until(reporter.flush)
     assert daemon.reported(PID).neuroncore_indices == (0, 1)
 
 
@@ -289,8 +290,8 @@ def test_stopped_daemon_stops_nothing(daemon: Daemon, reporters: list[Reporter])
     assert not reporter.flush(30)
     assert str(reporter.last_error).startswith("DEADLINE_EXCEEDED")
     daemon.signal(signal.SIGCONT)
-    until(reporter.flush)
-    until(lambda: daemon.snapshot().cores[0].flop_total == 5000)
+    wait_until(reporter.flush)
+    wait_until(lambda: daemon.snapshot().cores[0].flop_total == 5000)
     assert daemon.owners() == (PID,)
 
 
@@ -336,24 +337,24 @@ def test_closed_reporter_does_nothing(daemon: Daemon, reporters: list[Reporter])
             reporter.add_memory(0, "tensors_bytes", 1)
     assert not reporter.flush(10)
     reporter.close()
-    until(lambda: not any(thread.name == "neurontools-reporter" for thread in threading.enumerate()))
+    wait_until(lambda: not any(thread.name == "neurontools-reporter" for thread in threading.enumerate()))
 
 
 def test_killed_process_frees_its_cores(daemon: Daemon) -> None:
     process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
-    until(lambda: daemon.owners() == (process.pid,) * 4)
+    wait_until(lambda: daemon.owners() == (process.pid,) * 4)
     end(process)
-    until(lambda: daemon.owners() == ())
+    wait_until(lambda: daemon.owners() == ())
 
 
 def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: Daemon) -> None:
     process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
-    until(lambda: daemon.owners() == (process.pid,) * 4)
+    wait_until(lambda: daemon.owners() == (process.pid,) * 4)
     daemon.signal(signal.SIGSTOP)
     process.communicate(timeout=30)
     assert process.returncode == 0
     daemon.signal(signal.SIGCONT)
-    until(lambda: daemon.owners() == ())
+    wait_until(lambda: daemon.owners() == ())
 
 
 def test_started_programs_inherit_no_descriptor(daemon: Daemon, reporters: list[Reporter]) -> None:

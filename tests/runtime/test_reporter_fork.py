@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtime.conftest import Daemon, until
+from tests.conftest import wait_until
+from tests.runtime.conftest import Daemon
 
 BEGIN = """
 import multiprocessing, os, signal, sys, threading
@@ -156,11 +157,11 @@ def test_cores_are_free_when_the_process_dies_before_its_child(daemon: Daemon, n
     assert process.stdout is not None
     child = int(process.stdout.readline())
     try:
-        until(lambda: set(daemon.owners()) == {process.pid})
-        until(lambda: not any(path.startswith("socket:") for path in map(os.readlink, descriptors(child))))
+        wait_until(lambda: set(daemon.owners()) == {process.pid})
+        wait_until(lambda: not any(path.startswith("socket:") for path in map(os.readlink, descriptors(child))))
         process.send_signal(number)
         process.wait()
-        until(lambda: daemon.owners() == ())
+        wait_until(lambda: daemon.owners() == ())
         os.kill(child, 0)  # it is still there
     finally:
         os.kill(child, signal.SIGKILL)

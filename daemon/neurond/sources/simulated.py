@@ -36,6 +36,7 @@ class SimulatedSource:
     """
 
     kind = SourceKind.SIMULATED
+    is_slow = False
 
     def __init__(
         self, instance_type: InstanceType, ledger: Ledger, ecc: Callable[[int], EccCounters] | None = None
@@ -50,6 +51,9 @@ class SimulatedSource:
         self._devices = tuple(
             _device(instance_type, ledger.shape, index) for index in range(instance_type.device_count)
         )
+
+    def refresh(self) -> None:
+        """Nothing: the state is in memory."""
 
     def read(self) -> Reading:
         """The state now."""

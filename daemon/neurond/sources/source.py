@@ -5,26 +5,37 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from neurontools.model import Device, Instance, NeuronCore, SourceKind
+from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The devices and cores at one moment, levels and counters only; what could not be read is in `warnings`."""
+    """The devices and cores at one moment, levels and counters only; what could not be read is in `warnings`.
+
+    `processes` are those that the source found to use the devices, whether or not they are attached to the daemon.
+    """
 
     devices: tuple[Device, ...]
     cores: tuple[NeuronCore, ...]
     warnings: tuple[str, ...] = ()
+    processes: tuple[Process, ...] = ()
 
 
 class Source(Protocol):
     """A host's devices.
 
     `read` is called from the event loop at every tick and must be quick; it never raises for a part that can't be read.
+    Where reading takes long (`is_slow`), `refresh` is called in a worker thread before, one call at a time, and `read`
+    returns what it found.
     """
 
     kind: SourceKind
     instance: Instance
+    is_slow: bool
+
+    def refresh(self) -> None:
+        """Reads the hardware; may block."""
+        ...
 
     def read(self) -> Reading:
         """The state now."""

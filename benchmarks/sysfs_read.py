@@ -1,0 +1,148 @@
+"""What reading a driver of 16 devices with 128 physical cores costs, beside bare reads of the same files.
+
+The tree is in memory and moves while it is read: a load that a second daemon simulates. Files of such a tree can be
+replaced, so each read first looks whether its file has been; in sysfs itself they can't, and that look falls away. Both
+are measured. NEURONTOOLS_TICKS: how many ticks memory is watched over, 10,000 unless set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import psutil
+from measuring import Figure, compile_sources, installed, interleaved_medians_ms, report, resident_mib
+from neurond.refresher import Refresher
+from neurond.sources.sysfs import SysfsSource
+
+from neurontools.testing import DriverTree, SimulatedDriver, process_on
+
+INSTANCE_TYPE = "trn2.48xlarge"
+ROUNDS = 60
+TICKS = int(os.environ.get("NEURONTOOLS_TICKS", "10000"))
+LOOP_SECONDS = 20.0
+PROBE_SECONDS = 0.001
+
+
+def main() -> None:
+    compile_sources()
+    with SimulatedDriver(INSTANCE_TYPE, scenario="steady", interval_seconds=1.0) as driver:
+        source = SysfsSource(driver.roots)
+        source.refresh()
+        source.take_calls()
+        looking = _cpu_ms(source.refresh)
+        looking_calls = source.take_calls() / ROUNDS
+        source.set_may_be_replaced(False)
+        trusting = _cpu_ms(source.refresh)
+        trusting_calls = source.take_calls() / ROUNDS
+        descriptors = source.descriptors()
+        bare = _cpu_ms(lambda: [os.pread(descriptor, 64, 0) for descriptor in descriptors])
+        source.set_may_be_replaced(True)
+        idle_lags = asyncio.run(_loop_lags_ms(None))
+        lags = asyncio.run(_loop_lags_ms(source))
+        memory = psutil.Process()
+        for _ in range(TICKS // 10):
+            source.refresh()
+        early_mib = resident_mib(memory)
+        for _ in range(TICKS - TICKS // 10):
+            source.refresh()
+        late_mib = resident_mib(memory)
+        open_files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        source.close()
+    report(
+        f"A full read of {INSTANCE_TYPE}: 16 devices, 128 physical cores, {len(descriptors)} files",
+        [
+            Figure("in sysfs: files kept open, pread alone", trusting, "ms CPU", "at most 25"),
+            Figure("in sysfs: system calls on counter files", trusting_calls, ""),
+            Figure("elsewhere: fstat and pread", looking, "ms CPU", "at most 25"),
+            Figure("elsewhere: system calls on counter files", looking_calls, ""),
+            Figure("bare preads of the same files", bare, "ms CPU"),
+            *(
+                Figure(f"event loop's wait, {name}, reading at 10 Hz", _quantile(lags, share), "ms", limit)
+                for name, share, limit in _QUANTILES
+            ),
+            *(
+                Figure(f"event loop's wait, {name}, without reading", _quantile(idle_lags, share), "ms")
+                for name, share, _ in _QUANTILES
+            ),
+            Figure(f"memory after {TICKS // 10} ticks", early_mib, "MiB"),
+            Figure(f"memory after {TICKS} ticks", late_mib, "MiB"),
+            Figure("files open", open_files, ""),
+        ],
+    )
+    _report_ls()
+
+
+def _cpu_ms(read: Callable[[], object]) -> float:
+    """Median CPU time of this thread."""
+    times = []
+    for _ in range(ROUNDS):
+        before = time.thread_time()
+        read()
+        times.append(1000 * (time.thread_time() - before))
+    return median(times)
+
+
+# On a machine that others use too, the longest wait is theirs: it is long without any reading.
+_QUANTILES = (("99 %", 0.99, "at most 5"), ("99.9 %", 0.999, "at most 5"), ("longest", 1.0, "at most 5"))
+
+
+def _quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+async def _loop_lags_ms(source: SysfsSource | None) -> list[float]:
+    """How late a callback due every millisecond was each time, with reads in the worker thread or without."""
+    lags: list[float] = []
+    refresher = Refresher(source) if source is not None else None
+
+    async def probe() -> None:
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(PROBE_SECONDS)
+            lags.append(1000 * (time.perf_counter() - before - PROBE_SECONDS))
+
+    probing = asyncio.create_task(probe())
+    ending = time.monotonic() + LOOP_SECONDS
+    while time.monotonic() < ending:
+        if refresher is not None:
+            await refresher.refresh(5.0)
+        await asyncio.sleep(0.1)
+    probing.cancel()
+    return lags
+
+
+def _report_ls() -> None:
+    with DriverTree("trn1.32xlarge") as tree:
+        tree.set_processes(
+            *(process_on(5000 + core, "train", cores=(core,), runtime_version="2.34.10") for core in range(32))
+        )
+        environment = {**os.environ, **tree.environment, "XDG_RUNTIME_DIR": tree.directory}
+        run = partial(subprocess.run, env=environment, stdout=subprocess.DEVNULL, check=True)
+        medians = interleaved_medians_ms(
+            {
+                "python -c pass": lambda: run([sys.executable, "-c", "pass"]),
+                "neuron-ls": lambda: run([installed("neuron-ls")]),
+                "neuron-ls -j": lambda: run([installed("neuron-ls"), "-j"]),
+            },
+            ROUNDS // 2,
+        )
+    bare = medians["python -c pass"]
+    report(
+        "neuron-ls without a daemon, 16 devices and 32 processes",
+        [
+            *(Figure(name, value, "ms") for name, value in medians.items()),
+            Figure("neuron-ls / bare interpreter", medians["neuron-ls"] / bare, "times", "at most 3"),
+            Figure("neuron-ls -j / bare interpreter", medians["neuron-ls -j"] / bare, "times", "at most 3"),
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""Keeps a tree like the driver's in step with the daemon's snapshots, from a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from neurontools.model import Snapshot
+from neurontools.sysfs.exported_tree import ExportedTree
+
+_END_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class SysfsExport:
+    """A tree that follows the snapshots it is offered; of those that come while it is busy, the latest counts.
+
+    UserError when the directory can't be had. `close` removes the tree.
+    """
+
+    def __init__(self, directory: str, first: Snapshot, driver_version: str) -> None:
+        self._tree = ExportedTree(directory, first, driver_version)
+        self._latest: Snapshot | None = None
+        self._is_ending = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._follow, name="sysfs-export", daemon=True)
+        self._thread.start()
+
+    def offer(self, snapshot: Snapshot) -> None:
+        """Takes note of a new snapshot; returns at once."""
+        with self._changed:
+            self._latest = snapshot
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Ends the thread and removes the tree."""
+        with self._changed:
+            self._is_ending = True
+            self._changed.notify()
+        self._thread.join(_END_SECONDS)
+        self._tree.close()
+
+    def _follow(self) -> None:
+        failed = False
+        while True:
+            with self._changed:
+                while self._latest is None and not self._is_ending:
+                    self._changed.wait()
+                if self._is_ending:
+                    return
+                snapshot, self._latest = self._latest, None
+            if snapshot is None:
+                continue
+            try:
+                self._tree.update(snapshot)
+                failed = False
+            except OSError as error:
+                if not failed:  # a full disk stays full for many ticks
+                    _log.warning("the tree in %s can't be written: %s", self._tree.directory, error.strerror)
+                failed = True

@@ -1,0 +1,93 @@
+"""The host that a daemon watches: its source of devices, the ledger of its cores, and a load if one is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from neurond.ledger import Ledger
+from neurond.load import SyntheticLoad
+from neurond.settings import Settings
+from neurond.shape import Shape
+from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.sources.source import Source
+from neurontools import catalog
+from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.model import Instance
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedHost:
+    """What a daemon works with; `load` is None where no processes are invented."""
+
+    source: Source
+    ledger: Ledger
+    load: SyntheticLoad | None
+
+
+def watched_host(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
+    """The simulated instance the settings name, else the devices of this host; UserError when there is neither."""
+    if settings.simulate is None:
+        return _own_devices(settings, on_ownership_change)
+    try:
+        instance_type = catalog.load(settings.simulate)
+        shape = shape_of(instance_type, settings.lnc)
+    except catalog.UnknownInstanceType as error:
+        raise UserError(f"neurond: --simulate: {error}", EXIT_USAGE) from None
+    except ValueError as error:
+        raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+    ledger = Ledger(shape, on_ownership_change)
+    load = _load(settings, ledger, instance_type) if settings.load else None
+    return WatchedHost(SimulatedSource(instance_type, ledger, load.ecc if load else None), ledger, load)
+
+
+def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
+    # Not needed to simulate, so a simulating daemon doesn't carry it.
+    from neurond.sources.sysfs import SysfsSource
+    from neurontools.sysfs.device_directory import device_directories
+    from neurontools.sysfs.roots import Roots
+
+    roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
+    if not device_directories(roots):
+        where = "on this host" if roots.sys == "/sys" else f"under {roots.devices}"
+        raise UserError(
+            f"neurond: no Neuron devices found {where}; simulate some with --simulate trn1.32xlarge "
+            "(all types: --list-instance-types)"
+        )
+    try:
+        source = SysfsSource(
+            roots, lnc=settings.lnc, time_in_use_unit=settings.time_in_use_unit, use_metadata_service=settings.imds
+        )
+    except UserError as error:
+        raise UserError(f"neurond: {error}", error.exit_code) from None
+    possible = source.instance.logical_neuroncore_configs
+    if settings.lnc is not None and settings.lnc not in possible:
+        source.close()
+        raise UserError(
+            f"neurond: logical NeuronCore configuration {settings.lnc} is not possible on "
+            f"{source.instance.instance_type}: use {' or '.join(map(str, possible))}",
+            EXIT_USAGE,
+        )
+    return WatchedHost(source, Ledger(_shape(source.instance), on_ownership_change), None)
+
+
+def _shape(instance: Instance) -> Shape:
+    return Shape(
+        device_count=instance.device_count,
+        cores_per_device=instance.physical_cores_per_device,
+        stacks_per_device=instance.device_memory_bytes // instance.hbm_stack_bytes,
+        stack_bytes=instance.hbm_stack_bytes,
+        default_lnc=instance.logical_neuroncore_config,
+        supported_lncs=instance.logical_neuroncore_configs,
+    )
+
+
+def _load(settings: Settings, ledger: Ledger, instance_type: catalog.InstanceType) -> SyntheticLoad:
+    peak_flops = instance_type.family.peak_flops_per_physical_core("bf16") or 0.0
+    return SyntheticLoad(
+        ledger,
+        settings.load or "idle",
+        seed=settings.load_seed,
+        neuroncores=settings.load_neuroncores,
+        peak_flops_per_core=peak_flops,
+    )

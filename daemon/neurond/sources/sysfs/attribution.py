@@ -1,0 +1,111 @@
+"""What the processes executed, from the counters of the cores they hold.
+
+The driver counts by core and not by process. A process that is known to hold a core is credited with what the core
+counts from the moment the two were first seen together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+
+from neurontools.model import ErrorCounters, ExecutionCounters, Process, StatusCounters
+
+# The driver's counters behind each outcome and each kind of error.
+_OUTCOMES: dict[str, tuple[str, ...]] = {
+    "completed_total": ("success_total",),
+    "completed_with_err_total": ("execute_completed_with_error_total",),
+    "completed_with_num_err_total": ("execute_completed_with_num_error_total",),
+    "timed_out_total": ("timeout_total",),
+    "incorrect_input_total": ("exec_bad_input_total",),
+    "failed_to_queue_total": ("execute_failed_to_queue_total",),
+}
+_ERRORS: dict[str, tuple[str, ...]] = {
+    "generic_total": ("failure_total", "generic_error_total"),
+    "numerical_total": ("execute_completed_with_num_error_total",),
+    "model_total": ("unsupported_neff_version_total", "oob_error_total"),
+    "runtime_total": (
+        "resource_error_total",
+        "resource_nc_error_total",
+        "invalid_error_total",
+        "execute_sw_nq_overflow_total",
+        "execute_sw_semaphore_error_total",
+        "execute_sw_event_error_total",
+        "execute_sw_psum_collision_total",
+        "execute_sw_sequencer_fatal_total",
+    ),
+    "hardware_total": (
+        "hw_error_total",
+        "hw_collectives_error_total",
+        "hw_hbm_ue_error_total",
+        "hw_nc_ue_error_total",
+        "hw_dma_abort_error_total",
+        "hw_repairable_hbm_ue_error_total",
+    ),
+}
+# Outcomes of executions that inference_count, which is of the successful ones, leaves out.
+_FAILED = tuple(name for field, names in _OUTCOMES.items() if field != "completed_total" for name in names)
+
+
+def executions_of(inferences: int | None, status: StatusCounters) -> int | None:
+    """Finished executions of a core, whatever their outcome; None when the successful ones are unknown."""
+    if inferences is None:
+        return None
+    return inferences + sum(getattr(status, name) or 0 for name in _FAILED)
+
+
+class Attribution:
+    """Credits processes with what their cores count. Call `credited` once a round with everybody."""
+
+    def __init__(self) -> None:
+        self._baselines: dict[int, dict[int, StatusCounters]] = {}
+
+    def credited(
+        self, processes: Sequence[Process], status: Mapping[int, StatusCounters], at_seconds: float
+    ) -> tuple[Process, ...]:
+        """The processes with their executions and errors; unchanged where those can't be told."""
+        self._baselines = {
+            process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
+        }
+        return tuple(self._credited(process, status, at_seconds) for process in processes)
+
+    def _credited(self, process: Process, status: Mapping[int, StatusCounters], at_seconds: float) -> Process:
+        known = {core: status[core] for core in process.core_indices if core in status}
+        if not known:
+            return process
+        baseline = self._baselines[process.pid]
+        lnc = process.logical_neuroncore_config
+        executions = dict.fromkeys(_OUTCOMES, 0)
+        errors = dict.fromkeys(_ERRORS, 0)
+        logical: dict[int, list[StatusCounters]] = {}
+        for core, counters in known.items():
+            start = baseline.setdefault(core, counters)
+            logical.setdefault(core // lnc, []).append(_since(start, counters))
+        for parts in logical.values():
+            # The physical cores behind a logical one run the same executions: they count once.
+            for field, names in _OUTCOMES.items():
+                executions[field] += max(_sum(part, names) for part in parts)
+            for field, names in _ERRORS.items():
+                errors[field] += max(_sum(part, names) for part in parts)
+        return replace(
+            process,
+            executions=ExecutionCounters(**executions),
+            errors=ErrorCounters(**errors),
+            measured_at_seconds=at_seconds,
+        )
+
+
+_STATUS_FIELDS = tuple(field.name for field in fields(StatusCounters))
+
+
+def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
+    """The growth of each counter; one that was cleared in between counts from nothing."""
+    grown = {}
+    for name in _STATUS_FIELDS:
+        before, after = getattr(start, name) or 0, getattr(now, name) or 0
+        grown[name] = after - before if after >= before else after
+    return StatusCounters(**grown)
+
+
+def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:
+    return sum(getattr(counters, name) or 0 for name in names)

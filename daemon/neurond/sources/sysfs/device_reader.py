@@ -1,0 +1,166 @@
+"""Reads one device: its own files and those of its cores, as often as asked."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget
+from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, StatusCounters
+from neurontools.sysfs import file_table
+from neurontools.sysfs.device_directory import DeviceDirectory
+from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of
+from neurontools.sysfs.small_file import read_text
+from neurontools.terminal_text import cut, visible
+
+# A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
+_WRAPPED = 2**63
+_MAX_SHOWN_CHARACTERS = 200
+_NEWEST = (10**6,)  # an unknown driver may have every file
+
+_MEMORY_COUNT = len(file_table.DEVICE_MEMORY)
+_STATUS_END = _MEMORY_COUNT + len(file_table.STATUS)
+_MEMORY_FIELDS = [f"{name}_bytes" for name in file_table.DEVICE_MEMORY]
+_STATUS_FIELDS = [f"{name}_total" for name in file_table.STATUS]
+_CORE_PATHS = (
+    *(file_table.device_memory_path(name) for name in file_table.DEVICE_MEMORY),
+    *(file_table.status_path(name) for name in file_table.STATUS),
+    *(file_table.other_info_path(name) for name in (file_table.INFERENCES, file_table.FLOPS, file_table.TIME_IN_USE)),
+)
+_HOST_PATHS = [file_table.host_memory_path(name) for name in file_table.HOST_MEMORY]
+_ECC_PATHS = [f"stats/hardware/{name}" for name in file_table.ECC]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreReading:
+    """The counters of one core; `time_in_use` is raw."""
+
+    memory: DeviceMemory
+    status: StatusCounters
+    inferences: int | None
+    flop: int | None
+    time_in_use: int | None
+    measured_at_seconds: float
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether somebody has memory on the core, beyond what the driver itself needs."""
+        return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)
+
+
+class DeviceReader:
+    """One device; `cores[position]` is the physical core at each logical position."""
+
+    def __init__(
+        self,
+        directory: DeviceDirectory,
+        cores: list[int],
+        driver_version: tuple[int, ...] | None,
+        generation: int,
+        budget: DescriptorBudget,
+        *,
+        may_be_replaced: bool,
+    ) -> None:
+        self.directory = directory
+        version = driver_version or _NEWEST
+        self._has = {file.path for file in files_of(DEVICE_FILES, version, generation)}
+        present = {file.path for file in files_of(CORE_FILES, version, generation)}
+        self._core_paths = [path for path in _CORE_PATHS if path in present]
+        self._slots = [self._core_paths.index(path) if path in present else -1 for path in _CORE_PATHS]
+        self._cores = [
+            CounterFiles(directory.core_path(core), self._core_paths, budget, may_be_replaced=may_be_replaced)
+            for core in cores
+        ]
+        ecc = [path for path in _ECC_PATHS if path in self._has]
+        self._ecc_fields = [file_table.ECC[path.rpartition("/")[2]] for path in ecc]
+        self._own = CounterFiles(directory.path, [*_HOST_PATHS, *ecc], budget, may_be_replaced=may_be_replaced)
+        self._before: list[tuple[tuple[int | None, ...], CoreReading] | None] = [None] * len(cores)
+        self.went_back: list[str] = []
+
+    @property
+    def files(self) -> list[tuple[str, CounterFiles]]:
+        """All counter files with the name of their directory, for what went wrong."""
+        name = f"neuron{self.directory.index}"
+        return [(name, self._own), *((f"{name}/neuron_core*", core) for core in self._cores)]
+
+    def read_device(self) -> tuple[HostMemory, EccCounters]:
+        """Host memory by category and ECC events."""
+        values = self._own.read()
+        count = len(_HOST_PATHS)
+        host = {
+            f"{name}_bytes": _size(value) for name, value in zip(file_table.HOST_MEMORY, values[:count], strict=True)
+        }
+        ecc = dict(zip(self._ecc_fields, values[count:], strict=True))
+        return HostMemory(**host), EccCounters(**ecc)
+
+    def read_power(self) -> PowerUtilization | None:
+        """Power of the last full minute; None when the driver has none."""
+        if file_table.POWER_UTILIZATION not in self._has:
+            return None
+        return parsed_power(read_text(f"{self.directory.path}/{file_table.POWER_UTILIZATION}", 256))
+
+    def read_unhealthy(self) -> str:
+        """The components the driver calls unhealthy; empty when there are none or it doesn't say."""
+        if file_table.UNHEALTHY_COMPONENTS not in self._has:
+            return ""
+        text = read_text(f"{self.directory.path}/{file_table.UNHEALTHY_COMPONENTS}", 512) or ""
+        return cut(visible(text), _MAX_SHOWN_CHARACTERS)
+
+    def read_cores(self) -> list[CoreReading]:
+        """The counters of all cores by logical position. A core that didn't change has equal parts."""
+        self.went_back = []
+        readings = []
+        for position, files in enumerate(self._cores):
+            values = files.read()
+            at_seconds = time.monotonic()
+            raw = tuple([values[slot] if slot >= 0 else None for slot in self._slots])
+            before = self._before[position]
+            if before is not None and before[0] == raw:
+                old = before[1]
+                reading = CoreReading(old.memory, old.status, old.inferences, old.flop, old.time_in_use, at_seconds)
+            else:
+                if before is not None:
+                    self._note_went_back(position, before[0], raw)
+                reading = _core_reading(raw, at_seconds)
+            self._before[position] = (raw, reading)
+            readings.append(reading)
+        return readings
+
+    def close(self) -> None:
+        """Closes all files."""
+        for files in (self._own, *self._cores):
+            files.close()
+
+    def _note_went_back(self, position: int, before: tuple[int | None, ...], now: tuple[int | None, ...]) -> None:
+        for slot in range(_MEMORY_COUNT, len(_CORE_PATHS)):
+            old, new = before[slot], now[slot]
+            if old is not None and new is not None and new < old:
+                name = _CORE_PATHS[slot].split("/")[2]
+                self.went_back.append(f"neuron{self.directory.index} core {position} {name}")
+
+
+def _core_reading(raw: tuple[int | None, ...], at_seconds: float) -> CoreReading:
+    memory = dict(zip(_MEMORY_FIELDS, map(_size, raw[:_MEMORY_COUNT]), strict=True))
+    status = dict(zip(_STATUS_FIELDS, raw[_MEMORY_COUNT:_STATUS_END], strict=True))
+    inferences, flop, time_in_use = raw[_STATUS_END:]
+    return CoreReading(DeviceMemory(**memory), StatusCounters(**status), inferences, flop, time_in_use, at_seconds)
+
+
+def _size(value: int | None) -> int | None:
+    return None if value is None or value >= _WRAPPED else value
+
+
+def parsed_power(text: str | None) -> PowerUtilization | None:
+    """Power from the driver's line; None unless the driver calls it valid and it can be."""
+    parts = (text or "").split(",")
+    if len(parts) != 5 or parts[0] != "POWER_STATUS_VALID":
+        return None
+    try:
+        at = float(int(parts[1]))
+        # Percentages with two decimals; a ratio is the nearest number to their hundredth.
+        low, high, mean = (round(float(part) * 100) / 10_000 for part in parts[2:])
+    except (ValueError, OverflowError):
+        return None
+    if not (0 <= at < 2**63 and 0 <= low <= mean <= high <= 2):
+        return None
+    return PowerUtilization(at, low, high, mean)

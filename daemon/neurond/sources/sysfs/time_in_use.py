@@ -1,0 +1,119 @@
+"""How busy a core was, from the driver's `nc_time_in_use`: in which unit it counts, and whether it counts at all.
+
+The documentation says microseconds, the newest driver's source picoseconds. So the unit starts as microseconds and,
+once a core was busier than possible in two intervals that follow each other, becomes a finer one for the whole session:
+one interval alone proves nothing, because an old driver adds the whole run of a process at its end.
+
+Drivers before 2.30 don't move the counters while a process runs: there, busy time is unknown while one is attached.
+"""
+
+from __future__ import annotations
+
+from neurontools.sysfs.file_table import LIVE_COUNTERS
+
+UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
+_HIGHEST_RATIO = 1.05  # clocks jitter
+_UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
+
+
+class TimeInUse:
+    """Belongs to one driver. `unit` is one of UNITS_PER_SECOND; with `is_fixed` it was told and never changes."""
+
+    def __init__(self, unit: str | None, driver_version: tuple[int, ...] | None) -> None:
+        self.unit = unit or "us"
+        self.is_fixed = unit is not None
+        self.highest_units_per_second = 0.0
+        self.is_live = driver_version is not None and driver_version >= LIVE_COUNTERS
+        self._cores: dict[int, _Core] = {}
+
+    def measure(
+        self, core: int, raw: int | None, at_seconds: float, owners: object, *, is_attached: bool
+    ) -> float | None:
+        """The busy seconds of a core so far; None when they can't be told now.
+
+        `owners` is anything that is equal as long as the same processes are attached to the core's device.
+        """
+        state = self._cores.get(core)
+        if state is None:
+            state = self._cores[core] = _Core()
+        grown = state.grown(raw, at_seconds, owners)
+        if raw is None:
+            return None
+        if grown is not None and state.is_steady:
+            # Growth while the same processes stay attached is what an old driver never shows; once may be an exit.
+            state.growing = state.growing + 1 if grown > 0 and is_attached else 0
+            if state.growing >= 2:
+                self.is_live = True
+            self._calibrate(state, grown)
+        else:
+            state.growing = state.excess = 0
+        if not self.is_live and (is_attached or not state.is_steady):
+            return None
+        if grown is not None and grown / UNITS_PER_SECOND[self.unit] > _HIGHEST_RATIO:
+            return None
+        return raw / UNITS_PER_SECOND[self.unit]
+
+    def forget(self, present: set[int]) -> None:
+        """Forgets cores that are gone."""
+        for core in self._cores.keys() - present:
+            del self._cores[core]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader of the numbers should know."""
+        if self.is_fixed or self.unit == "us":
+            return ()
+        text = (
+            f"nc_time_in_use grew by {self.highest_units_per_second:.3g} units a second, more than microseconds allow: "
+            f"taken as {_UNIT_NAMES[self.unit]} (set sysfs.time_in_use_unit to say which it is)"
+        )
+        return (text,)
+
+    def _calibrate(self, state: _Core, units_per_second: float) -> None:
+        if units_per_second / UNITS_PER_SECOND[self.unit] <= _HIGHEST_RATIO:
+            state.excess = 0
+            return
+        state.excess += 1
+        if state.excess < 2 or self.is_fixed or not self.is_live:
+            return
+        self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
+        units = list(UNITS_PER_SECOND)
+        fitting = [unit for unit in units if units_per_second / UNITS_PER_SECOND[unit] <= _HIGHEST_RATIO]
+        if fitting and units.index(fitting[0]) > units.index(self.unit):
+            self.unit = fitting[0]
+            for other in self._cores.values():
+                other.excess = 0
+
+
+class _Core:
+    """What was seen of one core: the raw counter, when, and who was attached then and before.
+
+    `is_steady`: nobody came or went. Owners are looked at after the counters, so one who left between the two shows in
+    the interval before.
+    """
+
+    __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw")
+
+    def __init__(self) -> None:
+        self.raw: int | None = None
+        self.at_seconds: float | None = None
+        self.owners: object = None
+        self.owners_before: object = None
+        self.growing = 0
+        self.excess = 0
+        self.is_steady = True
+
+    def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
+        """Growth a second since the measurement before; None without one and after a write to the counter."""
+        if self.at_seconds is None:
+            self.owners = self.owners_before = owners
+            seconds = 0.0
+        else:
+            seconds = at_seconds - self.at_seconds
+        self.is_steady = owners == self.owners == self.owners_before
+        grown = None
+        if raw is not None and self.raw is not None and raw >= self.raw and seconds > 0:
+            grown = (raw - self.raw) / seconds
+        self.raw, self.at_seconds = raw, at_seconds
+        self.owners_before, self.owners = self.owners, owners
+        return grown

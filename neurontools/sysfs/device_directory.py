@@ -1,0 +1,81 @@
+"""Which devices the driver shows, and where: a directory for each, also inside a container that renumbers them."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from neurontools.sysfs.file_table import DEVICE_NUMBER
+from neurontools.sysfs.roots import Roots
+from neurontools.sysfs.small_file import read_text
+
+MAX_DEVICES = 64  # as many as the driver supports
+MAX_CORES = 64
+_DEVICE, _CORE = "neuron", "neuron_core"
+
+
+class DeviceDirectory:
+    """One device in the tree.
+
+    `index` is the number users know: N of /dev/neuronN. `driver_index` is the driver's own, in the name of the
+    directory; the two differ in a container that was given only some of the devices. `number` is the device number.
+    """
+
+    __slots__ = ("driver_index", "index", "number", "path")
+
+    def __init__(self, index: int, driver_index: int, path: str, number: str | None) -> None:
+        self.index = index
+        self.driver_index = driver_index
+        self.path = path
+        self.number = number
+
+    def core_numbers(self) -> list[int]:
+        """The physical cores that have a directory, ascending."""
+        return sorted(numbered(self.path, _CORE, MAX_CORES))
+
+    def core_path(self, physical_core: int) -> str:
+        """The directory of a physical core."""
+        return f"{self.path}/{_CORE}{physical_core}"
+
+
+def numbered(directory: str, prefix: str, limit: int) -> dict[int, str]:
+    """The entries called prefix and a number below the limit; none where the directory can't be listed."""
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - pathlib is slow
+    except (OSError, ValueError):
+        return {}
+    found: dict[int, str] = {}
+    for name in names:
+        digits = name[len(prefix) :] if name.startswith(prefix) else ""
+        plain = digits.isascii() and digits.isdigit() and len(digits) < 4 and digits == str(int(digits))
+        if plain and int(digits) < limit:
+            found[int(digits)] = f"{directory}/{name}"
+    return found
+
+
+def device_directories(roots: Roots) -> list[DeviceDirectory]:
+    """The devices of the host, or those of the container we are in, by index."""
+    found = numbered(roots.devices, _DEVICE, MAX_DEVICES) or numbered(roots.device_class, _DEVICE, MAX_DEVICES)
+    by_number: dict[str, int] = {}
+    numbers: dict[int, str | None] = {}
+    for driver_index, path in found.items():
+        number = numbers[driver_index] = read_text(f"{path}/{DEVICE_NUMBER}", 32)
+        if number:
+            by_number[number] = driver_index
+    given = {node: by_number[number] for node, number in _nodes(roots).items() if number in by_number}
+    if given:
+        return [DeviceDirectory(node, given[node], found[given[node]], numbers[given[node]]) for node in sorted(given)]
+    return [DeviceDirectory(index, index, found[index], numbers[index]) for index in sorted(found)]
+
+
+def _nodes(roots: Roots) -> dict[int, str]:
+    """Device numbers of the device files by the number in their name. Looked at, never opened."""
+    nodes = {}
+    for index, path in numbered(roots.dev, _DEVICE, MAX_DEVICES).items():
+        try:
+            status = os.stat(path)  # noqa: PTH116 - pathlib is slow
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            nodes[index] = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return nodes

@@ -1,0 +1,114 @@
+"""The files of one core in a tree that we write."""
+
+from __future__ import annotations
+
+from neurontools.model import ExecutionCounters, NeuronCore
+from neurontools.sysfs import file_table
+from neurontools.sysfs.file_table import CORE_FILES, files_of
+from neurontools.sysfs.tree_writer import TreeWriter
+
+MICROSECONDS = 1e6
+PE_COUNTERS = "stats/tensor_engine/pe_cntrs"
+_PE_TEXT = "xrow_grp,mm_active,wl_active,idle\n" + "".join(f"{row},0,0,0\n" for row in range(4))
+
+# Outcomes of executions other than success, and the driver's counter of each.
+OUTCOMES = {
+    "completed_with_err_total": "execute_completed_with_error",
+    "completed_with_num_err_total": "execute_completed_with_num_error",
+    "timed_out_total": "timeout",
+    "incorrect_input_total": "exec_bad_input",
+    "failed_to_queue_total": "execute_failed_to_queue",
+}
+
+
+class Counter:
+    """A counter with its files: `total`, `present` (size of the last change) and, for memory, `peak`."""
+
+    __slots__ = ("_path", "_peak", "_total", "_writer")
+
+    def __init__(self, writer: TreeWriter, path: str, total: int = 0, *, has_peak: bool = False) -> None:
+        self._writer = writer
+        self._path = path
+        self._total = total
+        self._peak = total if has_peak else None
+        writer.write(f"{path}/total", f"{total}\n")
+        writer.write(f"{path}/present", f"{total}\n")
+        if has_peak:
+            writer.write(f"{path}/peak", f"{total}\n")
+
+    def set(self, total: int) -> None:
+        """Gives the counter a new value."""
+        if total == self._total:
+            return
+        self._writer.write(f"{self._path}/total", f"{total}\n")
+        self._writer.write(f"{self._path}/present", f"{abs(total - self._total)}\n")
+        self._total = total
+        if self._peak is not None and total > self._peak:
+            self._peak = total
+            self._writer.write(f"{self._path}/peak", f"{total}\n")
+
+
+class ExportedCore:
+    """One core's directory. A driver before 2.30 publishes the runtime's counters when their process ends: so do we."""
+
+    def __init__(
+        self,
+        writer: TreeWriter,
+        directory: str,
+        arch_type: str,
+        driver_version: tuple[int, ...],
+        generation: int,
+        host_memory_bytes: int,
+    ) -> None:
+        self._is_live = driver_version >= file_table.LIVE_COUNTERS
+        self._before: NeuronCore | None = None
+        self._outcomes: dict[str, int] = {}
+        self._counters: dict[str, Counter] = {}
+        for file in files_of(CORE_FILES, driver_version, generation):
+            path, _, value = file.path.rpartition("/")
+            if value == "total":
+                initial = {"stats/other_info/reset_req_count": 1, "stats/memory_usage/host_mem": host_memory_bytes}
+                self._counters[path] = Counter(
+                    writer, f"{directory}/{path}", initial.get(path, 0), has_peak="memory_usage" in path
+                )
+        writer.write(f"{directory}/{file_table.ARCH_TYPE}", f"{arch_type}\n")
+        if generation > 1:
+            writer.write(f"{directory}/{PE_COUNTERS}", _PE_TEXT)
+
+    def update(self, core: NeuronCore, outcomes: ExecutionCounters | None) -> None:
+        """Brings the files up to this state. `outcomes` are those of the owner, where this core is its first."""
+        if core is not self._before:
+            self._memory(core)
+            self._before = core
+        if self._is_live or core.owner_pid is None:
+            self._counts(core, outcomes)
+
+    def _memory(self, core: NeuronCore) -> None:
+        total = 0
+        for category in file_table.DEVICE_MEMORY:
+            size_bytes = getattr(core.memory, f"{category}_bytes") or 0
+            total += size_bytes
+            self._set(file_table.device_memory_path(category), size_bytes)
+        self._set(file_table.core_memory_path("device_mem"), total)
+
+    def _counts(self, core: NeuronCore, outcomes: ExecutionCounters | None) -> None:
+        failed = 0
+        for field, name in OUTCOMES.items():
+            count = self._outcomes.get(name, 0)
+            if outcomes is not None:
+                # A new owner counts from nothing; what this core counted before stays.
+                count = self._outcomes[name] = max(count, getattr(outcomes, field))
+            failed += count
+            self._set(file_table.status_path(name), count)
+        executions = core.executions_total or 0
+        succeeded = max(0, executions - failed)
+        self._set(file_table.status_path("success"), succeeded)
+        self._set(file_table.other_info_path(file_table.INFERENCES), succeeded)
+        self._set(file_table.other_info_path(file_table.FLOPS), core.flop_total or 0)
+        busy = round((core.busy_seconds_total or 0.0) * MICROSECONDS)
+        self._set(file_table.other_info_path(file_table.TIME_IN_USE), busy)
+
+    def _set(self, path: str, value: int) -> None:
+        counter = self._counters.get(path.rpartition("/")[0])
+        if counter is not None:
+            counter.set(value)

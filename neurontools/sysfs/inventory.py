@@ -1,0 +1,177 @@
+"""What doesn't change while the driver is loaded: instance and devices, as the tree and the catalog have them."""
+
+from __future__ import annotations
+
+from neurontools.catalog.family import known
+from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance
+from neurontools.sysfs.architecture import Architecture, architecture_of
+from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, device_directories
+from neurontools.sysfs.file_table import CONNECTED_DEVICES, CORE_COUNT, HOST_MEMORY, SERIAL_NUMBER, parsed_version
+from neurontools.sysfs.pci import Placement, placements
+from neurontools.sysfs.roots import Roots
+from neurontools.sysfs.small_file import parse_count, read_bytes, read_text
+
+_UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
+_FLIPPED_NODES = ("1", "3")
+_FLIP = 6
+_HEXADECIMAL_DIGITS = 16
+
+
+class Inventory:
+    """The unchanging part of a host. `warnings` says what could not be read and what to do about it."""
+
+    __slots__ = ("architecture", "devices", "directories", "driver_version", "instance", "is_flipped", "warnings")
+
+    def __init__(
+        self,
+        roots: Roots,
+        directories: list[DeviceDirectory],
+        *,
+        lnc: int | None = None,
+        told_instance_type: str | None = None,
+    ) -> None:
+        self.directories = directories
+        self.warnings: list[str] = []
+        architecture = self.architecture = architecture_of(roots, directories, told_instance_type)
+        version_text = read_text(roots.driver_version, 64)
+        self.driver_version = parsed_version(version_text)
+        if self.driver_version is None:
+            self.warnings.append("the version of the Neuron driver can't be read; taking it for an old one")
+        self.instance = _instance(roots, architecture, directories, version_text if self.driver_version else None, lnc)
+        # Trainium2 nodes 1 and 3 of an UltraServer number their cores from the other die.
+        self.is_flipped = architecture.family.name == "trainium2" and any(
+            read_text(f"{roots.device_class}/node_id_{nodes}", 16) in _FLIPPED_NODES for nodes in (4, 2)
+        )
+        places = placements(
+            roots,
+            architecture.family,
+            architecture.instance_type,
+            [directory.driver_index for directory in directories],
+        )
+        self.devices = tuple(self._device(directory, places[directory.driver_index]) for directory in directories)
+
+    def physical_core(self, directory: DeviceDirectory, position: int) -> int:
+        """The physical core, K of neuron_coreK, at a logical position of the device."""
+        kind = self.architecture.instance_type
+        at = position ^ _FLIP if self.is_flipped else position
+        if kind is None or not kind.physical_core_map:
+            return at
+        row = kind.physical_core_map[directory.driver_index % len(kind.physical_core_map)]
+        return row[at] if at < len(row) else at
+
+    def _device(self, directory: DeviceDirectory, place: Placement) -> Device:
+        instance = self.instance
+        self._check_cores(directory)
+        links, is_concluded = self._links(directory)
+        stack_bytes = instance.hbm_stack_bytes
+        stacks = instance.device_memory_bytes // stack_bytes
+        return Device(
+            index=directory.index,
+            bdf=place.bdf,
+            cpu_affinity=place.cpu_affinity,
+            numa_node=place.numa_node,
+            connected_to=links,
+            memory_bytes=instance.device_memory_bytes,
+            hbm_stacks=tuple(HbmStack(stack, stack_bytes, None) for stack in range(stacks)),
+            serial_number=_serial_number(directory),
+            ecc=EccCounters(),
+            host_memory=_UNKNOWN_HOST_MEMORY,
+            inferred_fields=(*place.inferred, *(("connected_to",) if is_concluded else ())),
+        )
+
+    def _check_cores(self, directory: DeviceDirectory) -> None:
+        expected = self.instance.physical_cores_per_device
+        try:
+            count = parse_count(read_bytes(f"{directory.path}/{CORE_COUNT}", 32))
+        except OSError:  # only root may read it before driver 2.28
+            count = None
+        found = len(directory.core_numbers()) if count is None else count
+        if found != expected:
+            self.warnings.append(
+                f"neuron{directory.index} shows {found} cores where {self.instance.instance_type} has {expected}"
+            )
+
+    def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
+        """The neighbours in the driver's order, and whether they had to be concluded."""
+        try:
+            raw = read_bytes(f"{directory.path}/{CONNECTED_DEVICES}", 256)
+            # Nothing at all, without even a newline, is how the driver fails on a list that is too long for it.
+            links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
+            if raw and all(0 <= link < MAX_DEVICES for link in links):
+                return links, False
+        except (OSError, ValueError):
+            pass
+        kind = self.architecture.instance_type
+        if kind is not None and directory.driver_index < kind.device_count == len(self.directories):
+            return kind.topology.connected_to[directory.driver_index], True
+        self.warnings.append(
+            f"neuron{directory.index}: connected_devices can't be read; run as root (before driver 2.28 only root may)"
+        )
+        return (), False
+
+
+def read_inventory(roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None) -> Inventory | None:
+    """The inventory; None where the driver shows no device. UserError for chips this version doesn't know.
+
+    `lnc` is the logical NeuronCore configuration to take as the host's; one it can't have counts as none.
+    """
+    directories = device_directories(roots)
+    return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type) if directories else None
+
+
+def _instance(
+    roots: Roots,
+    architecture: Architecture,
+    directories: list[DeviceDirectory],
+    driver_version: str | None,
+    lnc: int | None,
+) -> Instance:
+    family, kind = architecture.family, architecture.instance_type
+    effective = lnc if lnc in family.lnc_supported else family.lnc_default
+    facts = {
+        "device_type": family.device_type,
+        "device_version": family.device_version,
+        "neuroncore_version": family.neuroncore_version(effective),
+    }
+    inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
+    tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
+    if architecture.name_is_inferred:
+        inferred.append("instance_type")
+    if not family.device_memory_bytes.certain:
+        inferred.append("device_memory_bytes")
+    return Instance(
+        instance_type=architecture.name,
+        instance_id=tag if tag.startswith("i-") else None,
+        device_count=max(kind.device_count if kind else 0, len(directories)),
+        physical_cores_per_device=family.physical_cores_per_device,
+        logical_neuroncore_config=effective,
+        logical_neuroncore_configs=family.lnc_supported,
+        device_memory_bytes=known(family.device_memory_bytes),
+        hbm_stack_bytes=family.hbm_stack_bytes,
+        topology=kind.topology.kind.value if kind else "single",
+        device_type=facts["device_type"].value,
+        device_version=facts["device_version"].value,
+        neuroncore_version=facts["neuroncore_version"].value,
+        driver_version=driver_version,
+        ultraserver_id=_ultraserver_id(roots),
+        inferred_fields=tuple(inferred),
+    )
+
+
+def _serial_number(directory: DeviceDirectory) -> str | None:
+    """The chip's serial number; None where there is none, and for the bare newline of a driver that can't read it."""
+    text = read_text(f"{directory.path}/{SERIAL_NUMBER}", 64) or ""
+    return text if _is_hexadecimal(text) else None
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return len(text) == _HEXADECIMAL_DIGITS and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _ultraserver_id(roots: Roots) -> str | None:
+    """The id of the UltraServer this host is a node of; None outside one, and while the nodes still elect it."""
+    for nodes in (4, 2):
+        text = read_text(f"{roots.device_class}/server_id_{nodes}", 32) or ""
+        if text.strip("0") and _is_hexadecimal(text):
+            return text
+    return None

@@ -1,0 +1,142 @@
+"""Runs a command that sees a driver's tree where the driver has it.
+
+    python -m neurontools.testing.namespace DIR COMMAND [ARGUMENT ...]
+
+In a mount namespace of its own, so nobody else is affected and nothing is left behind. There the command finds
+/sys/devices/virtual/neuron_device, /sys/class/neuron_device, /sys/module/neuron, /sys/class/dmi, /sys/bus/pci/devices,
+/dev/neuron0 and following, and our commands in /opt/aws/neuron/bin. Needs root, or unprivileged user namespaces.
+
+Directories of sysfs can't be added to, so those that need a new entry are covered: with an in-memory directory that has
+everything the original has, bound from it, and the tree's own entries. /proc stays as it is: processes are real ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
+
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
+_BIN = "/opt/aws/neuron/bin"
+_COMMANDS = ("neuron-ls", "neuron-top", "neuron-monitor")
+# Directories that get entries of the tree. Below the root of the tree and of the system they are called the same.
+_COVERED = ("sys/devices/virtual", "sys/class", "sys/module")
+_USAGE = "usage: python -m neurontools.testing.namespace DIR COMMAND [ARGUMENT ...]"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def enter(directory: str) -> None:
+    """Moves this process into a namespace with the tree in place. UserError when that can't be had.
+
+    To be called in a process with one thread, soon after a fork: there is no way back.
+    """
+    if not Path(directory, "sys/devices/virtual/neuron_device").is_dir():
+        raise UserError(f"{directory} holds no tree of the driver; make one with neurond --export-sysfs", EXIT_USAGE)
+    _unshare()
+    _mount(None, "/", None, _MS_REC | _MS_PRIVATE)
+    tree = Path(directory).absolute()
+    for covered in _COVERED:
+        _cover(Path("/", covered), tree / covered)
+    if (tree / "sys/bus/pci/devices").is_dir() and Path("/sys/bus/pci/devices").is_dir():
+        _bind(tree / "sys/bus/pci/devices", Path("/sys/bus/pci/devices"))
+    _cover(Path("/dev"), tree / "dev")
+    _add_commands()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command in place of this process; returns only when that fails."""
+    if len(arguments) < 2 or arguments[0].startswith("-"):
+        print(_USAGE, file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    try:
+        enter(arguments[0])
+        os.execvp(arguments[1], list(arguments[1:]))  # noqa: S606
+    except UserError as error:
+        print(f"neurontools.testing.namespace: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except OSError as error:
+        print(f"neurontools.testing.namespace: {arguments[1]}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return 127
+
+
+def _unshare() -> None:
+    user, group = os.getuid(), os.getgid()
+    if _libc.unshare(_CLONE_NEWNS) == 0:
+        return
+    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS) != 0:
+        cause = os.strerror(ctypes.get_errno())
+        raise UserError(
+            f"no mount namespace to be had ({cause}); run as root, or allow unprivileged user namespaces",
+            EXIT_PERMISSION,
+        )
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+
+
+def _cover(target: Path, added: Path) -> None:
+    """Covers a directory with one that has its entries and those added, which win."""
+    # Held open: the tree itself may lie below what is covered.
+    held = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
+    entries = {
+        name: Path(f"/proc/self/fd/{descriptor}", name)
+        for descriptor in held
+        for name in os.listdir(f"/proc/self/fd/{descriptor}")  # noqa: PTH208
+    }
+    try:
+        _mount("tmpfs", str(target), "tmpfs", 0)
+        for name, source in sorted(entries.items()):
+            place = target / name
+            if source.is_symlink():
+                place.symlink_to(source.readlink())
+                continue
+            if source.is_dir():
+                place.mkdir()
+            else:
+                place.touch()
+            _bind(source, place)
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _add_commands() -> None:
+    """Puts our commands where AWS's are installed, in place of those."""
+    place = Path(_BIN)
+    if not place.is_dir():
+        top = Path("/opt")
+        if not top.is_dir():  # it can't be made without being left behind
+            return
+        _cover(top, Path("/nowhere"))
+        place.mkdir(parents=True)
+    else:
+        _mount("tmpfs", _BIN, "tmpfs", 0)
+    for name in _COMMANDS:
+        beside = Path(sys.executable).with_name(name)
+        found = str(beside) if beside.exists() else shutil.which(name)
+        if found is not None:
+            (place / name).symlink_to(found)
+
+
+def _bind(source: Path, target: Path) -> None:
+    _mount(str(source), str(target), None, _MS_BIND | _MS_REC)
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+    def text(value: str | None) -> bytes | None:
+        return None if value is None else os.fsencode(value)
+
+    if _libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), None) != 0:
+        cause = os.strerror(ctypes.get_errno())
+        raise UserError(f"{source or 'none'} can't be mounted on {target} ({cause}); run as root", EXIT_PERMISSION)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""Fixtures for pytest; name this module in `pytest_plugins` to have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from neurontools.testing.driver_tree import DriverTree
+from neurontools.testing.simulated_driver import SimulatedDriver
+
+
+@pytest.fixture
+def neuron_driver_tree() -> Iterator[Callable[..., DriverTree]]:
+    """Makes trees with the arguments of DriverTree; they are removed when the test ends."""
+    with ExitStack() as stack:
+
+        def make(instance_type: str, **options: Any) -> DriverTree:
+            return stack.enter_context(DriverTree(instance_type, **options))
+
+        yield make
+
+
+@pytest.fixture
+def simulated_neuron_driver() -> Iterator[Callable[..., SimulatedDriver]]:
+    """Starts moving trees with the arguments of SimulatedDriver; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(instance_type: str, **options: Any) -> SimulatedDriver:
+            return stack.enter_context(SimulatedDriver(instance_type, **options))
+
+        yield start

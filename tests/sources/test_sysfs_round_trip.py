@@ -1,0 +1,238 @@
+"""A simulated instance, exported as the driver's tree and read back, is the same but for what the tree can't carry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from neurond.ledger import Ledger
+from neurond.load import SCENARIOS, SyntheticLoad
+from neurond.sampler import Sampler
+from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.sources.sysfs import SysfsSource
+
+from neurontools import catalog
+from neurontools.model import (
+    Device,
+    DeviceMemory,
+    EccCounters,
+    ExecutionCounters,
+    HostMemory,
+    Instance,
+    NeuronCore,
+    PowerUtilization,
+    Process,
+    Snapshot,
+)
+from neurontools.sysfs.exported_tree import ExportedTree
+from neurontools.testing import idle_host
+from neurontools.testing.driver_tree import temporary_directory
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """Where a tree can be made."""
+    with temporary_directory() as directory:
+        yield Path(directory) / "host"
+
+
+def _simulated(instance_type: str, scenario: str, *, seconds: float, seed: int = 0, lnc: int | None = None) -> Snapshot:
+    """A snapshot of a scenario as it is after so long, without waiting for it."""
+    kind = catalog.load(instance_type)
+    ledger = Ledger(shape_of(kind, lnc))
+    load = SyntheticLoad(ledger, scenario, seed=seed, peak_flops_per_core=1e12, started_at_seconds=0.0)
+    load.advance(seconds)
+    # The sampler would bring the load up to the present, so it is given none: it has the processes from the ledger.
+    snapshot = Sampler(SimulatedSource(kind, ledger, load.ecc), ledger, None, 1.0).sample(whole=False)
+    return replace(snapshot, processes=tuple(replace(process, command="synthetic") for process in snapshot.processes))
+
+
+@contextmanager
+def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
+    source = SysfsSource(tree.roots, lnc=lnc)
+    try:
+        source.refresh()
+        reading = source.read()
+        yield replace(
+            idle_host(source.instance.instance_type),
+            instance=source.instance,
+            devices=reading.devices,
+            cores=reading.cores,
+            processes=reading.processes,
+            warnings=reading.warnings,
+        )
+    finally:
+        source.close()
+
+
+# What the tree can't carry, part by part. Each function gives a part without it.
+
+
+def _instance(instance: Instance) -> Instance:
+    """Not carried: how surely the topology is known. The driver's version is the tree's own."""
+    inferred = tuple(sorted(set(instance.inferred_fields) - {"topology", "device_memory_bytes"}))
+    return replace(instance, driver_version=None, inferred_fields=inferred)
+
+
+def _device(device: Device, generation: int) -> Device:
+    """Not carried: marks of what is inferred, since neighbours are read, and places without a PCI device looked up.
+
+    Inferentia has no ECC files, Trainium1 and Inferentia2 none of corrected errors.
+    """
+    ecc = device.ecc
+    if generation == 1:
+        ecc = EccCounters()
+    elif generation == 2:
+        ecc = replace(ecc, mem_corrected_total=None, sram_corrected_total=None)
+    return replace(device, ecc=ecc, inferred_fields=())
+
+
+def _core(core: NeuronCore) -> NeuronCore:
+    """Not carried: fractions of a microsecond, when executions began and ended. Rates come later."""
+    return replace(
+        core,
+        busy_seconds_total=round((core.busy_seconds_total or 0.0) * 1e6) / 1e6,
+        execution_started_at_unix_seconds=None,
+        last_execution_at_unix_seconds=None,
+        measured_at_seconds=None,
+        utilization_ratio=None,
+        flops_per_second=None,
+        status=None,  # only the driver has it
+    )
+
+
+def _process(process: Process) -> tuple[object, ...]:
+    """Carried: who it is and what it holds. Not: models, latencies, host memory, and executions before it was seen."""
+    return (
+        process.pid,
+        process.command,
+        process.tag,
+        process.runtime_version,
+        process.synthetic,
+        process.logical_neuroncore_config,
+        process.core_indices,
+        process.neuroncore_indices,
+        process.device_indices,
+    )
+
+
+def _assert_same(simulated: Snapshot, read: Snapshot) -> None:
+    generation = catalog.load(simulated.instance.instance_type).family.generation
+    assert read.warnings == ()
+    assert _instance(read.instance) == _instance(simulated.instance)
+    assert len(read.devices) == len(simulated.devices)
+    for ours, theirs in zip(read.devices, simulated.devices, strict=True):
+        assert asdict(_device(ours, 3)) == asdict(_device(theirs, generation))
+    assert list(map(_core, read.cores)) == list(map(_core, simulated.cores))
+    assert list(map(_process, read.processes)) == list(map(_process, simulated.processes))
+
+
+@pytest.mark.parametrize("instance_type", catalog.names())
+def test_every_scenario_on_every_instance_type(instance_type: str, place: Path) -> None:
+    with ExportedTree(str(place), _simulated(instance_type, "idle", seconds=0)) as tree:
+        for scenario in SCENARIOS:
+            simulated = _simulated(instance_type, scenario, seconds=20)
+            assert bool(simulated.processes) == (scenario != "idle")
+            tree.update(simulated)
+            with _read(tree, None) as read:
+                _assert_same(simulated, read)
+    assert not place.exists()
+
+
+_SIZE = st.integers(0, 2**63 - 1)
+_COUNT = st.integers(0, 2**64 - 1)
+_MEMORY = st.builds(DeviceMemory, *[st.integers(0, 2**40)] * 11)
+
+
+@st.composite
+def _hosts(draw: st.DrawFn) -> Snapshot:
+    """A host of a small type with any values the tree can carry."""
+    name = draw(st.sampled_from(["inf1.xlarge", "inf2.24xlarge", "trn1.2xlarge", "trn2.3xlarge", "trn3pd98.3xlarge"]))
+    host = idle_host(name)
+    cores = tuple(
+        replace(
+            core,
+            memory=draw(_MEMORY),
+            busy_seconds_total=draw(st.integers(0, 2**50)) / 1e6,
+            flop_total=draw(_COUNT),
+            executions_total=draw(st.integers(0, 2**60)),
+        )
+        for core in host.cores
+    )
+    used: dict[tuple[int, int], int] = {}
+    for core in cores:
+        place = (core.device_index, core.hbm_stack_index)
+        used[place] = used.get(place, 0) + (core.memory.total_bytes or 0)
+    ratio = st.integers(0, 10_000).map(lambda hundredths: hundredths / 10_000)
+    devices = []
+    for device in host.devices:
+        low, mean, high = sorted(draw(st.tuples(ratio, ratio, ratio)))
+        at = draw(st.integers(0, 2**40))
+        devices.append(
+            replace(
+                device,
+                serial_number=draw(st.none() | st.integers(0, 2**64 - 1).map("{:016x}".format))
+                if not name.startswith("inf1")
+                else None,
+                ecc=EccCounters(*draw(st.tuples(*[_COUNT] * 5))),
+                power=draw(st.none() | st.just(PowerUtilization(float(at), low, high, mean))),
+                host_memory=HostMemory(*draw(st.tuples(*[_SIZE] * 8))),
+                hbm_stacks=tuple(
+                    replace(stack, used_bytes=used.get((device.index, stack.index), 0)) for stack in device.hbm_stacks
+                ),
+            )
+        )
+    return replace(host, cores=cores, devices=tuple(devices))
+
+
+# Trees take a while to write, so failures are not shrunk: the hosts are small enough to read.
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(before=_hosts(), after=_hosts())
+def test_any_state_comes_back_also_after_another(before: Snapshot, after: Snapshot) -> None:
+    if before.instance.instance_type != after.instance.instance_type:
+        before = idle_host(after.instance.instance_type)
+    with temporary_directory() as directory, ExportedTree(f"{directory}/host", before) as tree:
+        tree.update(after)
+        with _read(tree, None) as read:
+            _assert_same(after, read)
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_logical_cores_keep_their_place(lnc: int, place: Path) -> None:
+    simulated = _simulated("trn2.48xlarge", "steady", seconds=5, lnc=lnc)
+    with ExportedTree(str(place), simulated) as tree, _read(tree, lnc) as read:
+        _assert_same(simulated, read)
+        # Physical core 4 of device 0 is its first in the logical order.
+        memory = Path(tree.roots.devices) / "neuron0/neuron_core4/stats/memory_usage/device_mem/total"
+        assert int(memory.read_text()) == simulated.cores[0].memory.total_bytes
+
+
+def test_outcomes_of_executions_come_back(place: Path) -> None:
+    first = _simulated("trn1.2xlarge", "steady", seconds=0)
+    outcomes = ExecutionCounters(40, 3, 2, 1, 5, 6)
+
+    def with_outcomes(executions: int, counters: ExecutionCounters) -> Snapshot:
+        cores = (replace(first.cores[0], executions_total=executions), *first.cores[1:])
+        owner = replace(first.processes[0], executions=counters)
+        return replace(first, cores=cores, processes=(owner, *first.processes[1:]))
+
+    with ExportedTree(str(place), with_outcomes(0, ExecutionCounters())) as tree:
+        source = SysfsSource(tree.roots)
+        source.refresh()
+        tree.update(with_outcomes(57, outcomes))
+        source.refresh()
+        reading = source.read()
+        source.close()
+    assert reading.processes[0].executions == outcomes
+    assert reading.processes[0].errors.numerical_total == 2
+    assert reading.cores[0].executions_total == 57

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from neurontools.errors import UserError
+from neurontools.sysfs.tree_writer import TreeWriter
+
+
+def _entries(directory: Path) -> set[str]:
+    return {str(path.relative_to(directory)) for path in directory.rglob("*")}
+
+
+def test_files_links_and_modes(tmp_path: Path) -> None:
+    writer = TreeWriter(str(tmp_path / "tree"))
+    writer.write("a/b/count", "7", 0o444)
+    writer.link("a/link", "b")
+    count = tmp_path / "tree/a/link/count"
+    assert count.read_text() == "7"
+    assert count.stat().st_mode & 0o7777 == 0o444
+    writer.close()
+    assert not (tmp_path / "tree").exists()
+
+
+def test_a_reader_sees_a_whole_value_at_any_time(tmp_path: Path) -> None:
+    writer = TreeWriter(str(tmp_path / "tree"))
+    texts = [f"{10**length}\n" for length in range(20)]
+    writer.write("count", texts[0])
+    wrong: list[str] = []
+    ending = threading.Event()
+
+    def read() -> None:
+        while not ending.is_set():
+            text = (tmp_path / "tree/count").read_text()
+            if text not in texts:
+                wrong.append(text)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(100):
+        for text in texts:
+            writer.write("count", text)
+    ending.set()
+    reader.join()
+    writer.close()
+    assert wrong == []
+
+
+def test_what_others_put_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    writer = TreeWriter(str(tmp_path / "tree"))
+    writer.write("a/mine", "1")
+    (tmp_path / "tree/a/theirs").write_text("2")
+    writer.close()
+    assert _entries(tmp_path / "tree") == {"a", "a/theirs"}
+
+
+def test_parts_can_be_removed_and_made_again(tmp_path: Path) -> None:
+    with_parts = TreeWriter(str(tmp_path / "tree"))
+    for _ in range(3):
+        with_parts.write("a/b/c", "1")
+        with_parts.link("a/b/d", "c")
+        with_parts.write("a2", "1")
+        with_parts.remove("a")
+        assert _entries(tmp_path / "tree") == {"a2", ".neurontools-tree"}
+    with_parts.close()
+
+
+def test_only_new_empty_or_abandoned_directories_are_taken(tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="is not empty and no tree of ours"):
+        TreeWriter(str(taken))
+    assert (taken / "thesis.tex").read_text() == "years of work"
+    ours = TreeWriter(str(tmp_path / "ours"))
+    with pytest.raises(UserError, match="of another process that is still running"):
+        TreeWriter(str(tmp_path / "ours"))
+    ours.close()
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(UserError, match=r"can't make a sysfs tree in .*file"):
+        TreeWriter(str(file))
+
+
+@pytest.mark.parametrize(
+    "directory", ["/sys", "/sys/neuron", "/proc/neuron", "/dev/neuron", "/sys/class/neuron_device"]
+)
+def test_the_operating_systems_own_trees_are_refused(directory: str) -> None:
+    with pytest.raises(UserError, match="is the operating system's own"):
+        TreeWriter(directory)
+
+
+def test_the_operating_systems_own_trees_are_refused_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/sys")
+    with pytest.raises(UserError, match="is the operating system's own"):
+        TreeWriter(str(tmp_path / "link/devices"))
+
+
+def test_a_tree_whose_maker_was_killed_is_taken_over(tmp_path: Path) -> None:
+    place = tmp_path / "tree"
+    script = (
+        "import sys, time; from neurontools.sysfs.tree_writer import TreeWriter; t = TreeWriter(sys.argv[1]);"
+        "t.write('old/file', '1'); print('made', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(place)], stdout=subprocess.PIPE) as maker:
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"made\n"
+        os.kill(maker.pid, signal.SIGKILL)
+    assert (place / "old/file").exists()
+    TreeWriter(str(place)).close()
+    assert not place.exists()
