@@ -47,9 +47,7 @@ class Vit(nn.Module):
 
 
 def mlp() -> nn.Module:
-    return nn.Sequential(
-        nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10)
-    )
+    return nn.Sequential(nn.Linear(784, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
 
 
 def mlp_batch() -> Batch:

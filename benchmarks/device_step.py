@@ -1,7 +1,7 @@
 """Time of a training step on the simulated device against plain CPU eager, in one pair of processes.
 
-The two processes take turns, so that what else the machine does hits both. Prints the medians, their ratio, and the first
-step, which traces and compiles.
+The two processes take turns, so that what else the machine does hits both. Prints the medians, their ratio, and the
+first step, which traces and compiles.
 
     python benchmarks/device_step.py [mlp bert vit] [--rounds N] [--threads N]
 """
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,24 +28,27 @@ def worker(name: str, where: str, threads: int) -> None:
     from device_models import MODELS
 
     torch.set_num_threads(threads)
-    mark = lambda: None  # noqa: E731
+    mark: Any = lambda: None
     if where != "cpu":
         from neurontools.runtime import launch
 
         launch.install()
         from neurontools.runtime.device import device
 
-        mark = lambda: device.flush_all("MarkStep")  # noqa: E731
+        mark = lambda: device.flush_all("MarkStep")
     make, batch, steps = MODELS[name]
     torch.manual_seed(0)
     model = make().to(where)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     value, target = (part.to(where) for part in batch())
 
+    cross_entropy: Any = torch.nn.functional.cross_entropy
+
     def step() -> float:
         began = time.perf_counter()
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(value), target).backward()
+        loss: Any = cross_entropy(model(value), target)
+        loss.backward()
         optimizer.step()
         mark()
         return time.perf_counter() - began
@@ -73,7 +77,12 @@ def measure(name: str, rounds: int, threads: int, directory: str) -> None:
     for where in ("cpu", "xla"):
         command = [sys.executable, __file__, "--worker", name, where, "--threads", str(threads)]
         processes[where] = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         output = processes[where].stdout
         assert output is not None

@@ -113,7 +113,10 @@ def text(document: dict[str, Any]) -> str:
         ("HBM peak", bytes_text(document["hbm_peak_bytes"])),
         (
             "transfers",
-            f"{bytes_text(document['to_device_bytes'])} to, {bytes_text(document['from_device_bytes'])} from the device",
+            (
+                f"{bytes_text(document['to_device_bytes'])} to, "
+                f"{bytes_text(document['from_device_bytes'])} from the device"
+            ),
         ),
         (
             "collectives",
@@ -121,8 +124,10 @@ def text(document: dict[str, Any]) -> str:
         ),
         (
             "errors",
-            f"{count_text(document['failed_executions_total'])} failed, "
-            f"{count_text(document['numerical_errors_total'])} with NaN",
+            (
+                f"{count_text(document['failed_executions_total'])} failed, "
+                f"{count_text(document['numerical_errors_total'])} with NaN"
+            ),
         ),
     ]
     if document["fallbacks_total"]:

@@ -1,8 +1,8 @@
 """The entry point of the group `torch.backends`: what `import torch` calls in every process.
 
 It does nothing unless the process is a worker of torchrun, was told to by NEURONTOOLS_RUNTIME=1, or belongs to
-neuron-run. There it makes `import torch_xla` find our modules; the device itself is made by that import, or at once where
-the script uses the native device.
+neuron-run. There it makes `import torch_xla` find our modules; the device itself is made by that import, or at once
+where the script uses the native device.
 """
 
 from __future__ import annotations

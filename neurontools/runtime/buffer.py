@@ -40,8 +40,8 @@ _from_dlpack: Any = torch._C._from_dlpack
 class Buffer(weakref.ref[Tensor]):
     """One device storage. Calling it gives None once the storage is gone.
 
-    `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where the
-    pending graph knows it. `failure` is why it will never have a value.
+    `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where
+    the pending graph knows it. `failure` is why it will never have a value.
     """
 
     __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "value")

@@ -1,7 +1,7 @@
 """The `xla` process group: collectives of device tensors, recorded into the graph and carried out by gloo.
 
-A collective is one operator of the graph, `neuron::collective`. It runs when its graph is executed, so all ranks have to
-execute graphs with the same collectives in the same order, as on the hardware.
+A collective is one operator of the graph, `neuron::collective`. It runs when its graph is executed, so all ranks have
+to execute graphs with the same collectives in the same order, as on the hardware.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class CollectiveFailed(ExecutionFailed):
     def __init__(self, kind: str, cause: BaseException) -> None:
         super().__init__(
             NrtStatus.HW_ERR_COLLECTIVES,
-            f"{kind} did not complete ({str(cause).splitlines()[0] if str(cause) else type(cause).__name__}); another rank "
-            "ended or executed other collectives: look at the output of the other ranks",
+            f"{kind} did not complete ({(str(cause) or type(cause).__name__).splitlines()[0]}); another rank ended "
+            "or executed other collectives: look at the output of the other ranks",
         )
 
 

@@ -146,7 +146,7 @@ class Executor:
         memory.allocate(Category.TENSORS, output_bytes)
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
-        inputs = [listed[number].value for number in model.inputs]
+        inputs: Any = [listed[number].value for number in model.inputs]
         try:
             with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
                 outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)

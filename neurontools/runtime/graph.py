@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 class Graph:
     """Operators in the order of their recording.
 
-    `key` says everything about the structure in small integers: for each input -1 - its layout's id, for each operator its
-    signature's id and the indices of the buffers it gets. `scalars` and `hosts` are the inputs that are not device tensors.
+    `key` says everything about the structure in small integers: for each input -1 - its layout's id, for each operator
+    its signature's id and the indices of the buffers it gets. `scalars` and `hosts` are the inputs that are not device
+    tensors.
     """
 
     __slots__ = ("buffers", "hosts", "key", "scalars", "signatures")

@@ -63,8 +63,8 @@ class Layout:
 class LayoutTable:
     """The layouts in use.
 
-    `narrowed` says which element types the device holds in narrower ones. It is asked of `narrowing` when the first layout
-    is made, because scripts set XLA_USE_BF16 after their imports; from then on it stays.
+    `narrowed` says which element types the device holds in narrower ones. It is asked of `narrowing` when the first
+    layout is made, because scripts set XLA_USE_BF16 after their imports; from then on it stays.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class LayoutTable:
 
     @property
     def young(self) -> dict[tuple[object, ...], Layout]:
-        """The layouts in use by (size, stride, dtype), as far as they were not long unused: for the recorder's look-ups."""
+        """The layouts in use by (size, stride, dtype), those long unused left out: for the recorder's look-ups."""
         return self._layouts.young
 
     def of(self, tensor: torch.Tensor) -> Layout:

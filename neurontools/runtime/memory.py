@@ -106,8 +106,10 @@ class CoreMemory:
         """The error for an allocation that does not fit: size, place and who holds what."""
         usage = dict(_TABLE_ROWS)[category]
         lines = [
-            f"Failed to allocate {size_text(nbytes)} (usage: {usage}) on ND {self.device_index}:NC {self.core_index}, "
-            f"current utilization:",
+            (
+                f"Failed to allocate {size_text(nbytes)} (usage: {usage}) on ND {self.device_index}:NC "
+                f"{self.core_index}, current utilization:"
+            ),
             f"\t* total: {size_text(self.total_bytes)} of {size_text(self.limit_bytes)}",
         ]
         lines += [f"\t* {name}: {size_text(self.levels[row])}" for row, name in _TABLE_ROWS if self.levels[row]]

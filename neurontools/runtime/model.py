@@ -61,8 +61,8 @@ class Instruction:
 class Model:
     """An executable graph.
 
-    `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the layout
-    of every value an instruction makes. `scratchpad_bytes` is the planned peak of values that are neither inputs nor
+    `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
+    layout of every value. `scratchpad_bytes` is the planned peak of values that are neither inputs nor
     outputs.
     """
 
@@ -120,7 +120,7 @@ class Model:
 
     @classmethod
     def from_json(cls, data: bytes) -> Model:
-        """Reads what `to_json` wrote; InvalidModel for anything else. No code is read, only names of known operators."""
+        """Reads what `to_json` wrote; InvalidModel for anything else. No code is read, only operators' names."""
         try:
             document = json.loads(data)
             if document["format"] != FORMAT or document["torch"] != torch.__version__:

@@ -39,8 +39,8 @@ class Numerics:
     """Precision of programs. `auto_cast` and `auto_cast_type` as NEURON_CC_FLAGS has them.
 
     matmult: float32 inputs of matrix multiplications and convolutions are rounded, products are summed in float32.
-    all: float32 inputs of every other operator are rounded too, those to bfloat16 where the type has a smaller range than
-    float32 (an optimizer's epsilon would become 0); values updated in place keep theirs.
+    all: float32 inputs of every other operator are rounded too, those to bfloat16 where the type has a smaller range
+    than float32 (an optimizer's epsilon would become 0); values updated in place keep theirs.
     `stochastic` is the generator of the random rounding, None when it is off.
     """
 
@@ -76,7 +76,7 @@ def _written_positions(instruction: Instruction) -> frozenset[int | str]:
 
 def _touches_bf16(instruction: Instruction, model: Model) -> bool:
     numbers = [part.value for part in _uses(instruction.arguments) + _uses(instruction.keywords.values())]
-    numbers += [number for number in _flat(instruction.results)]
+    numbers += _flat(instruction.results)
     return any(model.layouts[number].device_dtype is torch.bfloat16 for number in numbers)
 
 

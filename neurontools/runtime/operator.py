@@ -31,9 +31,10 @@ MATMUL_NAMES = frozenset(
 class Operator:
     """An operator as the device runs it.
 
-    `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` are the
-    arguments it changes, as (position, name); `returns` has one entry a result: None for a new tensor, else the written
-    argument that it returns. `random` draws from the device's generator, `effect` must run even if nobody reads it.
+    `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` are
+    the arguments it changes, as (position, name); `returns` has one entry a result: None for a new tensor, else the
+    written argument that it returns. `random` draws from the device's generator, `effect` must run even if nobody
+    reads it.
     """
 
     __slots__ = (

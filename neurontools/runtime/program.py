@@ -58,6 +58,7 @@ def _interpret(
     model = program.model
     values: dict[int, Tensor] = dict(zip(model.inputs, inputs, strict=True))
 
+    made: Tensor | None
     for instruction, call in zip(model.instructions, program.calls, strict=True):
         arguments = [_value(a, values, scalars, hosts) for a in instruction.arguments]
         keywords = {name: _value(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
@@ -72,15 +73,15 @@ def _interpret(
             values[number] = _checked(program, instruction, number, made, pointers)
             if _bytes(values[number]):
                 pointers.add(values[number].untyped_storage().data_ptr())
-        made = None  # or the last result would live one instruction longer than in the generated code
-        del arguments, keywords, result, results
+        made = result = None  # or the last result would live one instruction longer than in the generated code
+        del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)
     return [values[number] for number in model.outputs]
 
 
 def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor]) -> Any:
-    """What an argument of an instruction stands for. No closure: a recursive one is a cycle that keeps the values alive."""
+    """What an argument of an instruction stands for. No closure: a recursive one would keep the values alive."""
     if isinstance(part, Use):
         offset = 0 if part.offset is None else scalars[part.offset]
         return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
@@ -203,9 +204,11 @@ def _generate(program: Program) -> tuple[str, Run]:
         if any(result is not None for result in instruction.results):
             line = ", ".join(targets) + " = " + line
         lines.append("    " + line)
-        for number in flattened(instruction.results):
-            if number in program.restrided:
-                lines.append(f"    v{number} = restride(v{number}, {writer.name(made_layouts[number], 'L')})")
+        lines.extend(
+            f"    v{number} = restride(v{number}, {writer.name(made_layouts[number], 'L')})"
+            for number in flattened(instruction.results)
+            if number in program.restrided
+        )
         if instruction.dead:
             lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
     lines.append("    return [" + ", ".join(f"v{number}" for number in model.outputs) + "]")

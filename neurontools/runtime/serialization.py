@@ -1,4 +1,4 @@
-"""Pickling, copying and loading of device tensors, where stock torch would need a C++ allocator or crash without one."""
+"""Pickling, copying and loading of device tensors, where stock torch needs a C++ allocator or crashes without one."""
 
 from __future__ import annotations
 

@@ -97,7 +97,8 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
 def executor() -> Executor:
     """The executor of this process."""
     found = _kept[2]
-    assert isinstance(found, Executor)
+    if not isinstance(found, Executor):
+        raise TypeError(found)
     return found
 
 

@@ -145,7 +145,7 @@ class Signature:
         )
 
     def text(self) -> str:
-        """The call as the graph's text has it, slots as %0, %1, …, changing numbers as $0, … and CPU tensors as @0, …"""
+        """The call as the graph's text has it: slots as %0, …, changing numbers as $0, … and CPU tensors as @0, …"""
         if self._text is None:
             arguments = [_text_of(a) for a in self.arguments]
             arguments += [f"{name}={_text_of(a)}" for name, a in sorted(self.keywords.items())]

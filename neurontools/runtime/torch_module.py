@@ -50,8 +50,8 @@ def set_device(which: Any) -> None:
     """Only core 0 can be current, because torch asks nobody which one is; RuntimeError for another one."""
     if _core(which).local_index:
         raise RuntimeError(
-            f"{device.name}:{_core(which).local_index} can't be made current; name it at each tensor, or give the process "
-            "this core only with NEURON_RT_VISIBLE_CORES"
+            f"{device.name}:{_core(which).local_index} can't be made current; name it at each tensor, or give the "
+            "process this core only with NEURON_RT_VISIBLE_CORES"
         )
 
 

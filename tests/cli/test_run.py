@@ -76,7 +76,9 @@ def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: 
 
 
 def test_workers_have_a_core_each(neuron_run: Run) -> None:
-    run = neuron_run("--simulate", "trn1.2xlarge", "-n", "2", "--cores", "0-1", "--summary-json", "-", "-q", "script.py")
+    run = neuron_run(
+        "--simulate", "trn1.2xlarge", "-n", "2", "--cores", "0-1", "--summary-json", "-", "-q", "script.py"
+    )
     assert run.returncode == 0, run.stderr
     lines, _, document = run.stdout.partition("{")
     assert lines == "arguments 2\n" * 2

@@ -1,7 +1,7 @@
 """nn.Linear as one operator forward and one backward, with the bits of the CPU's own path.
 
-On the CPU `linear` is made of transposes and matrix products, each a step of autograd. Here the steps that change no bytes
-are left out; the products get the very operands that they get there.
+On the CPU `linear` is made of transposes and matrix products, each a step of autograd. Here the steps that change no
+bytes are left out; the products get the very operands that they get there.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _linear = torch.ops.aten.linear.default
 
 
 def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # Where the weight is trained, torch's matmul folds the leading dimensions, contiguous or not; without a gradient, as
-    # here, it would ask the strides.
+    # Where the weight is trained, torch's matmul folds the leading dimensions, contiguous or not; without a gradient,
+    # as here, it would ask the strides.
     if value.dim() < 3 or (bias is not None and value.is_contiguous()):
         return torch.nn.functional.linear(value, weight, bias)
     result = value.reshape(-1, value.shape[-1]).mm(weight.t()).view(*value.shape[:-1], weight.shape[0])
@@ -82,7 +82,7 @@ class _Linear(Operator):
         value = arguments[0]
         weight = arguments[1] if isinstance(result, Tensor) else arguments[2]
         products = 1 if isinstance(result, Tensor) else sum(map(bool, arguments[3][:2]))
-        return 2 * value.numel() * int(weight.shape[0]) * products
+        return int(2 * value.numel() * weight.shape[0] * products)
 
 
 def kernels() -> dict[str, Any]:
@@ -97,8 +97,8 @@ def kernels() -> dict[str, Any]:
     def linear(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         if value.dtype is not weight.dtype or not value.dim():
             raise RuntimeError(
-                f"linear: an input of {value.dim()} dimensions and {value.dtype} does not go with a weight of {weight.dtype}; "
-                "convert one of them"
+                f"linear: an input of {value.dim()} dimensions and {value.dtype} does not go with a weight of "
+                f"{weight.dtype}; convert one of them"
             )
         return record(value, weight, bias)
 

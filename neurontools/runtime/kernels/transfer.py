@@ -72,7 +72,7 @@ def to_device(source: Tensor, core: Core) -> Tensor:
 
 
 def from_device(source: Tensor) -> Tensor:
-    """The value of a device tensor for the host; may share bytes with the device, so the caller copies or only reads."""
+    """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
     started = time.perf_counter()
     value = host_value(source)
     buffers.of(source).core.statistics.from_device_bytes += source.nbytes
@@ -153,13 +153,23 @@ def _zeros(
     return device_tensor(torch.zeros(size, dtype=dtype), _core_of(device))
 
 
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """aten::_copy_from"""
+    return copy_(target, source, non_blocking)
+
+
+def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
+    """aten::_copy_from_and_resize"""
+    return copy_(target.resize_(source.shape), source)
+
+
 KERNELS: dict[str, Any] = {
     "aten::empty.memory_format": empty,
     "aten::empty_strided": empty_strided,
     "aten::_efficientzerotensor": _zeros,
     "aten::copy_": copy_,
-    "aten::_copy_from": lambda source, target, non_blocking=False: copy_(target, source),
-    "aten::_copy_from_and_resize": lambda source, target: copy_(target.resize_(source.shape), source),
+    "aten::_copy_from": _copy_from,
+    "aten::_copy_from_and_resize": _copy_from_and_resize,
     "aten::_local_scalar_dense": local_scalar_dense,
     "aten::_to_copy": to_copy,
     "aten::resize_": resize_,

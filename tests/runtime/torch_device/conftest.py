@@ -62,7 +62,12 @@ def run_python(device_environment: dict[str, str], tmp_path: Path) -> Run:
 
     def run(*arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-        variables = {**base, **device_environment, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}:{os.environ.get('PYTHONPATH', '')}", **environment}
+        variables = {
+            **base,
+            **device_environment,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}:{os.environ.get('PYTHONPATH', '')}",
+            **environment,
+        }
         variables = {name: value for name, value in variables.items() if value != ""}
         return subprocess.run(
             [sys.executable, *arguments],

@@ -63,8 +63,10 @@ def test_layout_and_log_lines(cache: CompileCache, model: Model, capsys: pytest.
     assert capsys.readouterr().err.splitlines() == [
         f"INFO ||NCC_WRAPPER||: Compile cache path: {entry(cache).parent.parent}",
         "INFO ||NCC_WRAPPER||: Compiler status PASS",
-        f"INFO ||NCC_WRAPPER||: Using a cached neff at {entry(cache)}/model.neff. "
-        "Exiting with a successfully compiled graph.",
+        (
+            f"INFO ||NCC_WRAPPER||: Using a cached neff at {entry(cache)}/model.neff. "
+            "Exiting with a successfully compiled graph."
+        ),
     ]
 
 
@@ -117,7 +119,8 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5)).to(xm.xla_device())
 optimizer = torch.optim.Adam(model.parameters())
 for _ in range(4):
-    optimizer.zero_grad(); model(torch.randn(2, 8).to(xm.xla_device())).sum().backward(); optimizer.step(); xm.mark_step()
+    optimizer.zero_grad()
+    model(torch.randn(2, 8).to(xm.xla_device())).sum().backward(); optimizer.step(); xm.mark_step()
 print(met.counter_value("UncachedCompile") or 0, model[0].weight.sum().item())
 """
 

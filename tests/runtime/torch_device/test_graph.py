@@ -112,7 +112,8 @@ def test_optimizers_do_not_recompile_each_step(xla: Any) -> None:
         optimizer.step()
         schedule.step()
 
-    step(0), step(1)
+    step(0)
+    step(1)
     assert compilations(step, 20, xla) <= 2
 
 
@@ -171,7 +172,9 @@ def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any) -> None:
     result = value.gather(0, index) + 1
     with pytest.raises(RuntimeError):
         xla.flush_all("Test")
-    with pytest.raises(RuntimeError, match="this tensor has no value: the execution that should have computed it failed"):
+    with pytest.raises(
+        RuntimeError, match="this tensor has no value: the execution that should have computed it failed"
+    ):
         result.cpu()
     assert value.tolist() == [1.0] * 3
     del result

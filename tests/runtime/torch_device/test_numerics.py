@@ -142,7 +142,9 @@ def computed(run_python: Callable[..., object], tmp_path: object, *settings: str
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp8_e4m3"])
-def test_auto_cast_rounds_the_inputs_of_products(run_python: Callable[..., object], tmp_path: object, name: str) -> None:
+def test_auto_cast_rounds_the_inputs_of_products(
+    run_python: Callable[..., object], tmp_path: object, name: str
+) -> None:
     out = computed(run_python, tmp_path, f"NEURON_CC_FLAGS=--auto-cast matmult --auto-cast-type {name}")
     rounded = rounding.NEAREST[name]
     assert torch.equal(out["z"], rounded(out["a"]) @ rounded(out["b"]))
@@ -159,7 +161,9 @@ def test_use_bf16_halves_the_bytes_and_rounds(run_python: Callable[..., object],
     assert full["bytes"] - out["bytes"] in range(tensors * 2 - 200, tensors * 2 + 200)
 
 
-def test_stochastic_rounding_of_a_run_is_reproducible_and_close(run_python: Callable[..., object], tmp_path: object) -> None:
+def test_stochastic_rounding_of_a_run_is_reproducible_and_close(
+    run_python: Callable[..., object], tmp_path: object
+) -> None:
     first = computed(run_python, tmp_path, "XLA_USE_BF16=1", "NEURON_RT_STOCHASTIC_ROUNDING_SEED=7")
     again = computed(run_python, tmp_path, "XLA_USE_BF16=1", "NEURON_RT_STOCHASTIC_ROUNDING_SEED=7")
     other = computed(run_python, tmp_path, "XLA_USE_BF16=1", "NEURON_RT_STOCHASTIC_ROUNDING_SEED=8")

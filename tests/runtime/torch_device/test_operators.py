@@ -37,7 +37,19 @@ SKIPPED = {
     "tensor_split": "torch wants its indices on the CPU, on every device",
 }
 # The same values, in other strides: torch's meta kernels announce them so, and copies cost less than they confuse.
-OTHER_STRIDES = frozenset("svd_lowrank pca_lowrank linalg.svd nn.functional.max_unpool2d fft.hfft2 fft.rfft2 fft.rfftn linalg.eig linalg.lstsq".split())
+OTHER_STRIDES = frozenset(
+    [
+        "svd_lowrank",
+        "pca_lowrank",
+        "linalg.svd",
+        "nn.functional.max_unpool2d",
+        "fft.hfft2",
+        "fft.rfft2",
+        "fft.rfftn",
+        "linalg.eig",
+        "linalg.lstsq",
+    ]
+)
 # Not the same bits, and why; compared with a tolerance.
 CLOSE = {
     "linalg.lstsq": "LAPACK gets its operands in other strides",
@@ -136,8 +148,8 @@ def operator_list() -> str:
             "# Operators of the simulated device",
             "",
             "Written by `tests/runtime/torch_device/test_operators.py`, which compares the entries of torch's operator",
-            "database (OpInfo) with the CPU: forward, backward, shapes, strides, types and bits. Operators that are made",
-            "of others (CompositeImplicitAutograd) are covered through them. An operator that is not listed and has a",
+            "database (OpInfo) with the CPU: forward, backward, shapes, strides, types and bits. Operators made of",
+            "others (CompositeImplicitAutograd) are covered through them. An operator that is not listed and has a",
             "CPU kernel is recorded all the same; where torch has no meta kernel for it, or the size of its result",
             "depends on values, it runs on the host at once and is counted under its name in",
             "`torch_xla.debug.metrics`.",

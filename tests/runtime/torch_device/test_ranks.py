@@ -20,7 +20,8 @@ dist.all_reduce(t, op=dist.ReduceOp.MAX); assert t.tolist() == [3.0] * 3
 t = full(rank + 1); dist.all_reduce(t, async_op=True).wait(); assert t[0].item() == 3
 t = full(rank + 1); dist.all_reduce(t, op=dist.ReduceOp.AVG); assert t[0].item() == 1.5
 t = full(rank + 1); dist.broadcast(t, 1); assert t[0].item() == 2
-o = [torch.zeros(2, device=device) for _ in range(size)]; dist.all_gather(o, torch.full((2,), float(rank), device=device))
+o = [torch.zeros(2, device=device) for _ in range(size)]
+dist.all_gather(o, torch.full((2,), float(rank), device=device))
 assert [x[0].item() for x in o] == [0, 1]
 o = torch.zeros(4, device=device); dist.all_gather_into_tensor(o, torch.full((2,), float(rank), device=device))
 assert o.tolist() == [0, 0, 1, 1]

@@ -116,10 +116,19 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
-        ("import torch_xla.distributed.spmd", "torch_xla.distributed.spmd is not part of the simulated runtime; it has"),
+        (
+            "import torch_xla.distributed.spmd",
+            "torch_xla.distributed.spmd is not part of the simulated runtime; it has",
+        ),
         ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
-        ("import torch_xla.core.xla_model as xm; xm.send", "xla_model.send is not part of the simulated runtime; use torch"),
-        ("import torch_xla; torch_xla._XLAC._x()", "torch_xla._XLAC._x is not part of the simulated runtime; use the Python"),
+        (
+            "import torch_xla.core.xla_model as xm; xm.send",
+            "xla_model.send is not part of the simulated runtime; use torch",
+        ),
+        (
+            "import torch_xla; torch_xla._XLAC._x()",
+            "torch_xla._XLAC._x is not part of the simulated runtime; use the Python",
+        ),
     ],
 )
 def test_what_is_missing_is_named(xm: Any, statement: str, error: str) -> None:

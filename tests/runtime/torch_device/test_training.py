@@ -244,7 +244,7 @@ def test_saving_loading_and_copying(xla: Any) -> None:
 
 
 def test_what_would_crash_torch_without_an_allocator_does_not(xla: Any) -> None:
-    storage = torch.arange(4.0).to("xla").untyped_storage()
+    storage: Any = torch.arange(4.0).to("xla").untyped_storage()
     assert bytes(storage.clone().cpu().tolist()) == bytes(storage.cpu().tolist())
     assert torch.UntypedStorage(8, device="xla").nbytes() == 8
     assert storage.to("cpu").nbytes() == 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch_xla  # type: ignore[import-not-found]  # noqa: F401
+import torch_xla  # noqa: F401
 
 from neurontools.runtime.missing import text_of
 

@@ -28,7 +28,7 @@ def spawn(
         return fn(int(os.environ.get("LOCAL_RANK", "0") or 0), *args)
     if start_method == "fork":
         raise NotImplementedError(
-            "xmp.spawn(start_method='fork'): this process holds NeuronCores already and they can't be shared; use 'spawn'"
+            "xmp.spawn(start_method='fork'): this process holds NeuronCores, which can't be shared; use 'spawn'"
         )
     from neurontools.runtime import setup
 
