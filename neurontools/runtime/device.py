@@ -14,18 +14,27 @@ DEFAULT_PENDING_BOUND = 20_000
 
 
 class Device:
-    """What torch knows under one device name. `cores[N]` is `xla:N`.
+    """What torch knows under one device name. `cores[N]` is `xla:N`; `taken` is empty until
+    the process has them, which a worker that only loads data never does.
 
     `eager` runs each operator as a graph of its own, as NEURON_USE_EAGER_DEBUG_MODE asks and as the native device does.
     """
 
     def __init__(self) -> None:
         self.name = "xla"
-        self.cores: list[Core] = []
+        self.taken: list[Core] = []
+        self.take: Callable[[], list[Core]] = list
         self.eager = False
         self.pending_bound = DEFAULT_PENDING_BOUND
         self.flush: Callable[[Core, str], None] = _not_ready
         self._lazy_scopes = 0
+
+    @property
+    def cores(self) -> list[Core]:
+        """The cores of this process; takes them when that has not happened yet, which may raise CoresUnavailable."""
+        if not self.taken:
+            self.taken = self.take()
+        return self.taken
 
     @property
     def current(self) -> Core:
@@ -56,7 +65,7 @@ class Device:
 
     def flush_all(self, reason: str) -> None:
         """Executes the pending graphs of all cores."""
-        for core in self.cores:
+        for core in self.taken:
             self.flush(core, reason)
 
     def enter_lazy_scope(self) -> None:

@@ -19,7 +19,7 @@ from neurontools.runtime.graph import Graph
 from neurontools.runtime.memory import Category, OutOfDeviceMemory
 from neurontools.runtime.metrics import metrics
 from neurontools.runtime.model import Model
-from neurontools.runtime.monitoring import Monitor
+from neurontools.runtime.monitoring import Monitor, NotMonitored
 from neurontools.runtime.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
 from neurontools.runtime.program import Program
 
@@ -85,9 +85,9 @@ class LoadedProgram:
 class Executor:
     """Programs of all cores and how they run. Everything here happens under the lock of the buffers."""
 
-    def __init__(self, environment: Mapping[str, str], cores: list[Core], monitor: Monitor) -> None:
-        self.monitor = monitor
-        self.cores = cores
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.monitor: Monitor = NotMonitored()
+        self.cores: list[Core] = []
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
         capacity = int(recent) if recent.isdigit() and int(recent) else DEFAULT_PROGRAMS

@@ -10,6 +10,7 @@ import torch
 
 from neurontools.runtime import collectives, compiled, parameters, serialization, steps, torch_module
 from neurontools.runtime.buffer import buffers
+from neurontools.runtime.core import Core
 from neurontools.runtime.cores import take_cores
 from neurontools.runtime.device import DEFAULT_PENDING_BOUND, device
 from neurontools.runtime.executor import Executor
@@ -54,7 +55,9 @@ def is_set_up() -> bool:
 
 
 def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
-    """Registers the device under a name and takes the cores; a second call returns what the first one made.
+    """Registers the device under a name; its cores are taken at their first use.
+
+    A second call returns what the first one made.
 
     RuntimeError when the process has the device under another name: torch allows one.
     """
@@ -69,9 +72,13 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     torch.utils.rename_privateuse1_backend(name)
     device.name = name
     layouts.narrowing = lambda: narrowed_types(environment)
-    cores, monitor = take_cores(environment)
-    device.cores = cores
-    made = Executor(environment, cores, monitor)
+    made = Executor(environment)
+
+    def take() -> list[Core]:
+        made.cores, made.monitor = take_cores(environment)
+        return made.cores
+
+    device.take = take
     device.flush = made.flush
     device.eager = name == "neuron" or any(environment.get(variable) == "1" for variable in EAGER)
     bound = environment.get(PENDING_BOUND, "")
@@ -109,3 +116,4 @@ def give_back_cores() -> None:
     monitor = executor().monitor
     if isinstance(monitor, Reported):
         monitor.reporter.close()
+        device.taken = []

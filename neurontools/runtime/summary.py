@@ -20,7 +20,7 @@ _started = time.perf_counter()
 
 def document() -> dict[str, Any]:
     """The summary of this process; quantities carry their unit in their name, None is unknown."""
-    cores = device.cores
+    cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
     compilation = metrics.timers.get("CompileTime")
     elapsed = None
@@ -62,7 +62,7 @@ def write_at_exit(directory: Path) -> None:
     """Leaves the summary of this process in a directory when it ends; a full disk loses it and nothing else."""
 
     def write() -> None:
-        if os.getpid() != owner:
+        if os.getpid() != owner or not device.taken:
             return
         try:
             (directory / f"{os.getpid()}.json").write_text(json.dumps(document()))
@@ -96,7 +96,7 @@ class _Progress:
             "steps_total": steps.steps_total,
             "steps_per_second": rate,
             "graphs_total": metrics.counters.get("UncachedCompile", 0),
-            "hbm_bytes": sum(core.memory.total_bytes for core in device.cores),
+            "hbm_bytes": sum(core.memory.total_bytes for core in device.taken),
         }
         try:
             self._path.write_text(json.dumps(state))

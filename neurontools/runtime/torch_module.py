@@ -62,7 +62,7 @@ def synchronize(device_: Any = None) -> None:
 
 def manual_seed(seed: int) -> None:
     """Seeds the random numbers of all cores."""
-    for core in device.cores:
+    for core in device.taken:  # cores taken later begin with torch's seed
         core.generator.manual_seed(seed)
 
 

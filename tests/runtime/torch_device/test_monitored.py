@@ -248,7 +248,8 @@ print("fine")
 
 
 def test_forked_and_spawned_workers(host: Host) -> None:
-    guarded = "def main():\n" + "\n".join("    " + line for line in FORKING.strip().splitlines())
+    imports, *rest = FORKING.strip().splitlines()
+    guarded = "\n".join([imports, "def main():", *("    " + line for line in rest)])
     guarded += "\nif __name__ == '__main__':\n    main()\n"
     host.start_daemon()
     script = host.start_script(guarded)

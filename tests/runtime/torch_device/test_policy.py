@@ -98,7 +98,11 @@ def test_flops_are_those_of_torchs_counter(xla: Any, executor: Any) -> None:
     def make() -> torch.nn.Module:
         torch.manual_seed(0)
         return torch.nn.Sequential(
-            torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(288, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4)
+            torch.nn.Conv2d(3, 8, 3),
+            torch.nn.Flatten(),
+            torch.nn.Linear(288, 16),
+            torch.nn.ReLU(),
+            torch.nn.Linear(16, 4),
         )
 
     with FlopCounterMode(display=False) as counter:

@@ -84,6 +84,15 @@ except RuntimeError as error:
 """
 
 
+SPAWNING = """
+import torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
+def train(index, scale):
+    value = torch.full((2,), (index + 1.0) * scale, device=xm.xla_device())
+    open(f"out{index}", "w").write(f"{xm.get_ordinal()} {xm.xrt_world_size()} {xm.all_reduce('sum', value).tolist()}")
+if __name__ == "__main__": xmp.spawn(train, args=(10,), nprocs=2)
+"""
+
+
 def torchrun(run_python: Callable[..., Any], script: str, **environment: str) -> Any:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -114,6 +123,13 @@ def test_the_others_end_with_an_error_when_a_rank_dies(run_python: Callable[...,
     assert run.returncode != 0
     if (tmp_path / "error").exists():  # torchrun may have ended the other rank before it noticed
         assert "NRT_HW_ERR_COLLECTIVES(1200): all_reduce did not complete" in (tmp_path / "error").read_text()
+
+
+def test_spawned_ranks(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SPAWNING)
+    run = run_python("-m", "neurontools.runtime", "script.py", NEURON_RT_NUM_CORES="")
+    assert run.returncode == 0, run.stderr
+    assert [(tmp_path / f"out{rank}").read_text() for rank in (0, 1)] == ["0 2 [30.0, 30.0]", "1 2 [30.0, 30.0]"]
 
 
 @pytest.mark.parametrize(
