@@ -52,6 +52,12 @@ def parser() -> argparse.ArgumentParser:
     add("--group", help="let the members of this group use the sockets")
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
     add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
+    add(
+        "--metrics-listen",
+        metavar="ADDRESS",
+        help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: don't",
+    )
+    add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
     add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
     add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
     add("--proc-root", metavar="DIR", help="look for owners of devices below this directory instead of /proc")
@@ -101,6 +107,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "history_seconds": given.history,
             "log_level": given.log_level,
         },
+        "metrics": {"listen": given.metrics_listen, "otlp_endpoint": given.otlp_endpoint},
         "simulate": {"instance_type": given.simulate, "logical_neuroncore_config": given.lnc},
         "load": {"scenario": given.load, "seed": given.seed, "neuroncores": given.load_neuroncores},
     }

@@ -11,19 +11,28 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from neurond.load import SCENARIOS
 from neurond.settings import Settings
 from neurond.socket_files import group_id
 from neurontools import catalog, core_request, socket_path
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.exporters.listen_address import listen_address
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 _Directory = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+_Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
+
+
+def _listen_address(text: str) -> str:
+    listen_address(text)
+    return text
 
 
 class _Table(BaseModel):
@@ -46,6 +55,32 @@ class SimulateTable(_Table):
 
     instance_type: str | None = None
     logical_neuroncore_config: Literal[1, 2] | None = None
+
+
+class MetricsTable(_Table):
+    """[metrics] of the configuration file."""
+
+    listen: Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_listen_address)] | None = None
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
+    otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
+
+
+class HealthTable(_Table):
+    """[health] of the configuration file: `neurontools.health.Thresholds`; 0 switches a check off."""
+
+    window_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = 300.0
+    idle_seconds: _Limit = 300.0
+    stuck_seconds: _Limit = 60.0
+    memory_used_ratio: Annotated[float, Field(ge=0, le=1)] = 0.95
+    ecc_corrected_events: Annotated[int, Field(ge=0)] = 10
+    numerical_errors: Annotated[int, Field(ge=0)] = 1
+    hardware_errors: Annotated[int, Field(ge=0)] = 1
+    latency_growth_ratio: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.5
+    silent_seconds: _Limit = 30.0
+
+    def changed(self) -> dict[str, float | None]:
+        """The thresholds that were set, None for those switched off."""
+        return {name: getattr(self, name) or None for name in self.model_fields_set}
 
 
 class LoadTable(_Table):
@@ -77,6 +112,8 @@ class Configuration(_Table):
     """The configuration file."""
 
     daemon: DaemonTable = DaemonTable()
+    metrics: MetricsTable = MetricsTable()
+    health: HealthTable = HealthTable()
     simulate: SimulateTable = SimulateTable()
     load: LoadTable = LoadTable()
     sysfs: SysfsTable = SysfsTable()
@@ -119,6 +156,10 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         history_bytes=daemon.history_bytes,
         log_level=daemon.log_level,
         group=daemon.group,
+        metrics_listen=configuration.metrics.listen,
+        otlp_endpoint=configuration.metrics.otlp_endpoint,
+        otlp_interval_seconds=configuration.metrics.otlp_interval_seconds,
+        health_thresholds=configuration.health.changed(),
         simulate=_known_instance_type(simulate.instance_type, lnc),
         lnc=lnc,
         load=load.scenario,
@@ -155,6 +196,8 @@ FLAGS = {
     "daemon.interval_seconds": "--interval",
     "daemon.history_seconds": "--history",
     "daemon.log_level": "--log-level",
+    "metrics.listen": "--metrics-listen",
+    "metrics.otlp_endpoint": "--otlp-endpoint",
     "simulate.instance_type": "--simulate",
     "simulate.logical_neuroncore_config": "--lnc",
     "load.scenario": "--load",
@@ -181,6 +224,8 @@ def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> 
 def _cause(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         return "there is no such key; see neurond(8) for those there are"
+    if problem["type"] == "value_error":  # by a function of ours, which says it all
+        return str(problem["ctx"]["error"])
     message = problem["msg"][:1].lower() + problem["msg"][1:]
     given = problem.get("input")
     return message if given is None or isinstance(given, dict) else f"{message}, not {_shown(given)}"

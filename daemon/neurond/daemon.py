@@ -9,6 +9,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
+from neurond.attribution import Attributions
+from neurond.attribution_kubelet import KubeletWatcher
+from neurond.exports import Exports
 from neurond.host import watched_host
 from neurond.monitor_service import MonitorService
 from neurond.refresher import Refresher
@@ -47,6 +50,9 @@ class Daemon:
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
+        self._attributions = Attributions()
+        self._kubelet = KubeletWatcher(self._attributions.take_allocations)
+        self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
         self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, settings.interval_seconds)
 
@@ -68,6 +74,8 @@ class Daemon:
                 await server.start()
             files.open_up(files.path)
             await attach_socket.listen(files.listen_for_attach())
+            await self._exports.start()
+            self._kubelet.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             notify_ready(self._settings.ready_fd)
@@ -75,6 +83,8 @@ class Daemon:
         finally:
             _log.info("ending")
             attach_socket.close()
+            self._exports.close()
+            await self._kubelet.close()
             if self._export is not None:
                 self._export.close()
             await server.stop(_GRACE_SECONDS)
@@ -113,7 +123,9 @@ class Daemon:
         """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
         try:
             snapshot = self._sampler.sample(whole=whole, warnings=self._refresher.warnings)
-            self._store.put(snapshot, remember=whole)
+            entry = self._store.put(self._attributions.attribute(snapshot), remember=whole)
+            if whole:
+                self._exports.observe(entry.snapshot)
         except Exception:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
             _log.exception("a snapshot could not be taken")

@@ -35,8 +35,10 @@ class MonitorService:
         self._rendered_sequence = -1
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
-        """The latest snapshot."""
-        del request, context
+        """The latest snapshot, or one of the past."""
+        age_seconds = await _checked_seconds(request.age_seconds, "age_seconds", context)
+        if age_seconds > 0:
+            return self._store.past(age_seconds)
         self._settle()
         return self._store.latest.message
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,10 @@ class Settings:
     load: str | None = None  # scenario of synthetic load
     load_seed: int = 0
     load_neuroncores: int | None = None  # logical cores the scenario uses; None: all
+    metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: there is none
+    otlp_endpoint: str | None = None  # URL that metrics are sent to over OTLP; None: they are not
+    otlp_interval_seconds: float = 30.0
+    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # those of health.Thresholds that differ
     sysfs_root: str = "/sys"
     proc_root: str = "/proc"
     dev_root: str = "/dev"

@@ -67,6 +67,14 @@ class Store:
             await self._changed.wait()
         return self._latest
 
+    def past(self, age_seconds: float) -> bytes:
+        """The message of the latest remembered snapshot that is at least so old; else that of the oldest there is."""
+        until = self.latest.snapshot.taken_at_seconds - age_seconds
+        for past in reversed(self._past):
+            if past.taken_at_seconds <= until:
+                return zlib.decompress(past.packed)
+        return zlib.decompress(self._past[0].packed) if self._past else self.latest.message
+
     def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
         """The messages of the past, oldest first: those of the last `duration_seconds` (0: all), after a sequence."""
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0

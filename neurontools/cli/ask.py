@@ -24,6 +24,8 @@ _TOLD = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
     Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away ({details}); start it again or retry"),
+    # What a daemon that ends says to those who wait for an answer.
+    Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away while it was asked; retry"),
     Status.DEADLINE_EXCEEDED: (
         EXIT_TIMED_OUT,
         "the monitor daemon at {at} gave no answer in time ({details}); see its log, or restart it",
@@ -50,15 +52,22 @@ def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -
             from neurontools.cli.grpcio_call import call
 
             return call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
-    except unary.Unreachable as error:
-        raise _unreachable(socket_path, error) from error
-    except unary.RpcError as error:
-        exit_code, text = _TOLD.get(error.code, _OTHERWISE)
-        status = unary.STATUS_NAMES.get(error.code, str(error.code))
-        told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
-        if error.code == Status.UNAVAILABLE:
-            raise NoDaemon(told, exit_code, is_absent=False) from error
-        raise UserError(told, exit_code) from error
+    except unary.CallError as error:
+        raise ask_error(socket_path, error) from error
+
+
+def ask_error(socket_path: str, error: unary.CallError) -> UserError:
+    """What a user is told of a call that failed; NoDaemon where no daemon answers."""
+    if isinstance(error, unary.Unreachable):
+        return _unreachable(socket_path, error)
+    if not isinstance(error, unary.RpcError):
+        return UserError(f"the reply of unix:{socket_path} is no gRPC ({error}); is something else listening there?")
+    exit_code, text = _TOLD.get(error.code, _OTHERWISE)
+    status = unary.STATUS_NAMES.get(error.code, str(error.code))
+    told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
+    if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
+        return NoDaemon(told, exit_code, is_absent=False)
+    return UserError(told, exit_code)
 
 
 def _unreachable(socket_path: str, error: unary.Unreachable) -> NoDaemon:

@@ -18,6 +18,10 @@ from neurontools.cli.output import tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.rpc import wire
 
+TYPE_CHECKING = False  # as in typing, whose import takes too long
+if TYPE_CHECKING:
+    from neurontools.cli.ls_scripts import ScriptQuery
+
 TIMEOUT_SECONDS = 5.0
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-ls"
@@ -28,6 +32,7 @@ _LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
 _FORMAT_TABLE, _FORMAT_JSON = 1, 2
 _DOCUMENT = 1
+_FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health"))
 
 
 def main() -> None:
@@ -56,7 +61,7 @@ def _document(arguments: list[str]) -> bytes:
     for name, print_about in _ABOUT.items():
         if name in given:
             return print_about(given[name]).encode()
-    query = _Query(given)
+    query = _query(given)
     if "simulate" in given and "socket" in given:
         raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
     instance_type = given.get("simulate")
@@ -73,7 +78,16 @@ def _document(arguments: list[str]) -> bytes:
     return _first_answer(query)
 
 
-def _first_answer(query: _Query) -> bytes:
+def _query(given: dict[str, str]) -> _Query | ScriptQuery:
+    """What is asked. What scripts ask takes a slower path, which may import more."""
+    if _FOR_SCRIPTS.isdisjoint(given):
+        return _Query(given)
+    from neurontools.cli.ls_scripts import ScriptQuery
+
+    return ScriptQuery(given)
+
+
+def _first_answer(query: _Query | ScriptQuery) -> bytes:
     """From the daemons where one would be; else from the devices themselves, if there are any."""
     failure: NoDaemon | None = None
     for candidate in socket_path.candidates(os.environ):
@@ -200,4 +214,10 @@ def _completion(shell: str) -> str:
     return script(shell, _COMMAND, ls_options.OPTIONS)
 
 
-_ABOUT = {"help": _help, "version": _version, "completion": _completion}
+def _help_query(_value: str) -> str:
+    from neurontools.query.document import help_text
+
+    return help_text()
+
+
+_ABOUT = {"help-query": _help_query, "help": _help, "version": _version, "completion": _completion}

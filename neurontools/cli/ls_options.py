@@ -17,6 +17,12 @@ OPTIONS = (
         value="LIST",
         joins=True,
     ),
+    Option("query", "these fields instead of the table, for scripts; see --help-query", value="FIELDS"),
+    Option("format", "of --query: csv or json, and noheader, nounits; default: csv", value="PARTS"),
+    Option("help-query", "print the fields that --query knows", ends=True),
+    Option("wait-free", "wait until N NeuronCores in a row are free, and print which", value="N"),
+    Option("timeout", "of --wait-free: give up after so many seconds, with exit code 124", value="SECONDS"),
+    Option("health", "print what is wrong with the devices; exit code 5 when something is"),
     Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
     Option(
         "simulate",
@@ -38,8 +44,8 @@ Environment:
   NEURONTOOLS_SOCKET        as --socket
   NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
 
-Exit codes: 0 fine, 1 failure or no devices, 2 misuse, 4 permission, 6 no such device, 12 no daemon, 124 no answer in
-time, 130 interrupted.
+Exit codes: 0 fine, 1 failure or no devices, 2 misuse, 4 permission, 5 unhealthy, 6 no such device, 12 no daemon,
+124 no answer or no free cores in time, 130 interrupted.
 """
 
 HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for

@@ -30,8 +30,11 @@ class PrivateDaemon:
     Entering raises UserError when it doesn't start. Enter it in the main thread for the signals to be handled.
     """
 
-    def __init__(self, instance_type: str, *, start_seconds: float = START_SECONDS) -> None:
+    def __init__(
+        self, instance_type: str | None, *, load: str | None = None, start_seconds: float = START_SECONDS
+    ) -> None:
         self._instance_type = instance_type
+        self._load = load
         self._start_seconds = start_seconds
         self._directory = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -78,7 +81,9 @@ class PrivateDaemon:
                     [
                         # -P: the current directory is no place to import from.
                         *(sys.executable, "-P", "-m", "neurond"),
-                        *("--simulate", self._instance_type, "--socket", self.socket_path),
+                        *(("--simulate", self._instance_type) if self._instance_type else ()),
+                        *("--socket", self.socket_path),
+                        *(("--load", self._load) if self._load else ()),
                         *("--log-level", "error", "--ready-fd", str(tell_ready), "--exit-with-parent"),
                     ],
                     stdin=subprocess.DEVNULL,
@@ -108,7 +113,8 @@ class PrivateDaemon:
             lines = narration.read().decode(errors="replace").split("\n")
         cause = next((line.strip() for line in reversed(lines) if line.strip()), f"exit code {child.returncode}")
         exit_code = EXIT_USAGE if child.returncode == EXIT_USAGE else EXIT_FAILURE
-        return UserError(f"can't simulate {self._instance_type}: {cause.removeprefix('neurond: ')}", exit_code)
+        what = f"simulate {self._instance_type}" if self._instance_type else "read the devices of this host"
+        return UserError(f"can't {what}: {cause.removeprefix('neurond: ')}", exit_code)
 
     def _stop(self) -> None:
         """End the daemon and remove its directory; not to be interrupted, and short."""

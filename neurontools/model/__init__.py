@@ -7,6 +7,8 @@ its name: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that o
 Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical` groups them.
 """
 
+from neurontools.model.attribution import Attribution as Attribution
+from neurontools.model.attribution import PodAllocation as PodAllocation
 from neurontools.model.device import (
     Device as Device,
 )

@@ -20,7 +20,7 @@ class NeuronCore:
     device_index: int
     index_on_device: int  # position in the logical order of the device
     hbm_stack_index: int  # on its device; physical cores may share a stack
-    owner_pid: int | None = None
+    owner_pid: int | None = None  # None: nobody is known to hold it; where devices are simulated, it is free
     busy_seconds_total: float | None = None  # time in executions, those still running included
     flop_total: int | None = None  # floating point operations executed
     executions_total: int | None = None  # finished executions, whatever their outcome

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.attribution import Attribution
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
 
@@ -68,3 +69,4 @@ class Process:
     executions_per_second: float | None = None
     total_latency: LatencyPercentiles | None = None  # of the last period; None when nothing ran
     device_latency: LatencyPercentiles | None = None
+    attribution: Attribution | None = None  # None: it runs in no container, pod or job that is known

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from neurontools.model.attribution import PodAllocation
 from neurontools.model.device import Device
 from neurontools.model.host import Host
 from neurontools.model.instance import Instance
@@ -33,6 +34,7 @@ class Snapshot:
     cores: tuple[NeuronCore, ...]  # physical, by index
     processes: tuple[Process, ...]  # by PID
     host: Host = Host()
+    pod_allocations: tuple[PodAllocation, ...] = ()  # by the kubelet; empty where there is none
     warnings: tuple[str, ...] = ()  # what could not be read, in words
     synthetic_load: str | None = None  # the scenario that invents processes, if one runs
     daemon_version: str = ""

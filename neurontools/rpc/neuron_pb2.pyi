@@ -51,9 +51,15 @@ global___SourceKind = SourceKind
 class GetSnapshotRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    AGE_SECONDS_FIELD_NUMBER: builtins.int
+    age_seconds: builtins.float
+    """The state of so many seconds ago, or the oldest that is kept; 0 or absent: the latest."""
     def __init__(
         self,
+        *,
+        age_seconds: builtins.float = ...,
     ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["age_seconds", b"age_seconds"]) -> None: ...
 
 global___GetSnapshotRequest = GetSnapshotRequest
 
@@ -519,6 +525,7 @@ class Snapshot(google.protobuf.message.Message):
     SYNTHETIC_LOAD_FIELD_NUMBER: builtins.int
     DAEMON_VERSION_FIELD_NUMBER: builtins.int
     DAEMON_PID_FIELD_NUMBER: builtins.int
+    POD_ALLOCATIONS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Grows by one with each snapshot of a daemon."""
     taken_at_unix_seconds: builtins.float
@@ -559,6 +566,10 @@ class Snapshot(google.protobuf.message.Message):
     def warnings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What could not be read, in words."""
 
+    @property
+    def pod_allocations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PodAllocation]:
+        """What the kubelet has given to pods; empty where there is none."""
+
     def __init__(
         self,
         *,
@@ -576,12 +587,51 @@ class Snapshot(google.protobuf.message.Message):
         synthetic_load: builtins.str | None = ...,
         daemon_version: builtins.str = ...,
         daemon_pid: builtins.int = ...,
+        pod_allocations: collections.abc.Iterable[global___PodAllocation] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_synthetic_load", b"_synthetic_load", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_synthetic_load", b"_synthetic_load", "cores", b"cores", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_synthetic_load", b"_synthetic_load", "cores", b"cores", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_synthetic_load", b"_synthetic_load"]) -> typing.Literal["synthetic_load"] | None: ...
 
 global___Snapshot = Snapshot
+
+@typing.final
+class PodAllocation(google.protobuf.message.Message):
+    """What the kubelet has given to a container of a pod, used or not."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POD_NAME_FIELD_NUMBER: builtins.int
+    POD_NAMESPACE_FIELD_NUMBER: builtins.int
+    CONTAINER_NAME_FIELD_NUMBER: builtins.int
+    DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    NEURONCORE_INDICES_FIELD_NUMBER: builtins.int
+    pod_name: builtins.str
+    """Name of the pod."""
+    pod_namespace: builtins.str
+    """Its namespace."""
+    container_name: builtins.str
+    """Name of the container in it."""
+    @property
+    def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices given as a whole."""
+
+    @property
+    def neuroncore_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Logical cores given, under the LNC of the host."""
+
+    def __init__(
+        self,
+        *,
+        pod_name: builtins.str = ...,
+        pod_namespace: builtins.str = ...,
+        container_name: builtins.str = ...,
+        device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        neuroncore_indices: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["container_name", b"container_name", "device_indices", b"device_indices", "neuroncore_indices", b"neuroncore_indices", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace"]) -> None: ...
+
+global___PodAllocation = PodAllocation
 
 @typing.final
 class Instance(google.protobuf.message.Message):
@@ -926,7 +976,7 @@ class NeuronCore(google.protobuf.message.Message):
     hbm_stack_index: builtins.int
     """HBM stack of the device it allocates from."""
     owner_pid: builtins.int
-    """PID of the process that holds it; absent: free."""
+    """PID of the process that holds it; absent: nobody is known to, and where devices are simulated it is free."""
     busy_seconds_total: builtins.float
     """Time in executions, those still running included, seconds."""
     flop_total: builtins.int
@@ -1331,6 +1381,7 @@ class Process(google.protobuf.message.Message):
     EXECUTIONS_PER_SECOND_FIELD_NUMBER: builtins.int
     TOTAL_LATENCY_FIELD_NUMBER: builtins.int
     DEVICE_LATENCY_FIELD_NUMBER: builtins.int
+    ATTRIBUTION_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
     uid: builtins.int
@@ -1411,6 +1462,10 @@ class Process(google.protobuf.message.Message):
     def device_latency(self) -> global___LatencyPercentiles:
         """Latencies of the last period of the execution alone; absent: nothing ran."""
 
+    @property
+    def attribution(self) -> global___Attribution:
+        """The container, pod or job it runs in; absent: none that is known."""
+
     def __init__(
         self,
         *,
@@ -1443,9 +1498,10 @@ class Process(google.protobuf.message.Message):
         executions_per_second: builtins.float | None = ...,
         total_latency: global___LatencyPercentiles | None = ...,
         device_latency: global___LatencyPercentiles | None = ...,
+        attribution: global___Attribution | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -1472,6 +1528,63 @@ class Process(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_user_ratio", b"_vcpu_user_ratio"]) -> typing.Literal["vcpu_user_ratio"] | None: ...
 
 global___Process = Process
+
+@typing.final
+class Attribution(google.protobuf.message.Message):
+    """The container, pod or job that a process runs in; what is absent is unknown or not there."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONTAINER_ID_FIELD_NUMBER: builtins.int
+    CONTAINER_NAME_FIELD_NUMBER: builtins.int
+    POD_UID_FIELD_NUMBER: builtins.int
+    POD_NAME_FIELD_NUMBER: builtins.int
+    POD_NAMESPACE_FIELD_NUMBER: builtins.int
+    SLURM_JOB_ID_FIELD_NUMBER: builtins.int
+    SLURM_STEP_ID_FIELD_NUMBER: builtins.int
+    container_id: builtins.str
+    """64 hexadecimal digits, as the container runtime has it."""
+    container_name: builtins.str
+    """Name of the container in its pod."""
+    pod_uid: builtins.str
+    """UID of the pod."""
+    pod_name: builtins.str
+    """Name of the pod."""
+    pod_namespace: builtins.str
+    """Namespace of the pod."""
+    slurm_job_id: builtins.str
+    """Slurm job."""
+    slurm_step_id: builtins.str
+    """Step of the Slurm job."""
+    def __init__(
+        self,
+        *,
+        container_id: builtins.str | None = ...,
+        container_name: builtins.str | None = ...,
+        pod_uid: builtins.str | None = ...,
+        pod_name: builtins.str | None = ...,
+        pod_namespace: builtins.str | None = ...,
+        slurm_job_id: builtins.str | None = ...,
+        slurm_step_id: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_container_id", b"_container_id", "_container_name", b"_container_name", "_pod_name", b"_pod_name", "_pod_namespace", b"_pod_namespace", "_pod_uid", b"_pod_uid", "_slurm_job_id", b"_slurm_job_id", "_slurm_step_id", b"_slurm_step_id", "container_id", b"container_id", "container_name", b"container_name", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "pod_uid", b"pod_uid", "slurm_job_id", b"slurm_job_id", "slurm_step_id", b"slurm_step_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_container_id", b"_container_id", "_container_name", b"_container_name", "_pod_name", b"_pod_name", "_pod_namespace", b"_pod_namespace", "_pod_uid", b"_pod_uid", "_slurm_job_id", b"_slurm_job_id", "_slurm_step_id", b"_slurm_step_id", "container_id", b"container_id", "container_name", b"container_name", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "pod_uid", b"pod_uid", "slurm_job_id", b"slurm_job_id", "slurm_step_id", b"slurm_step_id"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_container_id", b"_container_id"]) -> typing.Literal["container_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_container_name", b"_container_name"]) -> typing.Literal["container_name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pod_name", b"_pod_name"]) -> typing.Literal["pod_name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pod_namespace", b"_pod_namespace"]) -> typing.Literal["pod_namespace"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pod_uid", b"_pod_uid"]) -> typing.Literal["pod_uid"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_slurm_job_id", b"_slurm_job_id"]) -> typing.Literal["slurm_job_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_slurm_step_id", b"_slurm_step_id"]) -> typing.Literal["slurm_step_id"] | None: ...
+
+global___Attribution = Attribution
 
 @typing.final
 class LoadedModel(google.protobuf.message.Message):

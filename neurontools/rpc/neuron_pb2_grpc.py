@@ -62,7 +62,7 @@ class MonitorServiceServicer(object):
     """
 
     def GetSnapshot(self, request, context):
-        """The latest snapshot, as of the last tick or the last change of ownership.
+        """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

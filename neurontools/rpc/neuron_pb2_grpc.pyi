@@ -29,7 +29,7 @@ class MonitorServiceStub:
         neurontools.rpc.neuron_pb2.GetSnapshotRequest,
         neurontools.rpc.neuron_pb2.GetSnapshotResponse,
     ]
-    """The latest snapshot, as of the last tick or the last change of ownership."""
+    """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past."""
 
     WatchSnapshots: grpc.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.WatchSnapshotsRequest,
@@ -56,7 +56,7 @@ class MonitorServiceAsyncStub:
         neurontools.rpc.neuron_pb2.GetSnapshotRequest,
         neurontools.rpc.neuron_pb2.GetSnapshotResponse,
     ]
-    """The latest snapshot, as of the last tick or the last change of ownership."""
+    """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past."""
 
     WatchSnapshots: grpc.aio.UnaryStreamMultiCallable[
         neurontools.rpc.neuron_pb2.WatchSnapshotsRequest,
@@ -85,7 +85,7 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         request: neurontools.rpc.neuron_pb2.GetSnapshotRequest,
         context: _ServicerContext,
     ) -> typing.Union[neurontools.rpc.neuron_pb2.GetSnapshotResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.GetSnapshotResponse]]:
-        """The latest snapshot, as of the last tick or the last change of ownership."""
+        """The latest snapshot, as of the last tick or the last change of ownership; or one of the recent past."""
 
     @abc.abstractmethod
     def WatchSnapshots(

@@ -47,7 +47,7 @@ def complete_in_bash(directory: Path, *words: str) -> set[str]:
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["--w"], {"--wide"}),
+        (["--w"], {"--wide", "--wait-free"}),
         (["-w", "--js"], {"--json-output", "--json"}),
         (["--completion", ""], {"bash", "zsh", "fish"}),
         (["--completion", "=", "z"], {"zsh"}),

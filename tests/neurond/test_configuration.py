@@ -95,6 +95,23 @@ WRONG_LINES = [
         "daemon.log_level: input should be 'error', 'warning', 'info' or 'debug', not 'loud'",
     ),
     ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
+    ('metrics.listen = "x"', "metrics.listen: 'x' has no port; write HOST:PORT, such as 127.0.0.1:8000, or :8000"),
+    ('metrics.otlp_endpoint = "collector:4318"', "metrics.otlp_endpoint: string should match pattern"),
+    ("metrics.otlp_interval_seconds = 0", "metrics.otlp_interval_seconds: input should be greater than or equal to 1"),
+    ("health.window_seconds = 0", "health.window_seconds: input should be greater than 0, not 0"),
+    *(
+        (f"health.{name} = -1", f"health.{name}: input should be greater than or equal to 0, not -1")
+        for name in (
+            "idle_seconds",
+            "stuck_seconds",
+            "memory_used_ratio",
+            "ecc_corrected_events",
+            "numerical_errors",
+            "hardware_errors",
+            "latency_growth_ratio",
+            "silent_seconds",
+        )
+    ),
     ("daemon.intervals = 1", "daemon.intervals: there is no such key; see neurond(8) for those there are"),
     ("simulate.instance_type = 1", "simulate.instance_type: input should be a valid string, not 1"),
     ("simulate.logical_neuroncore_config = 3", "simulate.logical_neuroncore_config: input should be 1 or 2, not 3"),

@@ -1,0 +1,157 @@
+"""Whose work a process is: container, pod and Slurm job, from its cgroup, its environment and the kubelet."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from neurontools.model import Attribution, PodAllocation, Process, Snapshot
+
+MAX_CGROUP_BYTES = 64 * 2**10
+MAX_ENVIRONMENT_BYTES = 512 * 2**10
+MAX_NAME_CHARACTERS = 253  # of a pod
+
+# A container's directory: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
+_CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+# Pod UIDs have dashes, and underscores where systemd names the slice.
+_POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
+_POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
+_SLURM = re.compile(r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)", re.MULTILINE)
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+
+_NOTHING = Attribution()
+
+
+class Attributions:
+    """Remembers what each process runs in; a process is looked at when it is first seen and again while it is young.
+
+    Belongs to the event loop's thread. `proc` is where the /proc file system is.
+    """
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = Path(proc)
+        self._known: dict[tuple[int, float | None], tuple[int, Attribution]] = {}
+        self.allocations: tuple[PodAllocation, ...] = ()
+
+    def take_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
+        """Takes what the kubelet has given; it is in the snapshots from the next on."""
+        self.allocations = allocations
+
+    def attribute(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the attribution of its processes, and with what the kubelet has given."""
+        keys = {(process.pid, process.attached_at_unix_seconds) for process in snapshot.processes}
+        for gone in self._known.keys() - keys:
+            del self._known[gone]
+        processes = tuple(self._attributed(process, snapshot) for process in snapshot.processes)
+        if processes == snapshot.processes and not self.allocations:
+            return snapshot
+        return replace(snapshot, processes=processes, pod_allocations=self.allocations)
+
+    def _attributed(self, process: Process, snapshot: Snapshot) -> Process:
+        if process.synthetic:
+            return process
+        found = self._of(process)
+        if self.allocations:
+            found = _with_pod(found, process, self.allocations, snapshot.instance.logical_neuroncore_config)
+        return process if found == _NOTHING else replace(process, attribution=found)
+
+    def _of(self, process: Process) -> Attribution:
+        """What is read of a process: three times, for a job's starter moves it into its cgroup when it runs already."""
+        key = (process.pid, process.attached_at_unix_seconds)
+        looks, found = self._known.get(key, (0, _NOTHING))
+        if looks < _LOOKS:
+            found = read_attribution(self._proc / str(process.pid))
+            self._known[key] = (looks + 1, found)
+        return found
+
+
+_LOOKS = 3
+
+
+def read_attribution(directory: Path) -> Attribution:
+    """What a /proc/PID directory tells; what can't be read (other users' environments) is None."""
+    return attribution_from(
+        _read(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
+        _environment(_read(directory / "environ", MAX_ENVIRONMENT_BYTES)),
+    )
+
+
+def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution:
+    """What the text of /proc/PID/cgroup and an environment tell."""
+    containers = _CONTAINER.findall(cgroup)
+    pod = _POD.search(cgroup)
+    in_pod = pod is not None or "KUBERNETES_SERVICE_HOST" in environment
+    slurm = _SLURM.search(cgroup)
+    found = Attribution(
+        container_id=containers[-1] if containers else None,  # the innermost
+        container_name=_name(environment.get("CONTAINER_NAME")) if in_pod else None,
+        pod_uid=pod[1].replace("_", "-") if pod else None,
+        pod_name=_name(environment.get("POD_NAME") or environment.get("HOSTNAME")) if in_pod else None,
+        pod_namespace=_name(environment.get("POD_NAMESPACE")) if in_pod else None,
+        slurm_job_id=slurm[1] if slurm else _digits(environment.get("SLURM_JOB_ID")),
+        slurm_step_id=slurm[2] if slurm else _digits(environment.get("SLURM_STEP_ID")),
+    )
+    return _NOTHING if found == _NOTHING else found
+
+
+def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAllocation], host_lnc: int) -> Attribution:
+    """With the names that the kubelet has for the holder of the process's cores.
+
+    Nobody else may use what it has given, so whoever holds it is in that pod. A process outside of all containers that
+    helps itself to it is not.
+    """
+    if found.container_id is None and found.pod_uid is None:
+        return found
+    cores = {core // host_lnc for core in process.core_indices}
+    devices = set(process.device_indices) if process.core_indices else set()
+    for allocation in allocations:
+        given_cores = set(allocation.neuroncore_indices)
+        if (given_cores and cores and cores <= given_cores) or (devices and devices <= set(allocation.device_indices)):
+            return replace(
+                found,
+                pod_name=allocation.pod_name,
+                pod_namespace=allocation.pod_namespace,
+                container_name=allocation.container_name,
+            )
+    return found
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(most_bytes)
+    except OSError:
+        return b""
+
+
+def _environment(content: bytes) -> dict[str, str]:
+    pairs = (entry.partition(b"=") for entry in content.split(b"\0"))
+    return {
+        name.decode("ascii", "replace"): value.decode("utf-8", "replace")
+        for name, _, value in pairs
+        if name in _VARIABLES
+    }
+
+
+_VARIABLES = frozenset(
+    (
+        b"CONTAINER_NAME",
+        b"HOSTNAME",
+        b"KUBERNETES_SERVICE_HOST",
+        b"POD_NAME",
+        b"POD_NAMESPACE",
+        b"SLURM_JOB_ID",
+        b"SLURM_STEP_ID",
+    )
+)
+
+
+def _name(text: str | None) -> str | None:
+    """A name as Kubernetes has them; anything else, which a process may put into its environment, is none."""
+    return text if text and len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) else None
+
+
+def _digits(text: str | None) -> str | None:
+    return text if text and len(text) <= 20 and text.isascii() and text.isdigit() else None

@@ -1,0 +1,59 @@
+"""Snapshots of a daemon, asked for one at a time over one connection: light enough to keep up for weeks."""
+
+from __future__ import annotations
+
+import _socket
+
+from neurontools.cli.ask import ask_error
+from neurontools.cli.observer import observe
+from neurontools.model import Snapshot
+from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc.convert import from_message
+
+_METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
+TIMEOUT_SECONDS = 5.0
+
+
+class DaemonSnapshots:
+    """Asks the daemon at a socket; after a failure the next question connects again.
+
+    With `is_seen` the process is listed by the daemon as an observer for as long as it asks.
+    """
+
+    def __init__(self, socket_path: str, *, is_seen: bool = False) -> None:
+        self.socket_path = socket_path
+        self._is_seen = is_seen
+        self._connection: unary.Connection | None = None
+        self._presence: _socket.socket | None = None
+
+    def latest(self) -> Snapshot:
+        """The latest snapshot; NoDaemon or UserError, worded for the user."""
+        return self._ask(neuron_pb2.GetSnapshotRequest())
+
+    def past(self, age_seconds: float) -> Snapshot:
+        """The snapshot of so many seconds ago, or the oldest that the daemon keeps; NoDaemon or UserError."""
+        return self._ask(neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds))
+
+    def close(self) -> None:
+        """Close the connections; asking again opens them again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            presence.close()
+
+    def _ask(self, request: neuron_pb2.GetSnapshotRequest) -> Snapshot:
+        try:
+            if self._connection is None:
+                self._connection = unary.Connection(self.socket_path, TIMEOUT_SECONDS)
+                if self._is_seen:
+                    self._presence = observe(self.socket_path)
+            reply = self._connection.call(_METHOD, request.SerializeToString())
+            return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
+        except unary.CallError as error:
+            self.close()
+            raise ask_error(self.socket_path, error) from error
+        except BaseException:
+            self.close()
+            raise

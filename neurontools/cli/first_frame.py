@@ -1,0 +1,112 @@
+"""The first frame, painted before Textual is imported, and what must be known of the terminal before."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import termios
+import time
+import tty
+
+from neurontools.views.line import Page
+from neurontools.views.style import THEMES, Style
+
+_STDIN, _STDOUT = 0, 1
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+# The terminal's ground colour, and its attributes: whoever doesn't know the first question answers the second.
+_ASK_BACKGROUND = "\x1b]11;?\x1b\\\x1b[c"
+# Every terminal answers the second question. One that does so later would type the answer into the dashboard.
+_PATIENCE_SECONDS = 0.4
+_ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~]")
+
+
+class Terminal:
+    """The terminal from the first frame on; `restore` puts back what it was like, whatever came between."""
+
+    def __init__(self) -> None:
+        self._before = termios.tcgetattr(_STDIN)
+        self._is_asked = False
+        self._typed = b""
+        self._is_painted = False
+
+    def paint(self, page: Page, theme_name: str, *, ask_background: bool) -> None:
+        """Show a page on the alternate screen, without waiting for anything."""
+        # What is typed from now on must not be echoed into the picture.
+        tty.setcbreak(_STDIN, termios.TCSANOW)
+        rows = "".join(f"\x1b[{row};1H{ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
+        self._is_asked = ask_background
+        text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
+        self._is_painted = True
+        os.write(_STDOUT, text.encode("utf-8", "replace"))
+
+    def hand_over(self) -> None:
+        """From here on Textual leaves the alternate screen."""
+        self._is_painted = False
+
+    def has_light_background(self) -> bool | None:
+        """What the terminal answered to the question of `paint`; None when it said nothing of the kind."""
+        if not self._is_asked:
+            return None
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        reply = b""
+        while time.monotonic() < deadline and not _is_complete(reply):
+            if select.select([_STDIN], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                part = os.read(_STDIN, 1024)
+                if not part:
+                    break
+                reply += part
+        self._is_asked = False
+        self._typed = _ANSWER.sub(b"", reply)
+        return is_light(reply)
+
+    @property
+    def typed(self) -> str:
+        """What was typed while the first frame stood alone: characters, without cursor keys and the like."""
+        while select.select([_STDIN], [], [], 0)[0]:
+            part = os.read(_STDIN, 1024)
+            if not part:
+                break
+            self._typed += _ANSWER.sub(b"", part)
+        return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
+
+    def restore(self) -> None:
+        """Give the terminal back as it was."""
+        if self._is_painted:
+            os.write(_STDOUT, _LEAVE.encode())
+        termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._before)
+
+
+def _is_complete(reply: bytes) -> bool:
+    start = reply.find(b"\x1b[?")
+    return start >= 0 and b"c" in reply[start:]
+
+
+def is_light(reply: bytes) -> bool | None:
+    """Whether an OSC 11 reply tells of a light ground; None when it can't be read."""
+    start = reply.find(b"]11;rgb:")
+    if start < 0:
+        return None
+    body = reply[start + 8 :].split(b"\x1b", 1)[0].split(b"\x07", 1)[0]
+    try:
+        red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in body.split(b"/"))
+    except (ValueError, ZeroDivisionError):
+        return None
+    return bool(0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5)
+
+
+def ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
+    """A line with the escape sequences of a theme."""
+    theme = THEMES[theme_name]
+    return "".join(f"\x1b[{_sgr(theme.style(style))}m{text}" for text, style in line)
+
+
+def _sgr(style: Style) -> str:
+    codes = ["0"]
+    codes += [code for is_set, code in ((style.bold, "1"), (style.dim, "2"), (style.underline, "4")) if is_set]
+    if style.reverse:
+        codes.append("7")
+    for color, lead in ((style.color, "38"), (style.background, "48")):
+        if color is not None:
+            codes.append(f"{lead};2;{int(color[1:3], 16)};{int(color[3:5], 16)};{int(color[5:7], 16)}")
+    return ";".join(codes)

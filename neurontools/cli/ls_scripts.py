@@ -1,0 +1,171 @@
+"""What scripts ask neuron-ls: --query, --wait-free, --health. Imported for these alone, so it may import more."""
+
+from __future__ import annotations
+
+import os
+from time import monotonic, sleep
+
+from neurontools import catalog, core_request, health
+from neurontools.cli import local_devices
+from neurontools.cli.daemon_snapshots import DaemonSnapshots
+from neurontools.cli.ls_options import DeviceSelection
+from neurontools.cli.output import write_document
+from neurontools.cli.private_daemon import PrivateDaemon
+from neurontools.errors import EXIT_NOT_FOUND, EXIT_TIMED_OUT, EXIT_UNHEALTHY, EXIT_USAGE, UserError
+from neurontools.model import Snapshot
+from neurontools.query.document import document, parse_fields, parse_format
+from neurontools.query.fields import rows
+from neurontools.query.free_cores import free_range
+from neurontools.query.health_report import health_json, health_text
+
+ASKING = ("query", "wait-free", "health")  # one of them
+MFU_DTYPE = "bf16"
+MOST_CORES = 65536
+LONGEST_WAIT_SECONDS = 31_536_000.0
+_AGAIN_SECONDS = 0.25
+
+
+class ScriptQuery:
+    """One question of a script; `answer` is asked with the socket of a daemon."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        for name, needed in (("format", "query"), ("timeout", "wait-free")):
+            if name in given and needed not in given:
+                raise UserError(f"--{name} is for --{needed}; leave it out", EXIT_USAGE)
+        asked = [f"--{name}" for name in ASKING if name in given]
+        if len(asked) != 1:
+            raise UserError(f"{' and '.join(asked)} exclude each other; give one of them", EXIT_USAGE)
+        self._given = given
+        self._devices = DeviceSelection(given.get("device", ""))
+        try:
+            self._lnc = core_request.logical_neuroncore_config(os.environ)
+        except core_request.InvalidCoreRequest as error:
+            raise UserError(str(error), EXIT_USAGE) from None
+        if "query" in given:
+            self._fields = parse_fields(given["query"])
+            self._format = parse_format(given.get("format", "csv"))
+        if "wait-free" in given:
+            self._count = _count(given["wait-free"])
+            self._timeout_seconds = _timeout(given.get("timeout"))
+
+    def answer(self, path: str) -> bytes:
+        """What goes to standard output; ends the process with exit code 5 when --health finds something."""
+        snapshots = DaemonSnapshots(path)
+        try:
+            if "query" in self._given:
+                return self._query(snapshots).encode()
+            if "health" in self._given:
+                return self._health(snapshots)
+            return self._wait_free(snapshots).encode()
+        finally:
+            snapshots.close()
+
+    def answer_from_devices(self) -> bytes | None:
+        """As `answer` for this host's own devices, by a daemon of our own; None where there are none."""
+        if not local_devices.has_devices(os.environ):
+            return None
+        with PrivateDaemon(None) as daemon:
+            return self.answer(daemon.socket_path)
+
+    def _query(self, snapshots: DaemonSnapshots) -> str:
+        snapshot = snapshots.latest()
+        lnc = _possible(self._lnc, snapshot)
+        of_cores = any(field.is_of_core for field in self._fields)
+        verdicts = _verdicts(snapshots, snapshot) if any("health" in field.name for field in self._fields) else ()
+        chosen = self._device_indices(snapshot)
+        found = rows(snapshot, verdicts, _peak_flops(snapshot), lnc, chosen, of_cores=of_cores)
+        return document(self._fields, found, self._format)
+
+    def _health(self, snapshots: DaemonSnapshots) -> bytes:
+        snapshot = snapshots.latest()
+        chosen = self._device_indices(snapshot)
+        verdicts = [
+            verdict for verdict in _verdicts(snapshots, snapshot) if not chosen or verdict.device_index in chosen
+        ]
+        write = health_json if "json-output" in self._given else health_text
+        text = write(verdicts).encode()
+        if health.is_healthy(verdicts):
+            return text
+        write_document(text)
+        raise SystemExit(EXIT_UNHEALTHY)
+
+    def _wait_free(self, snapshots: DaemonSnapshots) -> str:
+        """A value for NEURON_RT_VISIBLE_CORES. Nothing is reserved: whoever starts first has them."""
+        deadline = None if self._timeout_seconds is None else monotonic() + self._timeout_seconds
+        while True:
+            snapshot = snapshots.latest()
+            chosen = self._device_indices(snapshot)
+            lnc = _possible(self._lnc, snapshot)
+            available = snapshot.instance.device_count * snapshot.instance.physical_cores_per_device
+            available //= lnc or snapshot.instance.logical_neuroncore_config
+            if self._count > available:
+                raise UserError(
+                    f"--wait-free: this host has {available} NeuronCores; {self._count} will never be free", EXIT_USAGE
+                )
+            broken = frozenset(
+                verdict.device_index
+                for verdict in health.verdicts(snapshot)
+                if verdict.severity is health.Severity.CRITICAL
+            )
+            found = free_range(snapshot, self._count, lnc, chosen, broken)
+            if found is not None:
+                first, last = found
+                return f"{first}\n" if first == last else f"{first}-{last}\n"
+            if deadline is not None and monotonic() >= deadline:
+                raise UserError(
+                    f"no {self._count} NeuronCores in a row became free in {self._timeout_seconds:g} s; "
+                    "neuron-ls shows who holds them",
+                    EXIT_TIMED_OUT,
+                )
+            pause_seconds = min(_AGAIN_SECONDS, max(snapshot.interval_seconds, 0.02))
+            sleep(pause_seconds if deadline is None else max(0.0, min(pause_seconds, deadline - monotonic())))
+
+    def _device_indices(self, snapshot: Snapshot) -> tuple[int, ...]:
+        """The devices that --device chose; () for all."""
+        by_bdf = {device.bdf: device.index for device in snapshot.devices if device.bdf}
+        there = {device.index for device in snapshot.devices}
+        for index in self._devices.indices:
+            if index not in there:
+                last = max(there, default=-1)
+                raise UserError(f"no device {index} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)
+        for bdf in self._devices.bdfs:
+            if bdf not in by_bdf:
+                known = ", ".join(sorted(by_bdf)) or "none known; give an index"
+                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+        return (*self._devices.indices, *(by_bdf[bdf] for bdf in self._devices.bdfs))
+
+
+def _verdicts(snapshots: DaemonSnapshots, snapshot: Snapshot) -> tuple[health.Verdict, ...]:
+    return health.verdicts(snapshot, snapshots.past(health.Thresholds().window_seconds))
+
+
+def _possible(lnc: int | None, snapshot: Snapshot) -> int | None:
+    """An LNC that the hardware can't have counts as none, as in the list of devices."""
+    return lnc if lnc in snapshot.instance.logical_neuroncore_configs else None
+
+
+def _peak_flops(snapshot: Snapshot) -> float | None:
+    try:
+        return catalog.load(snapshot.instance.instance_type).family.peak_flops_per_physical_core(MFU_DTYPE)
+    except catalog.UnknownInstanceType:
+        return None
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= MOST_CORES):
+        raise UserError(
+            f"--wait-free: {text[:60]!r} is no number of NeuronCores; give a whole number from 1", EXIT_USAGE
+        )
+    return int(text)
+
+
+def _timeout(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= LONGEST_WAIT_SECONDS:
+        raise UserError(f"--timeout: {text[:60]!r} is no number of seconds; give one from 0", EXIT_USAGE)
+    return seconds

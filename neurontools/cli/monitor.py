@@ -1,0 +1,322 @@
+"""`neuron-monitor`: a JSON document a line, for as long as standard output is open.
+
+It may run for months beside a training, so it keeps to small means: one connection, one thread, no grpcio.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any
+
+from neurontools import socket_path
+from neurontools.cli import monitor_options
+from neurontools.cli.ask import NoDaemon
+from neurontools.cli.daemon_snapshots import DaemonSnapshots
+from neurontools.cli.options import parse
+from neurontools.cli.output import tell, write_document
+from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
+from neurontools.model import Snapshot
+from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
+from neurontools.monitor.layout import Record
+from neurontools.monitor.recorder import Recorder
+
+SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
+_COMMAND = "neuron-monitor"
+_STDOUT = 1
+_LATE_SECONDS = 0.02  # a snapshot is asked for a little after the daemon takes it
+_AGAIN_SECONDS = 0.05  # and again until there is a new one
+_PATIENCE_INTERVALS = 2.0  # but no longer than this
+
+_writer = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False)
+
+
+class _ReaderGone(Exception):
+    """Standard output was closed at its other end."""
+
+
+def main() -> None:
+    """Run the command and end the process."""
+    try:
+        exit_code = _run(sys.argv[1:])
+    except _ReaderGone:
+        _end_by_sigpipe()
+        exit_code = EXIT_FAILURE
+    except UserError as error:
+        tell(f"{_COMMAND}: {error}")
+        exit_code = error.exit_code
+    except KeyboardInterrupt:
+        exit_code = EXIT_INTERRUPTED
+    except SystemExit as end:  # a signal, see PrivateDaemon
+        exit_code = end.code if isinstance(end.code, int) else EXIT_FAILURE
+    os._exit(exit_code)
+
+
+def _run(arguments: list[str]) -> int:
+    given = parse(monitor_options.OPTIONS, arguments)
+    for name, print_about in _ABOUT.items():
+        if name in given:
+            write_document(print_about(given[name]).encode())
+            return 0
+    verbosity = _verbosity(given)
+    file = given.get("config-file")
+    configuration = MonitorConfiguration.everything() if file is None else read_configuration(file)
+    if "check-config" in given:
+        write_document(_checked(configuration, file).encode())
+        return 0
+    if verbosity >= 1:
+        for note in configuration.notes:
+            tell(f"{_COMMAND}: {file}: {note}")
+    count = 1 if "once" in given else _count(given)
+    output = Output(verbosity)
+    if "replay" in given:
+        for other in ("socket", "simulate"):
+            if other in given:
+                raise UserError(f"--replay and --{other} exclude each other; leave one of them out", EXIT_USAGE)
+        return replay(given["replay"], configuration, output, count)
+    with ExitStack() as stack:
+        snapshots, first = _connected(given, stack)
+        Stream(snapshots, configuration, output).run(first, count)
+    return 0
+
+
+class Output:
+    """Records on standard output, one a line, and narration on standard error as far as it is wanted."""
+
+    def __init__(self, verbosity: int) -> None:
+        self._verbosity = verbosity
+        self.written = 0
+
+    def write(self, record: Record) -> None:
+        """Writes a record, whole, at once; _ReaderGone when nobody reads any more."""
+        line = _writer.encode(record).encode() + b"\n"
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[os.write(_STDOUT, rest) :]
+        except BrokenPipeError:
+            raise _ReaderGone from None
+        except OSError as error:
+            raise UserError(
+                f"can't write to standard output: {error.strerror}; free space or write elsewhere"
+            ) from None
+        self.written += 1
+        self.tell(4, f"record {self.written}: {len(line)} bytes, {len(record['neuron_runtime_data'])} processes")
+
+    def tell(self, verbosity: int, text: str) -> None:
+        """A line of narration from this level on."""
+        if self._verbosity >= verbosity:
+            tell(f"{_COMMAND}: {text}")
+
+
+def replay(file: str, configuration: MonitorConfiguration, output: Output, count: int | None) -> int:
+    """Writes the records of a recording, by its own clock and without waiting; the exit code."""
+    from neurontools.recording.reader import RecordingReader
+    from neurontools.rpc import neuron_pb2
+    from neurontools.rpc.convert import from_message
+
+    reader = RecordingReader(file)
+    recorder: Recorder | None = None
+    last_seconds = 0.0
+    for message in reader.messages():
+        if count is not None and output.written >= count:
+            return 0
+        snapshot = from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
+        if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host was started again
+            recorder = Recorder(configuration, snapshot.taken_at_seconds)
+        last_seconds = snapshot.taken_at_seconds
+        if recorder.fits(snapshot):
+            output.write(recorder.make(snapshot))
+    if reader.trouble:
+        tell(f"{_COMMAND}: {reader.trouble}")
+        return EXIT_FAILURE
+    return 0
+
+
+class Stream:
+    """The records of a configuration from a daemon, written to standard output one a line."""
+
+    def __init__(self, snapshots: DaemonSnapshots, configuration: MonitorConfiguration, output: Output) -> None:
+        self._snapshots = snapshots
+        self._configuration = configuration
+        self._output = output
+        self._is_lost = False
+
+    def run(self, first: Snapshot, count: int | None) -> None:
+        """Writes `count` records (None: without end), the first at once; raises _ReaderGone when nobody reads."""
+        recorder = Recorder(self._configuration, first.taken_at_seconds)
+        for period_seconds in recorder.periods_seconds:
+            past = self._past(period_seconds)
+            if past is not None and past.taken_at_seconds < first.taken_at_seconds:
+                recorder.begin(past, period_seconds)
+        self._output.write(recorder.make(first))
+        interval_seconds = first.interval_seconds
+        while count is None or self._output.written < count:
+            _wait_until(recorder.next_seconds + _LATE_SECONDS)
+            try:
+                latest = self._fitting(recorder, interval_seconds)
+            except UserError as error:
+                self._tell_lost(error)
+                outage = recorder.make_outage(str(error), monotonic())
+                if outage is not None:
+                    self._output.write(outage)
+                continue
+            if self._is_lost:
+                self._is_lost = False
+                self._output.tell(1, f"the monitor daemon at unix:{self._snapshots.socket_path} is back")
+            interval_seconds = latest.interval_seconds
+            self._output.write(recorder.make(latest))
+
+    def _past(self, age_seconds: float) -> Snapshot | None:
+        try:
+            return self._snapshots.past(age_seconds)
+        except UserError:  # the records tell it, if it goes on
+            return None
+
+    def _fitting(self, recorder: Recorder, interval_seconds: float) -> Snapshot:
+        """The snapshot for the next record; an old one when the daemon makes none in time."""
+        deadline = monotonic() + _PATIENCE_INTERVALS * interval_seconds
+        while True:
+            latest = self._snapshots.latest()
+            now = monotonic()
+            if recorder.fits(latest) or now >= deadline:
+                return latest
+            # The daemon's next is due an interval after this one, if that was not due already.
+            expected = latest.taken_at_seconds + latest.interval_seconds + _LATE_SECONDS
+            _wait_until(min(expected, deadline) if expected > now else now + _AGAIN_SECONDS)
+
+    def _tell_lost(self, error: UserError) -> None:
+        if not self._is_lost:
+            self._is_lost = True
+            self._output.tell(1, f"{error}; going on")
+
+
+def _connected(given: dict[str, str], stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
+    """Where the snapshots come from, and the first; what has to be ended later is on the stack."""
+    if "simulate" in given and "socket" in given:
+        raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
+    instance_type = given.get("simulate")
+    named = None if instance_type else socket_path.named(given.get("socket"), os.environ)
+    instance_type = instance_type or (None if named else os.environ.get(SIMULATE_VARIABLE))
+    if instance_type:
+        from neurontools.cli.private_daemon import PrivateDaemon
+
+        named = stack.enter_context(PrivateDaemon(instance_type)).socket_path
+    if named is not None:
+        return _first(named, stack)
+    absent: NoDaemon | None = None
+    for candidate in socket_path.candidates(os.environ):
+        try:
+            return _first(candidate, stack)
+        except NoDaemon as error:
+            if not error.is_absent:
+                raise
+            absent = absent or error
+    from neurontools.cli import local_devices
+
+    if local_devices.has_devices(os.environ):
+        from neurontools.cli.private_daemon import PrivateDaemon
+
+        return _first(stack.enter_context(PrivateDaemon(None)).socket_path, stack)
+    raise absent or UserError("no monitor daemon; start neurond", EXIT_NO_DAEMON)
+
+
+def _first(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
+    snapshots = DaemonSnapshots(path, is_seen=True)
+    stack.callback(snapshots.close)
+    return snapshots, snapshots.latest()
+
+
+def _wait_until(seconds: float) -> None:
+    """Sleep until a moment of CLOCK_MONOTONIC; _ReaderGone as soon as the reader closes its end."""
+    poll = select.poll()
+    poll.register(_STDOUT, 0)  # POLLERR comes unasked
+    while (remaining_seconds := seconds - monotonic()) > 0:
+        for _, event in poll.poll(remaining_seconds * 1000):
+            if event & (select.POLLERR | select.POLLNVAL):
+                raise _ReaderGone
+            poll.modify(_STDOUT, 0)
+            break
+
+
+def _verbosity(given: dict[str, str]) -> int:
+    text = given.get("verbose", "0")
+    if text not in monitor_options.VERBOSE_WORDS:
+        raise UserError(f"--verbose: {text[:60]!r} is no level; give 0, 1, 2, 3 or 4", EXIT_USAGE)
+    return int(text)
+
+
+def _count(given: dict[str, str]) -> int | None:
+    text = given.get("count")
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and int(text) > 0):
+        raise UserError(f"--count: {text[:60]!r} is no number of records; give a whole number from 1", EXIT_USAGE)
+    return int(text)
+
+
+def _checked(configuration: MonitorConfiguration, file: str | None) -> str:
+    lines = [f"{file or 'without a file'}: the configuration is valid"]
+    for index, selection in enumerate(configuration.runtimes):
+        of = f"tags that match {selection.tag_filter.pattern!r}" if selection.tag_filter else "all tags"
+        lines += [
+            f"  neuron_runtimes[{index}], {of}: {group.type} every {_seconds(group.period_seconds)}"
+            for group in selection.metrics
+        ]
+    lines += [
+        f"  system_metrics: {group.type} every {_seconds(group.period_seconds)}"
+        for group in configuration.system_metrics
+    ]
+    if configuration.k8s_info_period_seconds is not None:
+        lines.append(f"  k8s_info every {_seconds(configuration.k8s_info_period_seconds)}")
+    lines += [f"  note: {note}" for note in configuration.notes]
+    from neurontools.terminal_text import visible
+
+    return "".join(visible(line) + "\n" for line in lines)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:g} s"
+
+
+def _help(_value: str) -> str:
+    from neurontools.cli.options import help_text
+
+    return help_text(monitor_options.USAGE, monitor_options.SUMMARY, monitor_options.OPTIONS, monitor_options.NOTES)
+
+
+def _version(_value: str) -> str:
+    from neurontools.version import __version__
+
+    return f"{_COMMAND} {__version__}\n"
+
+
+def _completion(shell: str) -> str:
+    from neurontools.cli.completion import script
+
+    return script(shell, _COMMAND, monitor_options.OPTIONS)
+
+
+def _json_schema(_value: str) -> str:
+    from neurontools.monitor.json_schema import record_schema
+
+    schema: dict[str, Any] = record_schema()
+    return json.dumps(schema, indent=2) + "\n"
+
+
+_ABOUT = {"help": _help, "version": _version, "completion": _completion, "json-schema": _json_schema}
+
+
+def _end_by_sigpipe() -> None:
+    """Python ignores SIGPIPE; a shell with pipefail expects the end that other tools make."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGPIPE)
+
+
+if __name__ == "__main__":
+    main()

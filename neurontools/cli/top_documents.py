@@ -1,0 +1,171 @@
+"""What neuron-top prints without a dashboard: text screens, JSON, CSV."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from neurontools.cli.output import write_document
+from neurontools.client import Client, read_snapshot
+from neurontools.model import Snapshot
+from neurontools.views.figures import Figures
+from neurontools.views.process_filter import parse_filter
+from neurontools.views.top_document import TopDocument, csv_text, document, json_text
+
+_DEFAULT_WIDTH = 120
+_MOST_LINES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where snapshots come from: a daemon's socket or a recording; what is read from a daemon may be recorded."""
+
+    socket_path: str | None
+    recording: str | None
+    interval_seconds: float
+    record_to: str | None = None
+
+    def snapshots(self, count: int | None) -> Iterator[Snapshot]:
+        """So many snapshots; of a recording all for None, of a daemon without end."""
+        for number, message in enumerate(self._messages(once=count == 1), 1):
+            yield read_snapshot(message)
+            if number == count:
+                return
+
+    def _messages(self, *, once: bool) -> Iterator[bytes]:
+        if self.recording is not None:
+            from neurontools.cli.output import tell
+            from neurontools.recording.reader import RecordingReader
+
+            reader = RecordingReader(self.recording)
+            yield from reader.messages()
+            if reader.trouble:
+                tell(f"neuron-top: {reader.trouble}")
+            return
+        assert self.socket_path is not None  # noqa: S101
+        recorder = None
+        if self.record_to is not None:
+            from neurontools.recording.writer import new_recording
+
+            recorder = new_recording(self.record_to)
+        try:
+            with Client(self.socket_path) as client:
+                one = (client.snapshot_message() for _ in range(1))
+                for message in one if once else client.watch_messages(self.interval_seconds):
+                    if recorder is not None:
+                        recorder.write(message)
+                    yield message
+        finally:
+            if recorder is not None:
+                recorder.close()
+
+
+def write(kind: str, source: Source, count: int | None, filter_text: str) -> None:
+    """Print documents of a kind: json, json-lines or csv."""
+    {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
+
+
+def schema_text() -> str:
+    """The JSON Schema of the document."""
+    from pydantic import TypeAdapter
+
+    schema = TypeAdapter(TopDocument).json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = "neuron-top --json"
+    return json.dumps(schema, indent=2) + "\n"
+
+
+def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
+    if not filter_text:
+        return None
+    passes = parse_filter(filter_text)
+    return [pid for pid, figures in Figures(snapshot).by_pid.items() if passes(figures)]
+
+
+def _write_json(source: Source, count: int | None, filter_text: str) -> None:
+    if count is None:
+        for snapshot in source.snapshots(1):
+            write_document((json_text(document(snapshot, _pids(snapshot, filter_text)), indent=2) + "\n").encode())
+        return
+    separator = "[\n"
+    for snapshot in source.snapshots(count):
+        write_document((separator + json_text(document(snapshot, _pids(snapshot, filter_text)))).encode())
+        separator = ",\n"
+    write_document(b"\n]\n" if separator == ",\n" else b"[]\n")
+
+
+def _write_json_lines(source: Source, count: int | None, filter_text: str) -> None:
+    for snapshot in source.snapshots(count):
+        write_document((json_text(document(snapshot, _pids(snapshot, filter_text))) + "\n").encode())
+
+
+def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
+    write_document(csv_text(None).encode())
+    default = None if source.recording is not None else 1
+    for snapshot in source.snapshots(count or default):
+        text = csv_text(document(snapshot, _pids(snapshot, filter_text)))
+        if text:
+            write_document(text.encode("utf-8", "replace"))
+
+
+def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:
+    """Print a page as text, once or so many times; a recording's last moment unless more are asked for."""
+    from neurontools.cli.top import chosen_theme
+    from neurontools.cli.top_options import filter_text
+
+    is_coloured = given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given)
+    theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
+    width = _width()
+    chosen = filter_text(given)
+    if source.recording is not None and count is None:
+        last = None
+        for last in source.snapshots(None):  # noqa: B007
+            pass
+        if last is not None:
+            write_document(_screen(last, given, chosen, width, theme))
+        return
+    for snapshot in source.snapshots(count or 1):
+        write_document(_screen(snapshot, given, chosen, width, theme))
+
+
+def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int, theme: str) -> bytes:
+    from neurontools import health
+    from neurontools.cli.first_frame import ansi
+    from neurontools.views.frame import title
+    from neurontools.views.glyphs import ASCII, UNICODE
+    from neurontools.views.line import plain
+    from neurontools.views.pages import page_named
+    from neurontools.views.scene import Clock, Scene
+
+    scene = Scene.of(
+        snapshot,
+        glyphs=ASCII if "ascii" in given else UNICODE,
+        page=given.get("page", "overview"),
+        filter_text=filter_text,
+        cursor=-1,
+        clock=Clock(""),
+        verdicts=health.verdicts(snapshot),
+    )
+    lines = title(scene, width).lines
+    body = (
+        page_named(scene.page).draw(scene, width, _MOST_LINES if scene.page in ("overview", "processes") else 50).lines
+    )
+    while body and not plain(body[-1]):
+        body.pop()
+    lines = [*lines, *(line for line in body if scene.page != "processes" or plain(line))]
+    if theme:
+        text = "".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines)
+    else:
+        text = "".join(f"{plain(line)}\n" for line in lines)
+    return text.encode("utf-8", "replace")
+
+
+def _width() -> int:
+    """COLUMNS off a terminal, the terminal's width on one."""
+    if sys.stdout.isatty():
+        return max(20, os.get_terminal_size(1).columns)
+    columns = os.environ.get("COLUMNS", "")
+    return min(max(20, int(columns)), 1000) if columns.isascii() and columns.isdigit() else _DEFAULT_WIDTH

@@ -1,0 +1,110 @@
+"""The options of neuron-top."""
+
+from __future__ import annotations
+
+from neurontools.cli.options import FILES, INSTANCE_TYPES, Option
+from neurontools.errors import EXIT_USAGE, UserError
+
+USAGE = "neuron-top [OPTIONS]"
+SUMMARY = (
+    "Show what happens on the Neuron devices of this host, live or from a recording.\n"
+    "Without a terminal, or with --once, one screen is printed as plain text."
+)
+THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
+PAGE_NAMES = ("overview", "processes", "topology", "history", "health")
+COLORS = ("auto", "always", "never")
+LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
+
+OPTIONS = (
+    Option("help", "print this help", short="h", ends=True),
+    Option("version", "print the version", short="V", ends=True),
+    Option("once", "print one screen as plain text and end", short="1"),
+    Option("interval", "seconds between two refreshes or documents (1)", short="i", value="SECONDS"),
+    Option("count", "how many screens, documents or rows to print", short="n", value="N"),
+    Option("page", "the page to begin with", value="PAGE", words=PAGE_NAMES),
+    Option("filter", "processes to list, as user=root util<5", short="f", value="FILTER"),
+    Option("user", "only processes of this user", short="u", value="NAME"),
+    Option("pid", "only this process", short="p", value="PID"),
+    Option("json", "one JSON document; with -n a list of them"),
+    Option("json-lines", "a JSON document a line, without end unless -n is given"),
+    Option("csv", "a line for each process, with a header"),
+    Option("json-schema", "print the JSON Schema of these documents", ends=True),
+    Option("record", "write all that is shown to a file", value="FILE", completes=FILES),
+    Option("replay", "show a recording", value="FILE", completes=FILES),
+    Option("read-only", "never send signals"),
+    Option("theme", "colours", value="THEME", words=THEME_NAMES),
+    Option("ascii", "draw with ASCII characters alone"),
+    Option("color", "auto, always or never; never is the theme mono", value="WHEN", words=COLORS, aliases=("colour",)),
+    Option("socket", "the daemon's socket", value="PATH", completes=FILES),
+    Option(
+        "simulate",
+        "start a daemon of its own that simulates this instance type",
+        value="TYPE",
+        completes=INSTANCE_TYPES,
+    ),
+    Option("load", "with --simulate: synthetic load", value="SCENARIO"),
+    Option(
+        "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
+    ),
+)
+NOTES = """Keys: press ? in the dashboard, or see neuron-top(1).
+Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XDG_CONFIG_HOME.
+Exit codes: 0 fine, 1 failure, 2 usage, 4 no permission, 12 no daemon, 130 interrupted.
+"""
+
+
+def interval_seconds(given: dict[str, str]) -> float:
+    """The value of --interval; UserError when it is none."""
+    text = given.get("interval", "1")
+    try:
+        value = float(text.removesuffix("s"))
+    except ValueError:
+        value = -1.0
+    if not LEAST_INTERVAL_SECONDS <= value <= MOST_INTERVAL_SECONDS:
+        raise UserError(
+            f"--interval {text[:40]}: give seconds from {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g}",
+            EXIT_USAGE,
+        )
+    return value
+
+
+def count(given: dict[str, str]) -> int | None:
+    """The value of --count; None when it isn't given, UserError when it is none."""
+    text = given.get("count")
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
+        raise UserError(f"--count {text[:40]}: give a whole number from 1", EXIT_USAGE)
+    return int(text)
+
+
+def check(given: dict[str, str]) -> None:
+    """UserError when a value makes no sense, before anything is done."""
+    interval_seconds(given)
+    count(given)
+    filter_text(given)
+    for name, words in (("page", PAGE_NAMES), ("theme", THEME_NAMES), ("color", COLORS)):
+        one_of(given, name, words)
+
+
+def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:
+    """The value of an option that takes one of some words; UserError for any other."""
+    value = given.get(name)
+    if value is not None and value not in words:
+        raise UserError(f"--{name} {value[:40]}: give one of {', '.join(words)}", EXIT_USAGE)
+    return value
+
+
+def filter_text(given: dict[str, str]) -> str:
+    """--filter, --user and --pid as one filter; UserError when it is not valid."""
+    parts = [given.get("filter", "")]
+    parts += [f"{name}={given[name]}" for name in ("user", "pid") if name in given]
+    text = " ".join(part for part in parts if part)
+    if text:
+        from neurontools.views.process_filter import InvalidFilter, parse_filter
+
+        try:
+            parse_filter(text)
+        except InvalidFilter as error:
+            raise UserError(f"--filter: {error}", EXIT_USAGE) from error
+    return text

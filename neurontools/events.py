@@ -1,0 +1,117 @@
+"""What happened between two snapshots: processes that came and went, errors, ECC events, models, warnings.
+
+Works on the messages of the API, which have the field names of the model, so that a whole recorded hour can be searched
+without decoding it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from neurontools.rpc import neuron_pb2
+from neurontools.terminal_text import visible
+
+STUCK_SECONDS = 30.0
+"""An execution that runs longer than this is told as stuck; `neurontools.health` judges more finely."""
+
+_ERROR_KINDS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
+_ECC_KINDS = (
+    ("mem_corrected_total", "corrected HBM", False),
+    ("mem_uncorrected_total", "uncorrected HBM", True),
+    ("sram_corrected_total", "corrected SRAM", False),
+    ("sram_uncorrected_total", "uncorrected SRAM", True),
+)
+_LONGEST_TEXT = 200
+
+
+class Severity(StrEnum):
+    """How much an event matters."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened, in words."""
+
+    at_unix_seconds: float
+    kind: str  # attached, ended, error, ecc, model, stuck, silent, warning, restart
+    severity: Severity
+    text: str
+    pid: int | None = None
+    device_index: int | None = None
+
+
+def events_between(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot) -> tuple[Event, ...]:
+    """What happened from one snapshot to a later one; nothing for the first."""
+    if before is None:
+        return ()
+    return tuple(_events(before, after))
+
+
+def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator[Event]:
+    at = after.taken_at_unix_seconds
+    if before.daemon_pid != after.daemon_pid:
+        yield Event(at, "restart", Severity.WARNING, f"the daemon was restarted (PID {after.daemon_pid})")
+    yield from _of_processes(before, after, at)
+    yield from _of_ecc(before, after, at)
+    for index, (old, new) in enumerate(zip(before.cores, after.cores, strict=False)):
+        started = new.execution_started_at_unix_seconds
+        if started and old.execution_started_at_unix_seconds == started:
+            lasted, earlier = at - started, before.taken_at_unix_seconds - started
+            if lasted >= STUCK_SECONDS > earlier:
+                text = f"NC {index} has been in one execution for {lasted:.0f} s"
+                yield Event(at, "stuck", Severity.CRITICAL, text, new.owner_pid or None, new.device_index)
+    for warning in after.warnings:
+        if warning not in before.warnings:
+            yield Event(at, "warning", Severity.WARNING, visible(warning[:_LONGEST_TEXT]))
+
+
+def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
+    earlier = {process.pid: process for process in before.processes}
+    later = {process.pid: process for process in after.processes}
+    for pid, process in later.items():
+        old = earlier.get(pid)
+        if old is None:
+            if not process.core_indices:
+                continue
+            text = f"{_name(process)} attached, holds {len(process.neuroncore_indices)} cores"
+            yield Event(at, "attached", Severity.INFO, text, pid)
+            continue
+        if not old.core_indices and process.core_indices:
+            text = f"{_name(process)} took {len(process.neuroncore_indices)} cores"
+            yield Event(at, "attached", Severity.INFO, text, pid)
+        for kind in _ERROR_KINDS:
+            grown = getattr(process.errors, f"{kind}_total") - getattr(old.errors, f"{kind}_total")
+            if grown > 0:
+                severity = Severity.CRITICAL if kind == "hardware" else Severity.WARNING
+                text = f"{_name(process)}: {grown} {kind} error{'s' if grown > 1 else ''}"
+                yield Event(at, "error", severity, text, pid)
+        if len(process.models) != len(old.models):
+            text = f"{_name(process)} has {len(process.models)} models loaded, had {len(old.models)}"
+            yield Event(at, "model", Severity.INFO, text, pid)
+        if old.reporting and not process.reporting and process.HasField("measured_at_seconds"):
+            yield Event(at, "silent", Severity.WARNING, f"{_name(process)} has stopped reporting", pid)
+    for pid, process in earlier.items():
+        if pid not in later and process.core_indices:
+            text = f"{_name(process)} ended, {len(process.neuroncore_indices)} cores are free"
+            yield Event(at, "ended", Severity.INFO, text, pid)
+
+
+def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
+    for old, new in zip(before.devices, after.devices, strict=False):
+        for field, name, is_critical in _ECC_KINDS:
+            grown = getattr(new.ecc, field) - getattr(old.ecc, field)
+            if grown > 0 and old.ecc.HasField(field):  # type: ignore[arg-type]
+                severity = Severity.CRITICAL if is_critical else Severity.WARNING
+                text = f"ND {new.index}: {grown} {name} ECC error{'s' if grown > 1 else ''}"
+                yield Event(at, "ecc", severity, text, device_index=new.index)
+
+
+def _name(process: neuron_pb2.Process) -> str:
+    tag = visible(process.tag[:60])
+    return f"PID {process.pid}" if tag == str(process.pid) else f"{tag} (PID {process.pid})"

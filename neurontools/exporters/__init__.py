@@ -1,0 +1,1 @@
+"""Metrics for engines that exist: what a snapshot looks like to Prometheus, OpenMetrics and OpenTelemetry."""

@@ -1,0 +1,63 @@
+"""The families that neuron-monitor-prometheus.py exposes: what existing dashboards, checks and collectors ask for.
+
+Every series has the labels of `instance_labels`; the further ones stand beside each family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from neurontools.exporters.exposition import Definition, Kind
+
+MEMORY_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
+ECC_EVENTS = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
+
+# runtime_tag, neuroncore
+UTILIZATION = Definition("neuroncore_utilization_ratio", Kind.GAUGE, "NeuronCore utilization ratio")
+# runtime_tag, neuroncore, memory_location="None"
+CORE_MEMORY = {
+    category: Definition(
+        f"neuroncore_memory_usage_{category}", Kind.GAUGE, f"NeuronCore memory usage of {category}, bytes"
+    )
+    for category in MEMORY_CATEGORIES
+}
+# runtime_tag, memory_location = host, neuron_device
+RUNTIME_MEMORY = Definition("neuron_runtime_memory_used_bytes", Kind.GAUGE, "Runtime memory used, bytes")
+# runtime_tag, usage_type = user, system
+RUNTIME_VCPU = Definition("neuron_runtime_vcpu_usage_ratio", Kind.GAUGE, "Runtime vCPU usage ratio, of all vCPUs")
+# runtime_tag, error_type
+EXECUTION_ERRORS = Definition("execution_errors", Kind.COUNTER, "Execution errors")
+# runtime_tag, status_type
+EXECUTION_STATUS = Definition("execution_status", Kind.COUNTER, "Finished executions by outcome")
+# runtime_tag, percentile
+EXECUTION_LATENCY = Definition("execution_latency_seconds", Kind.GAUGE, "Execution latency, queueing included")
+# neuron_device_index, event_type
+ECC = Definition("hardware_ecc_events", Kind.COUNTER, "Hardware ECC events")
+MEMORY_TOTAL = Definition("system_memory_total_bytes", Kind.GAUGE, "System memory")
+MEMORY_USED = Definition("system_memory_used_bytes", Kind.GAUGE, "System memory in use")
+SWAP_TOTAL = Definition("system_swap_total_bytes", Kind.GAUGE, "System swap")
+SWAP_USED = Definition("system_swap_used_bytes", Kind.GAUGE, "System swap in use")
+VCPU_COUNT = Definition("system_vcpu_count", Kind.GAUGE, "System vCPU count")
+# usage_type = user (user and nice), system (system, io_wait, irq and soft_irq)
+VCPU_USAGE = Definition("system_vcpu_usage_ratio", Kind.GAUGE, "System vCPU usage ratio")
+INSTANCE_INFO = Definition("instance", Kind.INFO, "EC2 instance information")
+# neuron_device_count, neuroncore_per_device_count, neuron_device_memory_size
+HARDWARE_INFO = Definition("neuron_hardware", Kind.INFO, "Neuron hardware information")
+
+VCPU_USAGE_PARTS = {"user": ("user", "nice"), "system": ("system", "io_wait", "irq", "soft_irq")}
+
+
+def instance_labels(instance_info: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The labels of every series, from the instance_info of a record."""
+    labels = {
+        "availability_zone": instance_info.get("instance_availability_zone"),
+        "instance_id": instance_info.get("instance_id"),
+        "instance_name": instance_info.get("instance_name"),
+        "instance_type": instance_info.get("instance_type"),
+        "region": instance_info.get("instance_region"),
+        "subnet_id": instance_info.get("subnet_id"),
+    }
+    if instance_info.get("ultraserver_id"):
+        labels["ultraserver_id"] = instance_info["ultraserver_id"]
+    return tuple((name, str(value or "")) for name, value in labels.items())

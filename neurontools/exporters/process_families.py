@@ -1,0 +1,81 @@
+"""What prometheus_client tells of the exporting process itself: process_* and python_*."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from neurontools.exporters.exposition import Definition, Family, Kind, label_text
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_STAT = Path("/proc/self/stat")
+_DESCRIPTORS = Path("/proc/self/fd")
+# Positions in /proc/self/stat behind the name of the command: proc(5).
+_USER, _SYSTEM, _START, _VIRTUAL, _RESIDENT = 11, 12, 19, 20, 21
+
+
+def process_families() -> Iterator[Family]:
+    """The families of this process, now; empty ones where there is no /proc."""
+    values: dict[str, float] = {}
+    try:
+        stat = _STAT.read_text("ascii", "replace").rpartition(")")[2].split()
+        values["process_virtual_memory_bytes"] = int(stat[_VIRTUAL])
+        values["process_resident_memory_bytes"] = int(stat[_RESIDENT]) * _PAGE_BYTES
+        values["process_start_time_seconds"] = _boot_unix_seconds() + int(stat[_START]) / _TICKS
+        values["process_cpu_seconds"] = (int(stat[_USER]) + int(stat[_SYSTEM])) / _TICKS
+        values["process_open_fds"] = len(os.listdir(_DESCRIPTORS))  # noqa: PTH208
+    except (OSError, ValueError, IndexError):
+        values.clear()
+    values["process_max_fds"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    for name, kind, text in _PROCESS:
+        yield Family(Definition(name, kind, text), [("", values[name])] if name in values else [])
+    statistics = [(label_text([("generation", str(index))]), each) for index, each in enumerate(gc.get_stats())]
+    for key, name, text in _COLLECTIONS:
+        yield Family(Definition(name, Kind.COUNTER, text), [(labels, each[key]) for labels, each in statistics])
+    yield Family(_PYTHON, [(_python_labels(), 1)])
+
+
+_PROCESS = (
+    ("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),
+    ("process_resident_memory_bytes", Kind.GAUGE, "Resident memory size in bytes."),
+    ("process_start_time_seconds", Kind.GAUGE, "Start time of the process since unix epoch in seconds."),
+    ("process_cpu_seconds", Kind.COUNTER, "Total user and system CPU time spent in seconds."),
+    ("process_open_fds", Kind.GAUGE, "Number of open file descriptors."),
+    ("process_max_fds", Kind.GAUGE, "Maximum number of open file descriptors."),
+)
+_COLLECTIONS = (
+    ("collected", "python_gc_objects_collected", "Objects collected during gc"),
+    ("uncollectable", "python_gc_objects_uncollectable", "Uncollectable objects found during GC"),
+    ("collections", "python_gc_collections", "Number of times this generation was collected"),
+)
+_PYTHON = Definition("python", Kind.INFO, "Python platform information")
+
+
+@cache
+def _boot_unix_seconds() -> int:
+    for line in Path("/proc/stat").read_text("ascii").splitlines():
+        if line.startswith("btime "):
+            return int(line.split()[1])
+    raise ValueError("/proc/stat has no btime")
+
+
+@cache
+def _python_labels() -> str:
+    major, minor, patch = platform.python_version_tuple()
+    implementation = platform.python_implementation()
+    version = platform.python_version()
+    return label_text(
+        [
+            ("implementation", implementation),
+            ("major", major),
+            ("minor", minor),
+            ("patchlevel", patch),
+            ("version", version),
+        ]
+    )

@@ -1,0 +1,249 @@
+"""What a live view consumes: a daemon with its recent past, or a recording; the same to the view."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from neurontools.errors import UserError
+from neurontools.timeline import LIVE_BYTES, Moment, MomentMaker, Timeline
+
+if TYPE_CHECKING:
+    from neurontools.client import Client
+    from neurontools.recording.writer import RecordingWriter
+
+FIRST_PAST_SECONDS = 120.0  # fetched at the start, for the curves; the rest when somebody goes there
+_RETRY_SECONDS = 0.5
+
+
+class Link(Enum):
+    """How a feed stands to its source."""
+
+    CONNECTING = "connecting"
+    LIVE = "live"
+    LOST = "lost"  # trying again
+    LOADING = "loading"  # of a recording
+    COMPLETE = "complete"  # a recording, to its end
+
+
+@dataclass(frozen=True, slots=True)
+class FeedStatus:
+    """The state of a feed; `text` says what is wrong, in a line."""
+
+    link: Link
+    text: str = ""
+    since_seconds: float = 0.0  # time.monotonic() of the change
+
+
+class Feed:
+    """Moments as they come, read in a thread of its own.
+
+    `drain` moves what has come into `timeline`, in the caller's thread; `notify` is called, from the feed's thread,
+    when there is something to drain or the status has changed. `close` ends the thread, also when the source is silent.
+    """
+
+    is_live = True
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.status = FeedStatus(Link.CONNECTING, since_seconds=time.monotonic())
+        self._incoming: deque[Moment] = deque()
+        self._past: list[Moment] | None = None
+        self._closing = threading.Event()
+        self._notify: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+
+    def start(self, notify: Callable[[], None]) -> None:
+        """Begin to read."""
+        self._notify = notify
+        self._thread = threading.Thread(target=self._run, name="feed", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop reading; may be called again. Waits a moment for the thread, and never longer."""
+        self._closing.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def drain(self) -> int:
+        """Take over what has come; how many moments that were. What is known already is passed over."""
+        timeline = self.timeline
+        batch: list[Moment] = []
+        while self._incoming:
+            batch.append(self._incoming.popleft())
+        past, self._past = self._past, None
+        before = len(timeline)
+        older = [*(past or ()), *batch] if timeline.moments else []
+        if older:
+            timeline.prepend(older)
+        for moment in batch:
+            if not timeline.moments or moment.at_unix_seconds > timeline.moments[-1].at_unix_seconds:
+                timeline.append(moment)
+        return len(timeline) - before
+
+    def want_past(self) -> None:
+        """Fetch the whole past, if there is more of it than was fetched at the start."""
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+    def _set_status(self, link: Link, text: str = "") -> None:
+        if self.status.link is not link or self.status.text != text:
+            since = time.monotonic() if self.status.link is not link else self.status.since_seconds
+            self.status = FeedStatus(link, text, since)
+            self._notify()
+
+    def _take(self, maker: MomentMaker, messages: Iterable[bytes]) -> int:
+        """Queue the moments of some replies and tell of them once."""
+        count = 0
+        for message in messages:
+            if self._closing.is_set():
+                break
+            moment = maker.make(message)
+            if moment is not None:
+                self._incoming.append(moment)
+                count += 1
+        return count
+
+
+class LiveFeed(Feed):
+    """The snapshots of a daemon; one that went away is looked for until it is back."""
+
+    def __init__(self, socket_path: str, interval_seconds: float = 1.0, *, limit_bytes: int = LIVE_BYTES) -> None:
+        super().__init__(Timeline(limit_bytes))
+        self.socket_path = socket_path
+        self.interval_seconds = interval_seconds
+        self.recorder: RecordingWriter | None = None
+        self.recording_error = ""
+        self._client: Client | None = None
+        self._last: tuple[int, int] | None = None  # daemon PID and sequence of the latest moment
+        self._restart_watch = False
+        self._past_wanted = False
+        self._begun: Moment | None = None
+        self._past_thread: threading.Thread | None = None
+
+    def begin_with(self, message: bytes) -> None:
+        """Take a snapshot that was asked for before the feed is started, so that there is something to show at once."""
+        self._begun = MomentMaker().make(message)
+        if self._begun is not None:
+            self.timeline.append(self._begun)
+
+    def set_interval(self, interval_seconds: float) -> None:
+        """Change the time between two moments, from the next one on."""
+        self.interval_seconds = interval_seconds
+        self._restart_watch = True
+        client = self._client
+        if client is not None:
+            client.close()
+
+    def want_past(self) -> None:
+        """Fetch the daemon's whole past, once."""
+        if self._past_wanted or not self.timeline.moments:
+            return
+        self._past_wanted = True
+        self._past_thread = threading.Thread(target=self._fetch_past, name="feed-past", daemon=True)
+        self._past_thread.start()
+
+    def close(self) -> None:
+        """As in Feed; a recording is ended."""
+        self._closing.set()
+        client = self._client
+        if client is not None:
+            client.close()
+        super().close()
+        recorder, self.recorder = self.recorder, None
+        if recorder is not None:
+            recorder.close()
+
+    def _fetch_past(self) -> None:
+        from neurontools.client import Client, Closed
+
+        maker = MomentMaker()
+        try:
+            with Client(self.socket_path) as client:
+                found = [moment for message in client.history_messages() if (moment := maker.make(message))]
+        except (UserError, Closed):
+            return
+        self._past = found
+        self._notify()
+
+    def _run(self) -> None:
+        from neurontools.client import Client, Closed
+
+        maker = MomentMaker()
+        while not self._closing.is_set():
+            self._restart_watch = False
+            client = self._client = Client(self.socket_path)
+            try:
+                if self._closing.is_set():
+                    break
+                if self._take(maker, client.history_messages(FIRST_PAST_SECONDS)):
+                    self._set_status(Link.LIVE)
+                    self._notify()
+                for message in client.watch_messages(self.interval_seconds):
+                    if self._closing.is_set():
+                        break
+                    if self._take(maker, (message,)):
+                        self._record(message)
+                        self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
+                        self._notify()
+            except Closed:
+                pass
+            except UserError as error:
+                self._set_status(Link.LOST, str(error))
+            except Exception as error:  # whatever a daemon sends, the view stays
+                self._set_status(Link.LOST, f"the daemon's answer can't be read: {error}")
+            finally:
+                client.close()
+            if not self._restart_watch:
+                self._closing.wait(_RETRY_SECONDS)
+
+    def _record(self, message: bytes) -> None:
+        recorder = self.recorder
+        if recorder is None:
+            return
+        try:
+            recorder.write(message)
+        except (OSError, ValueError) as error:
+            self.recorder = None
+            self.recording_error = f"the recording has ended: {getattr(error, 'strerror', None) or error}"
+
+
+class ReplayFeed(Feed):
+    """A recording, read from its beginning to its end."""
+
+    is_live = False
+
+    def __init__(self, path: str) -> None:
+        from neurontools.recording.reader import RecordingReader
+
+        super().__init__(Timeline(None))
+        self.path = path
+        self._reader = RecordingReader(path)  # UserError for what is no recording
+        self.status = FeedStatus(Link.LOADING, since_seconds=time.monotonic())
+
+    def close(self) -> None:
+        """As in Feed."""
+        super().close()
+        self._reader.close()
+
+    def _run(self) -> None:
+        maker = MomentMaker()
+        pending = 0
+        try:
+            for message in self._reader.messages():
+                pending += self._take(maker, (message,))
+                if self._closing.is_set():
+                    return
+                if pending in (1, 20) or pending % 200 == 0:
+                    self._notify()
+        except UserError as error:
+            self._set_status(Link.COMPLETE, str(error))
+            return
+        self._set_status(Link.COMPLETE, self._reader.trouble)
+        self._notify()

@@ -1,0 +1,32 @@
+"""Whose work it is: the container, pod and job that a process or a device belongs to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What a process runs in, from its cgroup and environment and from the kubelet; None where there is none.
+
+    The pod's name and namespace are known where the kubelet tells them, or the process's environment does.
+    """
+
+    container_id: str | None = None  # 64 hexadecimal digits, as the container runtime has it
+    container_name: str | None = None
+    pod_uid: str | None = None
+    pod_name: str | None = None
+    pod_namespace: str | None = None
+    slurm_job_id: str | None = None
+    slurm_step_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PodAllocation:
+    """What the kubelet has given to a container of a pod, used or not."""
+
+    pod_name: str
+    pod_namespace: str
+    container_name: str
+    device_indices: tuple[int, ...] = ()
+    neuroncore_indices: tuple[int, ...] = ()  # logical, under the LNC of the host

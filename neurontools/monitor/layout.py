@@ -1,0 +1,293 @@
+"""The layout of a neuron-monitor record, as types: every key of the original's format and what it holds.
+
+Annotations are not postponed here: NotRequired would not be seen in them.
+"""
+
+from typing import NotRequired, TypedDict
+
+Percentiles = dict[str, float]
+"""p0, p1, p100, p25, p50, p75, p99: seconds."""
+
+
+class NeuronCoreCounters(TypedDict):
+    """neuroncore_counters: the cores of a process by global logical index.
+
+    A core holds neuroncore_utilization (percent), flops and effective_flops (a second), and where two physical cores
+    make a logical one, by its version ("v3d") the neuroncore_utilization of each physical core ("nc_v3.0").
+    """
+
+    period: float
+    neuroncores_in_use: dict[str, dict[str, float | dict[str, dict[str, float]]]]
+    error: str
+
+
+class ErrorSummary(TypedDict):
+    """Errors within the period by kind."""
+
+    generic: int
+    numerical: int
+    transient: int
+    model: int
+    runtime: int
+    hardware: int
+
+
+class ExecutionSummary(TypedDict):
+    """Finished executions within the period by outcome."""
+
+    completed: int
+    completed_with_err: int
+    completed_with_num_err: int
+    timed_out: int
+    incorrect_input: int
+    failed_to_queue: int
+
+
+class LatencyStats(TypedDict):
+    """Latencies within the period; null when nothing ran."""
+
+    total_latency: Percentiles | None
+    device_latency: Percentiles | None
+
+
+class ExecutionStats(TypedDict):
+    """execution_stats."""
+
+    period: float
+    error_summary: ErrorSummary
+    execution_summary: ExecutionSummary
+    latency_stats: LatencyStats
+    error: str
+
+
+class HostBreakdown(TypedDict):
+    """Host memory by category, bytes."""
+
+    application_memory: int
+    constants: int
+    dma_buffers: int
+    tensors: int
+
+
+class CoreBreakdown(TypedDict):
+    """Device memory of a core by category, bytes."""
+
+    constants: int
+    model_code: int
+    model_shared_scratchpad: int
+    runtime_memory: int
+    tensors: int
+
+
+class SubgraphDeviceBreakdown(TypedDict):
+    """Device memory of a subgraph by category, bytes."""
+
+    constants: int
+    model_code: int
+    runtime_memory: int
+    tensors: int
+
+
+class RuntimeBreakdown(TypedDict):
+    """Memory of a process by place and category; cores by global logical index."""
+
+    host: HostBreakdown
+    neuroncore_memory_usage: dict[str, CoreBreakdown]
+
+
+class RuntimeUsedBytes(TypedDict):
+    """Memory of a process, bytes; the totals are the sums of the breakdown."""
+
+    host: int
+    neuron_device: int
+    usage_breakdown: RuntimeBreakdown
+
+
+class SubgraphBreakdown(TypedDict):
+    """Memory of a subgraph by place and category."""
+
+    host: HostBreakdown
+    neuron_device: SubgraphDeviceBreakdown
+
+
+class SubgraphUsedBytes(TypedDict):
+    """Memory of a subgraph, bytes."""
+
+    host: int
+    neuron_device: int
+    usage_breakdown: SubgraphBreakdown
+
+
+class SubgraphEntry(TypedDict):
+    """The part of a model on one core."""
+
+    memory_used_bytes: SubgraphUsedBytes
+    neuroncore_index: int
+    neuron_device_index: int
+
+
+class LoadedModelEntry(TypedDict):
+    """A loaded model; subgraphs by name, "sg_00"."""
+
+    name: str
+    uuid: str
+    model_id: int
+    is_running: bool
+    subgraphs: dict[str, SubgraphEntry]
+
+
+class MemoryUsed(TypedDict):
+    """memory_used."""
+
+    period: float
+    neuron_runtime_used_bytes: RuntimeUsedBytes
+    loaded_models: list[LoadedModelEntry]
+    error: str
+
+
+class UserSystem(TypedDict):
+    """Shares of the host's vCPU time, percent."""
+
+    user: float
+    system: float
+
+
+class RuntimeVcpuUsage(TypedDict):
+    """neuron_runtime_vcpu_usage."""
+
+    period: float
+    vcpu_usage: UserSystem
+    error: str
+
+
+class Report(TypedDict, total=False):
+    """The metric groups of a process that were due."""
+
+    execution_stats: ExecutionStats
+    memory_used: MemoryUsed
+    neuron_runtime_vcpu_usage: RuntimeVcpuUsage
+    neuroncore_counters: NeuronCoreCounters
+
+
+class RuntimeData(TypedDict):
+    """One process."""
+
+    pid: int
+    address: str
+    neuron_runtime_tag: str
+    error: str
+    report: Report
+
+
+class MemoryInfo(TypedDict):
+    """memory_info, bytes."""
+
+    period: float
+    memory_total_bytes: int
+    memory_used_bytes: int
+    swap_total_bytes: int
+    swap_used_bytes: int
+    error: str
+
+
+class DeviceEcc(TypedDict):
+    """ECC events of one device: those within the period, in the first record those since the driver was loaded."""
+
+    neuron_device_index: int
+    mem_ecc_corrected: int
+    mem_ecc_uncorrected: int
+    sram_ecc_corrected: int
+    sram_ecc_uncorrected: int
+
+
+class HwCounters(TypedDict):
+    """neuron_hw_counters."""
+
+    period: float
+    neuron_devices: list[DeviceEcc]
+    error: str
+
+
+class CpuShares(TypedDict):
+    """How vCPU time was spent, percent."""
+
+    user: float
+    nice: float
+    system: float
+    idle: float
+    io_wait: float
+    irq: float
+    soft_irq: float
+
+
+class VcpuUsageGroup(TypedDict):
+    """vcpu_usage; usage_data by vCPU index."""
+
+    period: float
+    average_usage: CpuShares
+    usage_data: dict[str, CpuShares]
+    context_switch_count: int
+    error: str
+
+
+class SystemData(TypedDict, total=False):
+    """The metric groups of the host that were due."""
+
+    memory_info: MemoryInfo
+    neuron_hw_counters: HwCounters
+    vcpu_usage: VcpuUsageGroup
+
+
+class InstanceInfo(TypedDict):
+    """The instance; "" for what is not known."""
+
+    instance_name: str
+    instance_id: str
+    instance_type: str
+    instance_availability_zone: str
+    instance_availability_zone_id: str
+    instance_region: str
+    ami_id: str
+    subnet_id: str
+    ultraserver_id: NotRequired[str]
+    error: str
+
+
+class NeuronHardwareInfo(TypedDict):
+    """The devices; cores are logical."""
+
+    neuron_device_type: str
+    neuron_device_version: str
+    neuroncore_version: str
+    neuron_device_count: int
+    neuron_device_memory_size: int
+    neuroncore_per_device_count: int
+    logical_neuroncore_config: int
+    error: str
+
+
+class K8sUser(TypedDict):
+    """The pod that has a core or a device."""
+
+    pod_name: str
+    namespace: str
+    container_name: list[str]
+
+
+class NeuronK8sInfo(TypedDict):
+    """neuron_k8s_info: pods by logical core and by device."""
+
+    period: float
+    neuroncores_k8s_info: dict[str, K8sUser]
+    neurondevices_k8s_info: dict[str, K8sUser]
+    error: str
+
+
+class Record(TypedDict):
+    """One line of neuron-monitor."""
+
+    neuron_runtime_data: list[RuntimeData]
+    system_data: SystemData
+    instance_info: InstanceInfo
+    neuron_hardware_info: NeuronHardwareInfo
+    neuron_k8s_info: NotRequired[NeuronK8sInfo]

@@ -1,0 +1,111 @@
+"""What happened between two snapshots: the exact growth of counters, matched by process and core."""
+
+from __future__ import annotations
+
+import contextlib
+
+from neurontools import latency
+from neurontools.model import (
+    ErrorCounters,
+    ExecutionCounters,
+    LatencyHistogram,
+    LatencyPercentiles,
+    NeuronCore,
+    Process,
+    Snapshot,
+)
+
+
+class Period:
+    """The time from `before` to `now`, two snapshots of one host; without a `before` nothing is known of it: 0 seconds.
+
+    A `before` that is later than `now` is none: clocks began anew, on another host or after a restart.
+    """
+
+    def __init__(self, now: Snapshot, before: Snapshot | None) -> None:
+        self.now = now
+        self.before = before if before is not None and before.taken_at_seconds <= now.taken_at_seconds else None
+        self.seconds = now.taken_at_seconds - self.before.taken_at_seconds if self.before else 0.0
+        self._processes = {process.pid: process for process in self.before.processes} if self.before else {}
+        self._cores = {core.index: core for core in self.before.cores} if self.before else {}
+
+    def process_before(self, process: Process) -> Process | None:
+        """The same process at the beginning; None when it was not attached yet, or nothing is known of then."""
+        earlier = self._processes.get(process.pid)
+        if earlier is None or earlier.attached_at_unix_seconds != process.attached_at_unix_seconds:
+            return None
+        return earlier
+
+    def counts(self, name: str, process: Process) -> dict[str, int]:
+        """By counter, without `_total`: what the process counted in `executions` or `errors` in the period.
+
+        A process that attached within the period counted all of it there.
+        """
+        now: ExecutionCounters | ErrorCounters = getattr(process, name)
+        earlier = self.process_before(process)
+        if earlier is None and self.before is None:
+            return dict.fromkeys(_short_names(now), 0)
+        before = getattr(earlier, name) if earlier is not None else type(now)()
+        return {short: max(0, getattr(now, full) - getattr(before, full)) for short, full in _short_names(now).items()}
+
+    def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
+        """Percentiles of `total_latency` or `device_latency` in the period; None when nothing ran."""
+        earlier = self.process_before(process)
+        if earlier is None and self.before is None:
+            known: LatencyPercentiles | None = getattr(process, name)
+            return known
+        histogram: LatencyHistogram = getattr(process, f"{name}_histogram")
+        if earlier is not None:
+            past: LatencyHistogram = getattr(earlier, f"{name}_histogram")
+            if past == histogram:
+                return None
+            with contextlib.suppress(ValueError):  # the reporter began anew: all there is came since
+                histogram = latency.difference(histogram, past)
+        return latency.percentiles(histogram)
+
+    def core_rates(self, core: NeuronCore, owner: Process) -> tuple[float | None, float | None]:
+        """Share of the period that a physical core spent in executions (0..1), and its FLOPS; None where unknown."""
+        earlier = self._cores.get(core.index)
+        derived = core.utilization_ratio, core.flops_per_second
+        if earlier is None or core.measured_at_seconds is None:
+            return derived
+        if earlier.owner_pid is None:
+            seconds = self.seconds
+        elif earlier.owner_pid == core.owner_pid and self.process_before(owner) and earlier.measured_at_seconds:
+            seconds = core.measured_at_seconds - earlier.measured_at_seconds
+        else:  # others held it in between: what is theirs can't be told apart
+            return derived
+        if seconds <= 0:
+            return derived
+        busy = _growth(earlier.busy_seconds_total, core.busy_seconds_total)
+        flop = _growth(earlier.flop_total, core.flop_total)
+        return (
+            derived[0] if busy is None else min(1.0, busy / seconds),
+            derived[1] if flop is None else flop / seconds,
+        )
+
+    def vcpu_ratios(self, process: Process) -> tuple[float | None, float | None]:
+        """vCPUs that a process kept busy in the period, in user and in system mode; 2.0 is two vCPUs."""
+        earlier = self.process_before(process)
+        if earlier is None or self.seconds <= 0:
+            return process.vcpu_user_ratio, process.vcpu_system_ratio
+        user = _growth(earlier.cpu_user_seconds_total, process.cpu_user_seconds_total)
+        system = _growth(earlier.cpu_system_seconds_total, process.cpu_system_seconds_total)
+        return (
+            None if user is None else user / self.seconds,
+            None if system is None else system / self.seconds,
+        )
+
+
+_names: dict[type, dict[str, str]] = {}
+
+
+def _short_names(counters: ExecutionCounters | ErrorCounters) -> dict[str, str]:
+    kind = type(counters)
+    if kind not in _names:
+        _names[kind] = {name.removesuffix("_total"): name for name in kind.__slots__}
+    return _names[kind]
+
+
+def _growth(before: float | None, now: float | None) -> float | None:
+    return None if before is None or now is None or now < before else now - before

@@ -1,0 +1,170 @@
+"""The metric groups of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from neurontools.model import DeviceMemory, HostMemory, LatencyPercentiles, LoadedModel, Process, Snapshot, Subgraph
+from neurontools.monitor import groups
+from neurontools.monitor.layout import (
+    CoreBreakdown,
+    ErrorSummary,
+    ExecutionStats,
+    ExecutionSummary,
+    HostBreakdown,
+    LoadedModelEntry,
+    MemoryUsed,
+    NeuronCoreCounters,
+    Percentiles,
+    Report,
+    RuntimeVcpuUsage,
+    SubgraphDeviceBreakdown,
+    SubgraphEntry,
+)
+from neurontools.monitor.period import Period
+
+_HOST_CATEGORIES = ("application_memory", "constants", "dma_buffers", "tensors")
+_CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+_SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
+_PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of the original
+
+
+def runtime_report(process: Process, periods: dict[str, Period]) -> Report:
+    """The metric groups of a process, each over its own period, sorted by name as the original has them."""
+    return cast(Report, {name: _WRITERS[name](process, periods[name]) for name in sorted(periods)})
+
+
+def _neuroncore_counters(process: Process, period: Period) -> NeuronCoreCounters:
+    silence = _silence(process, period.now)
+    cores = {} if silence else dict(sorted(_cores_in_use(process, period)))
+    return {"period": period.seconds, "neuroncores_in_use": cores, "error": silence}
+
+
+def _cores_in_use(
+    process: Process, period: Period
+) -> Iterable[tuple[str, dict[str, float | dict[str, dict[str, float]]]]]:
+    snapshot, lnc = period.now, process.logical_neuroncore_config
+    base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
+    for position, neuroncore_index in enumerate(process.neuroncore_indices):
+        physical = process.core_indices[position * lnc : (position + 1) * lnc]
+        rates = [period.core_rates(snapshot.cores[index], process) for index in physical]
+        known = [busy for busy, _ in rates if busy is not None]
+        flops = sum(flops or 0.0 for _, flops in rates)
+        entry: dict[str, float | dict[str, dict[str, float]]] = {
+            "neuroncore_utilization": 100.0 * sum(known) / len(known) if known else 0.0,
+            "flops": flops,
+            "effective_flops": flops,
+        }
+        if lnc > 1 and base:
+            entry[f"{base}d"] = {
+                f"nc_{base}.{index}": {"neuroncore_utilization": 100.0 * (busy or 0.0)}
+                for index, (busy, _) in zip(physical, rates, strict=True)
+            }
+        yield str(neuroncore_index), entry
+
+
+def _execution_stats(process: Process, period: Period) -> ExecutionStats:
+    return {
+        "period": period.seconds,
+        "error_summary": cast(ErrorSummary, period.counts("errors", process)),
+        "execution_summary": cast(ExecutionSummary, period.counts("executions", process)),
+        "latency_stats": {
+            "total_latency": _percentiles(period.latency("total_latency", process)),
+            "device_latency": _percentiles(period.latency("device_latency", process)),
+        },
+        "error": _silence(process, period.now),
+    }
+
+
+def _memory_used(process: Process, period: Period) -> MemoryUsed:
+    host = _host(process.host_memory)
+    cores = dict(sorted(_core_memory(process, period.now)))
+    return {
+        "period": period.seconds,
+        "neuron_runtime_used_bytes": {
+            "host": _sum(host),
+            "neuron_device": sum(map(_sum, cores.values())),
+            "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
+        },
+        "loaded_models": [_loaded_model(model) for model in process.models],
+        "error": "",
+    }
+
+
+def _core_memory(process: Process, snapshot: Snapshot) -> Iterable[tuple[str, CoreBreakdown]]:
+    lnc = process.logical_neuroncore_config
+    for position, neuroncore_index in enumerate(process.neuroncore_indices):
+        memories = [
+            snapshot.cores[index].memory for index in process.core_indices[position * lnc : (position + 1) * lnc]
+        ]
+        usage = {name: sum(getattr(memory, f"{name}_bytes") or 0 for memory in memories) for name in _CORE_CATEGORIES}
+        yield str(neuroncore_index), cast(CoreBreakdown, usage)
+
+
+def _loaded_model(model: LoadedModel) -> LoadedModelEntry:
+    return {
+        "name": model.name,
+        "uuid": model.uuid,
+        "model_id": model.model_id,
+        "is_running": model.running,
+        "subgraphs": {f"sg_{subgraph.index:02d}": _subgraph(subgraph) for subgraph in model.subgraphs},
+    }
+
+
+def _subgraph(subgraph: Subgraph) -> SubgraphEntry:
+    host, device = _host(subgraph.host_memory), _subgraph_device(subgraph.device_memory)
+    return {
+        "memory_used_bytes": {
+            "host": _sum(host),
+            "neuron_device": _sum(device),
+            "usage_breakdown": {"host": host, "neuron_device": device},
+        },
+        "neuroncore_index": subgraph.neuroncore_index,
+        "neuron_device_index": subgraph.device_index,
+    }
+
+
+def _runtime_vcpu_usage(process: Process, period: Period) -> RuntimeVcpuUsage:
+    # An invented process spends no vCPU time; that is known.
+    user, system = (0.0, 0.0) if process.synthetic else period.vcpu_ratios(process)
+    vcpu_count = period.now.host.vcpu_count
+    if user is None or system is None or not vcpu_count:
+        error = f"the vCPU times of PID {process.pid} can't be read" if period.seconds else ""
+        return {"period": period.seconds, "vcpu_usage": {"user": 0.0, "system": 0.0}, "error": error}
+    usage = {"user": 100.0 * user / vcpu_count, "system": 100.0 * system / vcpu_count}
+    return cast(RuntimeVcpuUsage, {"period": period.seconds, "vcpu_usage": usage, "error": ""})
+
+
+_WRITERS: dict[str, Callable[[Process, Period], object]] = {
+    groups.NEURONCORE_COUNTERS: _neuroncore_counters,
+    groups.EXECUTION_STATS: _execution_stats,
+    groups.MEMORY_USED: _memory_used,
+    groups.RUNTIME_VCPU_USAGE: _runtime_vcpu_usage,
+}
+
+
+def _silence(process: Process, snapshot: Snapshot) -> str:
+    """Why nothing is known of what a process does now; "" when it is."""
+    if process.reporting or snapshot.source == "sysfs":
+        return ""
+    if process.measured_at_seconds is None:
+        return f"PID {process.pid} has not reported yet"
+    silent_seconds = snapshot.taken_at_seconds - process.measured_at_seconds
+    return f"PID {process.pid} last reported {silent_seconds:.0f} s ago"
+
+
+def _percentiles(latency: LatencyPercentiles | None) -> Percentiles | None:
+    return None if latency is None else {name: getattr(latency, f"{name}_seconds") for name in _PERCENTILES}
+
+
+def _host(memory: HostMemory) -> HostBreakdown:
+    return cast(HostBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _HOST_CATEGORIES})
+
+
+def _subgraph_device(memory: DeviceMemory) -> SubgraphDeviceBreakdown:
+    return cast(SubgraphDeviceBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _SUBGRAPH_CATEGORIES})
+
+
+def _sum(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int:
+    return sum(cast(dict[str, int], breakdown).values())

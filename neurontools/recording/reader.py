@@ -1,0 +1,146 @@
+"""Reads recordings."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
+from neurontools.recording.codec import Flat, fill, parse_snapshot, read_integers
+from neurontools.recording.prediction import Predictor
+from neurontools.recording.writer import MAGIC, VERSION
+from neurontools.rpc import neuron_pb2
+from neurontools.terminal_text import visible
+
+_LONGEST_HEADER_BYTES = 4096
+_LONGEST_RECORD_BYTES = 64 * 2**20
+_MOST_NUMBERS = 4_000_000
+
+
+class RecordingReader:
+    """One recording; UserError when the file can't be read or is none.
+
+    `trouble` is "" or tells, after `messages` has ended, why it ended before the regular end.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.trouble = ""
+        self._shown = visible(path[:200])
+        try:
+            self._file: BinaryIO = Path(path).open("rb")  # noqa: SIM115 - kept until close
+        except FileNotFoundError as error:
+            raise UserError(f"{self._shown}: there is no such file; name a recording", EXIT_NOT_FOUND) from error
+        except PermissionError as error:
+            raise UserError(f"{self._shown}: not permitted; ask its owner for read access", EXIT_PERMISSION) from error
+        except OSError as error:
+            raise UserError(f"{self._shown}: {error.strerror}; name a recording", EXIT_FAILURE) from error
+        try:
+            self.about = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file; may be called again."""
+        self._file.close()
+
+    def messages(self) -> Iterator[bytes]:
+        """The snapshots, oldest first, as the replies of the API have them (GetSnapshotResponse)."""
+        for snapshot in self.snapshots():
+            yield neuron_pb2.GetSnapshotResponse(snapshot=snapshot).SerializeToString()
+
+    def snapshots(self) -> Iterator[neuron_pb2.Snapshot]:
+        """The snapshots, oldest first; the same object may come again, changed."""
+        snapshot: neuron_pb2.Snapshot | None = None
+        predictor: Predictor | None = None
+        inflate = zlib.decompressobj(-15)
+        is_ended = False
+        for kind, payload in self._records():
+            try:
+                if kind == b"K":
+                    snapshot = parse_snapshot(_decompressed(payload))
+                    flat = Flat(snapshot)
+                    predictor = Predictor(snapshot, flat.numbers, flat.histograms)
+                    inflate = zlib.decompressobj(-15)
+                    yield snapshot
+                elif kind == b"D":
+                    if snapshot is None or predictor is None:
+                        raise ValueError("a difference without a snapshot before it")
+                    residuals = read_integers(inflate.decompress(payload, _LONGEST_RECORD_BYTES), _MOST_NUMBERS)
+                    fill(snapshot, *predictor.decode(residuals))
+                    yield snapshot
+                elif kind == b"E":
+                    is_ended = True
+                    break
+                # Types that a later minor version adds are passed over.
+            except (ValueError, OverflowError, zlib.error) as error:
+                self.trouble = f"{self._shown}: damaged after {self._place()} ({error}); it is shown up to there"
+                return
+        if not is_ended and not self.trouble:
+            self.trouble = f"{self._shown}: has no regular end (still being written, or its writer was killed)"
+
+    def _place(self) -> str:
+        return f"{self._file.tell():,} bytes"
+
+    def _header(self) -> dict[str, object]:
+        line = self._file.readline(_LONGEST_HEADER_BYTES)
+        words = line.split(b" ", 2)
+        if words[0] != MAGIC:
+            what = "it is empty" if not line else "it begins otherwise"
+            raise UserError(f"{self._shown}: no recording of neuron-top ({what}); make one with --record FILE")
+        if len(words) != 3 or not words[1].isdigit() or not line.endswith(b"\n"):
+            raise UserError(f"{self._shown}: the header of the recording is cut off; nothing of it can be shown")
+        if int(words[1]) != VERSION:
+            raise UserError(
+                f"{self._shown}: recording format {int(words[1])}, this neuron-top reads {VERSION}; take a newer one"
+            )
+        try:
+            about = json.loads(words[2])
+        except ValueError as error:
+            raise UserError(f"{self._shown}: the header of the recording is damaged ({error})") from error
+        return about if isinstance(about, dict) else {}
+
+    def _records(self) -> Iterator[tuple[bytes, bytes]]:
+        """Whole records with a right checksum; `trouble` tells of anything else and ends them."""
+        while True:
+            start = self._file.tell()
+            kind = self._file.read(1)
+            if not kind:
+                return
+            length, shift = 0, 0
+            byte = 128
+            while byte > 127:
+                data = self._file.read(1)
+                if not data or shift > 35:
+                    self.trouble = self._cut_off(start)
+                    return
+                byte = data[0]
+                length |= (byte & 127) << shift
+                shift += 7
+            if length > _LONGEST_RECORD_BYTES:
+                self.trouble = f"{self._shown}: damaged at byte {start:,}; it is shown up to there"
+                return
+            payload = self._file.read(length)
+            check = self._file.read(4)
+            if len(payload) < length or len(check) < 4:
+                self.trouble = self._cut_off(start)
+                return
+            if zlib.crc32(kind + payload).to_bytes(4) != check:
+                self.trouble = f"{self._shown}: damaged at byte {start:,} (wrong checksum); it is shown up to there"
+                return
+            yield kind, payload
+
+    def _cut_off(self, start: int) -> str:
+        return f"{self._shown}: cut off within a snapshot at byte {start:,}; it is shown up to there"
+
+
+def _decompressed(payload: bytes) -> bytes:
+    inflate = zlib.decompressobj()
+    data = inflate.decompress(payload, _LONGEST_RECORD_BYTES)
+    if inflate.unconsumed_tail or not inflate.eof:
+        raise ValueError("a snapshot is too large or cut off")
+    return data

@@ -1,0 +1,188 @@
+"""The Textual application around the dashboard: terminal, timers, palette, pictures."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.keys import _character_to_key
+from textual.message import Message
+from textual.screen import Screen
+
+from neurontools.feed import LiveFeed
+from neurontools.tui import keys
+from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.driver import ContinuingDriver
+from neurontools.tui.screens.board_screen import BoardScreen
+from neurontools.tui.settings import save
+from neurontools.tui.widgets.board import Board
+from neurontools.views.style import THEMES
+
+_HEARTBEAT_SECONDS = 1.0
+_REPLAY_SECONDS = 0.2
+_NO_PALETTE = ("show_palette", "choose_tab")
+
+
+class FeedChanged(Message):
+    """The feed has something to drain, or its status has changed."""
+
+
+class NeuronTop(App[None]):
+    """The dashboard in a terminal. The feed is started when it is mounted, and closed when it ends."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "neuron-top"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self, dashboard: Dashboard, theme_name: str, settings_file: Path | None = None, *, continues: bool = False
+    ) -> None:
+        super().__init__(driver_class=ContinuingDriver if continues else None, ansi_color=True)
+        self.dashboard = dashboard
+        self.board = Board(dashboard, theme_name)
+        self._settings_file = settings_file
+        self.early_signals: list[int] = []  # arrived before this application could handle them
+        self.early_keys = ""  # characters typed before this application could read them
+        self._is_pending = False
+        self._held = ExitStack()
+        shell = dashboard.shell
+        shell.quit = self._quit
+        shell.show_palette = self.action_command_palette
+        shell.next_theme = self._next_theme
+        shell.save_screenshot = self._save_picture
+        shell.toggle_recording = self._toggle_recording
+
+    def get_default_screen(self) -> Screen[None]:
+        """The board alone."""
+        return BoardScreen(self.board)
+
+    def on_load(self) -> None:
+        """Show nothing until the board has been drawn: before that, the first frame stands."""
+        self._held.enter_context(self.batch_update())
+        self.board.when_drawn = self._show
+
+    def _show(self) -> None:
+        """Let Textual draw the whole board once; from then on the board paints what changes by itself."""
+        self._held.close()
+        self.board.refresh()
+        self.board.call_after_refresh(self._let_paint)
+
+    def _let_paint(self) -> None:
+        if isinstance(self._driver, ContinuingDriver):
+            self.board.paint = self._driver.write
+            # What was drawn between the two is not known to be on the screen.
+            self.board.refresh()
+
+    def on_mount(self) -> None:
+        """Start the feed and the heartbeat."""
+        self.dashboard.feed.start(self._announce)
+        period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
+        self.set_interval(period, self._beat)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # The terminal is to be given back as it was, whoever ends the program.
+            with suppress(RuntimeError):  # not the main thread, as in some tests
+                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        for arrived in self.early_signals:
+            self.exit(return_code=128 + arrived)
+        for character in self.early_keys:
+            self.dashboard.press(_character_to_key(character), character)
+
+    def on_unmount(self) -> None:
+        """Close the feed, so that no thread of it is left."""
+        self.dashboard.feed.close()
+
+    def on_feed_changed(self) -> None:
+        """Take over what has come."""
+        self._is_pending = False
+        self.dashboard.feed.drain()
+        self.dashboard.time.advance()
+        self.board.redraw()
+
+    def _announce(self) -> None:
+        """Called from the feed's thread; several announcements at once are one."""
+        if not self._is_pending:
+            self._is_pending = True
+            self.post_message(FeedChanged())
+
+    def _beat(self) -> None:
+        """What changes by itself: a replay goes on, messages go, ages grow. While all is well, nothing does."""
+        if self.dashboard.time.advance() or self.dashboard.is_restless():
+            self.board.redraw()
+
+    def _quit(self) -> None:
+        if self._settings_file is not None:
+            save(self._settings_file, self.dashboard.settings)
+        self.exit()
+
+    def _next_theme(self) -> str:
+        names = list(THEMES)
+        name = names[(names.index(self.board.theme_name) + 1) % len(names)]
+        self.set_theme_name(name)
+        self.dashboard.settings.theme = name
+        return name
+
+    def set_theme_name(self, name: str) -> None:
+        """Show the dashboard in this theme."""
+        self.board.theme_name = name
+        self.board.redraw(whole=True)
+
+    def _save_picture(self) -> str:
+        name = time.strftime("neuron-top-%Y%m%d-%H%M%S.svg")
+        for folder in (Path.cwd(), Path.home()):
+            if os.access(folder, os.W_OK):
+                try:
+                    path = self.save_screenshot(name, str(folder))
+                except OSError as error:
+                    return f"the picture can't be saved in {folder}: {error.strerror}"
+                return f"picture saved: {path}"
+        return "the picture can't be saved: neither this directory nor the home directory can be written"
+
+    def _toggle_recording(self) -> str:
+        feed = self.dashboard.feed
+        if not isinstance(feed, LiveFeed):
+            return "a recording can't be recorded"
+        recorder = feed.recorder
+        if recorder is not None:
+            feed.recorder = None
+            recorder.close()
+            return (
+                f"recording ended: {recorder.path}, {recorder.count} snapshots, {recorder.bytes_written / 1024:.0f} KB"
+            )
+        from neurontools.recording.writer import RecordingWriter
+
+        path = Path.cwd() / time.strftime("neuron-top-%Y%m%d-%H%M%S.neurec")
+        try:
+            feed.recorder = RecordingWriter(str(path))
+        except OSError as error:
+            return f"no recording: {path} can't be written ({error.strerror})"
+        return f"recording to {path}; R ends it"
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Every action, for the command palette."""
+        del screen
+        for action in keys.ACTIONS:
+            if action.name not in _NO_PALETTE:
+                yield SystemCommand(
+                    action.text.partition(":")[0].capitalize(), f"{action.text} ({action.shown})", self._command(action)
+                )
+        for name in THEMES:
+            yield SystemCommand(f"Theme {name}", "change the colours", lambda name=name: self.set_theme_name(name))
+
+    def _command(self, action: keys.KeyAction):  # type: ignore[no-untyped-def]
+        def run() -> None:
+            self.dashboard.press(action.keys[0])
+            self.board.redraw()
+
+        return run

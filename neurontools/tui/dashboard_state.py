@@ -1,0 +1,254 @@
+"""What the dashboard shows: everything that was chosen, and the screen drawn from it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from neurontools.feed import Feed, LiveFeed
+from neurontools.tui.choices import Choices
+from neurontools.tui.settings import Settings
+from neurontools.tui.time_cursor import TimeCursor
+from neurontools.views.dialog import over
+from neurontools.views.figures import Figures
+from neurontools.views.frame import frame
+from neurontools.views.glyphs import Glyphs
+from neurontools.views.line import Page, fit, foreign
+from neurontools.views.pages import PAGES
+from neurontools.views.process_page import process_rows
+from neurontools.views.scene import Scene
+
+if TYPE_CHECKING:
+    from neurontools.health import Verdict
+
+MESSAGE_SECONDS = 6.0
+MOST_DEVICES = 4096
+# A recording may hold anything: one moment that makes no sense must not take the others with it.
+SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
+_SERIES_LENGTH = 480
+_VERDICT_PAGES = ("health", "topology")
+
+
+def _nothing() -> None:
+    pass
+
+
+@dataclass(slots=True)
+class Shell:
+    """What the dashboard asks of the program around it."""
+
+    quit: Callable[[], None] = _nothing
+    show_palette: Callable[[], None] = _nothing
+    next_theme: Callable[[], str] = lambda: ""
+    save_screenshot: Callable[[], str] = lambda: ""
+    toggle_recording: Callable[[], str] = lambda: ""
+
+
+@dataclass(slots=True)
+class ListState:
+    """Where a page's list stands."""
+
+    cursor: int = 0
+    top: int = 0
+    height: int = 1
+    count: int = 0
+
+
+@dataclass
+class DashboardState:
+    """Everything chosen on the screen, and the screen as drawn."""
+
+    feed: Feed
+    settings: Settings
+    glyphs: Glyphs
+    is_read_only: bool = False
+    shell: Shell = field(default_factory=Shell)
+    pid: int | None = None
+    opened: frozenset[str] = frozenset()
+    filter_text: str = ""
+    edited_filter: str | None = None  # while it is being typed
+    tagged: frozenset[int] = frozenset()
+    selected_pid: int | None = None
+    details_pid: int | None = None
+    device_index: int = 0
+    core_index: int | None = None
+    choices: Choices | None = None  # an open dialog
+
+    def __post_init__(self) -> None:
+        self.time = TimeCursor(self.feed)
+        if isinstance(self.feed, LiveFeed):
+            self.time.interval_seconds = self.feed.interval_seconds
+        self.page = self.settings.page if any(page.name == self.settings.page for page in PAGES) else "overview"
+        self.lists: dict[str, ListState] = {}
+        self._figures: Figures | None = None
+        self._message = ("", 0.0)
+        self.drawn = Page()
+        self._health_key: tuple[float, float] | None = None
+        self._verdicts: tuple[Verdict, ...] = ()
+
+    # What is shown
+
+    @property
+    def list(self) -> ListState:
+        """Where the list of the current page stands."""
+        return self.lists.setdefault(self.page, ListState())
+
+    @property
+    def message(self) -> str:
+        """What the last key did, for some seconds."""
+        text, until = self._message
+        return text if time.monotonic() < until else ""
+
+    def forget_message(self) -> None:
+        """Show it no more."""
+        self._message = ("", 0.0)
+
+    def tell(self, text: str) -> None:
+        """Show a line for some seconds."""
+        self._message = (text, time.monotonic() + MESSAGE_SECONDS)
+
+    def is_restless(self) -> bool:
+        """Whether the screen changes without anything coming in: a message to go, ages that grow, a pause."""
+        if self._message[0] and not self.message:
+            self.forget_message()
+            return True
+        return self.time.is_restless()
+
+    def scene(self) -> Scene | None:
+        """What to draw; None while there is nothing yet."""
+        timeline = self.feed.timeline
+        index = self.time.index
+        if index is None:
+            return None
+        snapshot = timeline.snapshot(index)
+        if self._figures is None or self._figures.snapshot is not snapshot:
+            self._figures = Figures(snapshot)
+        if self.pid is not None and self.pid not in self._figures.by_pid:
+            self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
+            self.pid = None
+        settings = self.settings
+        length = _SERIES_LENGTH if settings.window_seconds <= 300 and self.page != "history" else 3700
+        where = self.list
+        scene = Scene(
+            snapshot=snapshot,
+            figures=self._figures,
+            series=timeline.series(index, length),
+            events=timeline.events(index) if self.page == "health" else (),
+            clock=self.time.clock(self._recording()),
+            glyphs=self.glyphs,
+            page=self.page,
+            pid=self.pid,
+            show_flops=settings.show_flops,
+            opened=self.opened,
+            cursor=where.cursor,
+            top=where.top,
+            sort=settings.sort,
+            is_descending=settings.is_descending,
+            filter_text=self.filter_text if self.edited_filter is None else self.edited_filter,
+            tagged=self.tagged,
+            details_pid=self.details_pid,
+            colour_by=settings.colour_by,
+            device_index=min(self.device_index, max(0, len(snapshot.devices) - 1)),
+            core_index=self.core_index,
+            window_seconds=settings.window_seconds,
+            message=self._prompt(),
+            is_read_only=self.is_read_only,
+        )
+        if self.page in _VERDICT_PAGES:
+            scene.verdicts = self._judge(index)
+        if self.page == "processes":
+            self._follow_selected(scene)
+        return scene
+
+    def draw(self, width: int, height: int) -> Page:
+        """The screen, every line of exactly `width` cells."""
+        try:
+            scene = self.scene()
+            page = frame(scene, width, height) if scene is not None else None
+        except SENSELESS as error:
+            page = self._notice(f"this moment can't be drawn: {type(error).__name__}: {error}", width, height)
+        if page is None:
+            page = self._notice(self.feed.status.text or "waiting for the first snapshot", width, height)
+        else:
+            where = self.list
+            where.top, where.count = page.list_top, page.list_count
+            where.height = max(1, page.list_height)
+            where.cursor = min(where.cursor, max(0, where.count - 1)) if where.count else where.cursor
+        if self.choices is not None:
+            page = over(page, self.choices.dialog(), self.glyphs, width, height)
+        self.drawn = page
+        return page
+
+    def _notice(self, text: str, width: int, height: int) -> Page:
+        page = Page([fit(((" neuron-top", "title"),), width, "title"), fit(((f" {foreign(text)}", "strong"),), width)])
+        page.lines = [*page.lines, *[fit((), width)] * height][:height]
+        return page
+
+    def _prompt(self) -> str:
+        if self.edited_filter is not None:
+            return f"filter: {self.edited_filter}_   (Enter keep, Esc clear; words, or column<value: user=root util<5)"
+        return self.message
+
+    def _recording(self) -> str:
+        feed = self.feed
+        if not isinstance(feed, LiveFeed):
+            return ""
+        if feed.recording_error:
+            self.tell(feed.recording_error)
+            feed.recording_error = ""
+        return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
+
+    def _judge(self, index: int) -> tuple[Verdict, ...]:
+        """The verdicts on the moment shown against one some minutes before."""
+        from neurontools import health
+
+        moments = self.feed.timeline.moments
+        if self.feed.timeline.snapshot(index).instance.device_count > MOST_DEVICES:
+            raise ValueError("more devices than any host has")
+        try:
+            limits = health.Thresholds(**(self.settings.health or {}))  # type: ignore[arg-type]
+        except TypeError:
+            limits = health.Thresholds()
+        at = moments[index].at_unix_seconds
+        before = self.feed.timeline.index_at(at - limits.window_seconds)
+        key = (at, moments[before].at_unix_seconds)
+        if self._health_key != key:
+            earlier = moments[before].snapshot() if before != index else None
+            self._verdicts = health.verdicts(self.feed.timeline.snapshot(index), earlier, limits)
+            self._health_key = key
+        return self._verdicts
+
+    def _follow_selected(self, scene: Scene) -> None:
+        """Keep the cursor on its process while the list is sorted anew."""
+        pids = [figures.pid for figures in process_rows(scene)]
+        where = self.list
+        if self.selected_pid in pids:
+            where.cursor = pids.index(self.selected_pid)
+        elif pids:
+            where.cursor = min(where.cursor, len(pids) - 1)
+            self.selected_pid = pids[where.cursor]
+        scene.cursor = where.cursor
+
+    def show_page(self, name: str) -> None:
+        """Show the page of this name."""
+        self.page = name
+        self.settings.page = name
+        self.details_pid = None
+        if name == "history":
+            self.feed.want_past()
+
+    def move_to(self, position: int) -> None:
+        """Move the cursor of the page's list to a row."""
+        where = self.list
+        count = max(where.count, 1)
+        where.cursor = min(max(0, position), count - 1)
+        if self.page == "processes":
+            scene = self.scene()
+            rows = process_rows(scene) if scene is not None else []
+            self.selected_pid = rows[min(position, len(rows) - 1)].pid if rows and position >= 0 else self.selected_pid
+            if position < 0 and rows:
+                self.selected_pid = rows[0].pid
+        elif self.page in ("topology", "history"):
+            self.device_index = where.cursor

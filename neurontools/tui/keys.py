@@ -1,0 +1,84 @@
+"""Every key of neuron-top: one table for handling, help, the command palette and the man page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAction:
+    """What some keys do: `name` is the method of Dashboard that does it; keys are spelled as Textual spells them."""
+
+    keys: tuple[str, ...]
+    shown: str  # as help and man page spell them
+    name: str
+    text: str
+    group: str
+
+
+ACTIONS = (
+    KeyAction(("q", "ctrl+c"), "q", "quit", "quit", "General"),
+    KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help", "General"),
+    KeyAction(("ctrl+p",), "Ctrl-P", "show_palette", "command palette: every action by name", "General"),
+    KeyAction(("escape",), "Esc", "go_back", "close a dialog, details or the filter", "General"),
+    KeyAction(("T",), "T", "next_theme", "next theme: dark, light, colour-blind, mono", "General"),
+    KeyAction(("S",), "S", "save_screenshot", "save the screen as SVG", "General"),
+    KeyAction(("plus", "equals_sign"), "+", "faster", "refresh, or replay, faster", "General"),
+    KeyAction(("minus",), "-", "slower", "refresh, or replay, slower", "General"),
+    KeyAction(("o", "f2"), "o, F2", "show_overview", "Overview: cores, vCPUs, memory", "Pages"),
+    KeyAction(("w", "f3"), "w, F3", "show_processes", "Who holds my cores: the processes", "Pages"),
+    KeyAction(("t", "f4"), "t, F4", "show_topology", "Topology: NeuronLink, hops", "Pages"),
+    KeyAction(("h", "f5"), "h, F5", "show_history", "History: plots of a device or core", "Pages"),
+    KeyAction(("e", "f7"), "e, F7", "show_health", "Events and health", "Pages"),
+    KeyAction(("tab",), "Tab", "next_page", "next page", "Pages"),
+    KeyAction(("shift+tab",), "Shift-Tab", "previous_page", "previous page", "Pages"),
+    KeyAction(tuple("123456789"), "1-9", "choose_tab", "choose a tab: 1 is all, then the processes", "Tabs"),
+    KeyAction(("a",), "a", "previous_tab", "previous tab", "Tabs"),
+    KeyAction(("d",), "d", "next_tab", "next tab", "Tabs"),
+    KeyAction(("f",), "f", "toggle_flops", "cores in teraflops or in percent", "Overview"),
+    KeyAction(("x",), "x", "toggle_tree", "open or close the whole memory tree", "Overview"),
+    KeyAction(("up", "k"), "Up, k", "move_up", "up", "Moving"),
+    KeyAction(("down", "j"), "Down, j", "move_down", "down", "Moving"),
+    KeyAction(("left",), "Left", "move_left", "close a node; device or column to the left", "Moving"),
+    KeyAction(("right",), "Right", "move_right", "open a node; device or column to the right", "Moving"),
+    KeyAction(("pageup",), "PgUp", "page_up", "a screen up", "Moving"),
+    KeyAction(("pagedown",), "PgDn", "page_down", "a screen down", "Moving"),
+    KeyAction(("g", "home"), "g, Home", "move_first", "first row", "Moving"),
+    KeyAction(("G", "end"), "G, End", "move_last", "last row", "Moving"),
+    KeyAction(("enter",), "Enter", "enter", "open or close a node; details; the device's history", "Moving"),
+    KeyAction(("slash",), "/", "edit_filter", "filter: words and column<value, as user=root util<5", "Processes"),
+    KeyAction(("s", "f6"), "s, F6", "choose_sort", "choose the column to sort by", "Processes"),
+    KeyAction(("less_than_sign",), "<", "sort_left", "sort by the column to the left", "Processes"),
+    KeyAction(("greater_than_sign",), ">", "sort_right", "sort by the column to the right", "Processes"),
+    KeyAction(("I",), "I", "invert_sort", "invert the order", "Processes"),
+    KeyAction(("space",), "Space", "tag_process", "tag or untag a process", "Processes"),
+    KeyAction(("U",), "U", "untag_all", "untag all", "Processes"),
+    KeyAction(
+        ("K", "f9"), "K, F9", "choose_signal", "send a signal to the tagged or the selected process", "Processes"
+    ),
+    KeyAction(("p", "z"), "p, z", "toggle_pause", "pause, and resume where it is live", "Time"),
+    KeyAction(("left_square_bracket",), "[", "step_back", "one moment back", "Time"),
+    KeyAction(("right_square_bracket",), "]", "step_forward", "one moment forward", "Time"),
+    KeyAction(("left_curly_bracket",), "{", "leap_back", "a minute back", "Time"),
+    KeyAction(("right_curly_bracket",), "}", "leap_forward", "a minute forward", "Time"),
+    KeyAction(("n",), "n", "next_event", "to the next event", "Time"),
+    KeyAction(("N",), "N", "previous_event", "to the previous event", "Time"),
+    KeyAction(("L",), "L", "go_live", "to the latest moment", "Time"),
+    KeyAction(("R",), "R", "toggle_recording", "start or end a recording", "Time"),
+    KeyAction(("c",), "c", "toggle_colouring", "colour devices by utilization or by memory", "Topology and history"),
+    KeyAction(("l",), "l", "next_window", "time window of the plots: 1, 5, 15, 60 min", "Topology and history"),
+)
+BY_KEY = {key: action for action in ACTIONS for key in action.keys}
+
+
+def help_lines() -> tuple[str, ...]:
+    """The text of the help dialog."""
+    lines: list[str] = []
+    group = ""
+    for action in ACTIONS:
+        if action.group != group:
+            group = action.group
+            lines += ["", group] if lines else [group]
+        lines.append(f"  {action.shown:<10} {action.text}")
+    lines += ["", "The mouse: click tabs, rows, columns, devices and the scrubber; the wheel scrolls."]
+    return tuple(lines)

@@ -1,0 +1,73 @@
+"""What keys do to the list of processes: filter, sort, tags, signals."""
+
+from __future__ import annotations
+
+from neurontools.tui.choices import Choices
+from neurontools.tui.dashboard_state import DashboardState
+
+
+class ProcessActions(DashboardState):
+    """The actions on processes."""
+
+    def edit_filter(self) -> None:
+        """Begin to type a filter."""
+        self.show_page("processes")
+        self.edited_filter = self.filter_text
+
+    def choose_sort(self) -> None:
+        """Choose the column to sort by."""
+        from neurontools.views.process_columns import EVERY_COLUMN
+
+        options = tuple(f"{column.title:<9} {column.about}" for column in EVERY_COLUMN)
+        names = [column.key for column in EVERY_COLUMN]
+        cursor = names.index(self.settings.sort) if self.settings.sort in names else 0
+        self.choices = Choices(
+            "Sort by", options=options, cursor=cursor, chosen=lambda number: self._sort_by(names[number])
+        )
+
+    def _sort_by(self, key: str) -> None:
+        """Sort by a column; by the same again: the other way round. Numbers begin with the largest."""
+        from neurontools.views.process_columns import BY_KEY
+
+        if self.settings.sort == key:
+            self.settings.is_descending = not self.settings.is_descending
+        else:
+            self.settings.sort = key
+            self.settings.is_descending = not BY_KEY[key].is_text and key != "pid"
+        if self.page != "processes":
+            self.show_page("processes")
+
+    def sort_left(self) -> None:
+        """Sort by the column to the left."""
+        self._turn_sort(-1)
+
+    def sort_right(self) -> None:
+        """Sort by the column to the right."""
+        self._turn_sort(1)
+
+    def _turn_sort(self, step: int) -> None:
+        from neurontools.views.process_columns import EVERY_COLUMN
+
+        names = [column.key for column in EVERY_COLUMN]
+        current = names.index(self.settings.sort) if self.settings.sort in names else 0
+        self._sort_by(names[(current + step) % len(names)])
+
+    def invert_sort(self) -> None:
+        """Turn the order round."""
+        self.settings.is_descending = not self.settings.is_descending
+
+    def tag_process(self) -> None:
+        """Tag or untag the selected process, and go on to the next."""
+        if self.page == "processes" and self.selected_pid is not None:
+            self.tagged ^= {self.selected_pid}
+            self.move_to(self.list.cursor + 1)
+
+    def untag_all(self) -> None:
+        """Untag all."""
+        self.tagged = frozenset()
+
+    def choose_signal(self) -> None:
+        """Choose a signal for the tagged processes, else the selected one, and have it confirmed."""
+        from neurontools.tui.signal_choice import signal_choices
+
+        self.choices = signal_choices(self)

@@ -1,0 +1,72 @@
+"""What neuron-top remembers from one time to the next, as JSON under XDG_CONFIG_HOME."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+
+@dataclass
+class Settings:
+    """The choices that are kept. Health thresholds are those of `neurontools.health.Thresholds`, by name."""
+
+    theme: str = "auto"
+    ascii: bool = False
+    page: str = "overview"
+    show_flops: bool = False
+    sort: str = "pid"
+    is_descending: bool = False
+    window_seconds: float = 60.0
+    colour_by: str = "utilization"
+    health: dict[str, float | None] | None = None
+
+
+def settings_path(environment: Mapping[str, str]) -> Path:
+    """Where the settings are kept."""
+    base = environment.get("XDG_CONFIG_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".config"
+    return root / "neurontools" / "neuron-top.json"
+
+
+def load(path: Path) -> tuple[Settings, str]:
+    """The settings in a file, and what is wrong with it ("" for nothing; a missing file is fine)."""
+    try:
+        given = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Settings(), ""
+    except (OSError, ValueError) as error:
+        return Settings(), f"{path} can't be read ({error}); the defaults are used"
+    settings = Settings()
+    if not isinstance(given, dict):
+        return settings, f"{path} holds no JSON object; the defaults are used"
+    trouble = ""
+    for field in fields(Settings):
+        if field.name not in given:
+            continue
+        value, default = given[field.name], getattr(settings, field.name)
+        is_number = isinstance(default, float) and isinstance(value, (int, float)) and not isinstance(value, bool)
+        if field.name == "health":
+            if isinstance(value, dict) and all(
+                isinstance(limit, (int, float, type(None))) and not isinstance(limit, bool) for limit in value.values()
+            ):
+                settings.health = value
+            elif value is not None:
+                trouble = f"{path}: health must hold numbers or null by threshold name; it is not used"
+        elif is_number or type(value) is type(default):
+            setattr(settings, field.name, float(value) if is_number else value)
+        else:
+            trouble = f"{path}: {field.name} must be {type(default).__name__}; the default is used"
+    return settings, trouble
+
+
+def save(path: Path, settings: Settings) -> None:
+    """Write the settings, whole or not at all; a place that can't be written stands in nobody's way."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}.new")
+        draft.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
+        draft.replace(path)

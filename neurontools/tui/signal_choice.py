@@ -1,0 +1,70 @@
+"""The signal menu: which signal, then whether it is really meant for these processes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neurontools.feed import Link
+from neurontools.tui.choices import Choices
+from neurontools.tui.signals import CHOICES, send
+from neurontools.views.line import foreign
+
+if TYPE_CHECKING:
+    from neurontools.model import Process
+    from neurontools.tui.dashboard_state import DashboardState
+
+
+def signal_choices(dashboard: DashboardState) -> Choices | None:
+    """The menu, or None when no signal can be sent now, which is told."""
+    targets = _targets(dashboard)
+    if dashboard.is_read_only:
+        dashboard.tell("--read-only: no signals are sent")
+        return None
+    if not dashboard.feed.is_live or dashboard.feed.status.link is not Link.LIVE:
+        dashboard.tell("signals can be sent only while the daemon's live data is there")
+        return None
+    if not targets:
+        dashboard.tell("no process is selected")
+        return None
+
+    def ask(number: int) -> Choices:
+        return _confirmation(dashboard, CHOICES[number][0], targets)
+
+    return Choices(
+        "Send a signal",
+        text=_named(targets),
+        options=tuple(f"{name:<8} {text}" for name, text in CHOICES),
+        chosen=ask,
+    )
+
+
+def _targets(dashboard: DashboardState) -> list[Process]:
+    """The tagged processes that are still there, else the selected one, else that of the tab; as of now."""
+    moments = dashboard.feed.timeline.moments
+    if not moments:
+        return []
+    latest = {process.pid: process for process in moments[-1].snapshot().processes}
+    pids = sorted(dashboard.tagged)
+    if not pids:
+        chosen = dashboard.details_pid or (dashboard.selected_pid if dashboard.page == "processes" else dashboard.pid)
+        pids = [chosen] if chosen is not None else []
+    return [latest[pid] for pid in pids if pid in latest]
+
+
+def _named(targets: list[Process]) -> tuple[str, ...]:
+    return tuple(
+        f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  "
+        f"{foreign(process.command, 60)}"
+        for process in targets
+    )
+
+
+def _confirmation(dashboard: DashboardState, name: str, targets: list[Process]) -> Choices:
+    def decide(number: int) -> None:
+        if number == 1:
+            dashboard.tell("; ".join(send(process, name) for process in targets))
+
+    who = f"{len(targets)} processes" if len(targets) > 1 else f"PID {targets[0].pid}"
+    return Choices(
+        f"Send {name} to {who}?", text=_named(targets), options=("No, do nothing", f"Yes, send {name}"), chosen=decide
+    )

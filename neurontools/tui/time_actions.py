@@ -1,0 +1,62 @@
+"""What keys do to time: pause, steps, events, recordings, the window of the plots."""
+
+from __future__ import annotations
+
+from neurontools.tui.dashboard_state import DashboardState
+
+_WINDOWS = (60.0, 300.0, 900.0, 3600.0)
+
+
+class TimeActions(DashboardState):
+    """The actions on time, and how it is plotted."""
+
+    def toggle_pause(self) -> None:
+        """Hold what is shown, or go on."""
+        self.time.toggle_pause()
+
+    def step_back(self) -> None:
+        """One moment back."""
+        self.feed.want_past()
+        self.time.step(-1)
+
+    def step_forward(self) -> None:
+        """One moment forward."""
+        self.time.step(1)
+
+    def leap_back(self) -> None:
+        """A minute back."""
+        self.feed.want_past()
+        self.time.leap(-60.0)
+
+    def leap_forward(self) -> None:
+        """A minute forward."""
+        self.time.leap(60.0)
+
+    def next_event(self) -> None:
+        """To the next event."""
+        if not self.time.to_event(1):
+            self.tell("no later event")
+
+    def previous_event(self) -> None:
+        """To the event before."""
+        self.feed.want_past()
+        if not self.time.to_event(-1):
+            self.tell("no earlier event")
+
+    def go_live(self) -> None:
+        """To the latest moment."""
+        self.time.go_live()
+
+    def toggle_recording(self) -> None:
+        """Start or end a recording."""
+        self.tell(self.shell.toggle_recording())
+
+    def toggle_colouring(self) -> None:
+        """Colour devices by the other quantity."""
+        self.settings.colour_by = "memory" if self.settings.colour_by == "utilization" else "utilization"
+
+    def next_window(self) -> None:
+        """The next time window."""
+        later = [window for window in _WINDOWS if window > self.settings.window_seconds]
+        self.settings.window_seconds = later[0] if later else _WINDOWS[0]
+        self.feed.want_past()

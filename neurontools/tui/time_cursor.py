@@ -1,0 +1,183 @@
+"""Which moment of a feed is shown: the latest, one that was stopped at, or where a replay is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from neurontools.feed import Feed, Link
+from neurontools.views.scene import Clock
+
+_SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent
+_SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_EVENT_TIMES = 400
+
+
+class TimeCursor:
+    """The moment shown. `at` is None while it follows the latest one; else the Unix time of the moment."""
+
+    def __init__(self, feed: Feed, now: Callable[[], float] = time.monotonic) -> None:
+        self._feed = feed
+        self._now = now
+        self._speed = 2
+        self._advanced_at = now()
+        self.at: float | None = None
+        self.is_playing = not feed.is_live
+        self._has_moved = False
+
+    @property
+    def index(self) -> int | None:
+        """The position of the moment shown in the timeline; None while there is none at all."""
+        timeline = self._feed.timeline
+        if not timeline.moments:
+            return None
+        return len(timeline) - 1 if self.at is None else timeline.index_at(self.at)
+
+    @property
+    def speed(self) -> float:
+        """How fast a recording is replayed."""
+        return _SPEEDS[self._speed]
+
+    def advance(self) -> bool:
+        """Let a replay go on; whether another moment is shown now."""
+        now = self._now()
+        elapsed, self._advanced_at = now - self._advanced_at, now
+        moments = self._feed.timeline.moments
+        if self._feed.is_live or not moments:
+            return False
+        if self.at is None:
+            self.at = moments[0].at_unix_seconds
+            return True
+        if not self.is_playing:
+            return False
+        before = self.index
+        self.at = min(self.at + elapsed * self.speed, moments[-1].at_unix_seconds)
+        if self.at >= moments[-1].at_unix_seconds and self._feed.status.link is Link.COMPLETE:
+            self.is_playing = False
+        return self.index != before or not self.is_playing
+
+    def toggle_pause(self) -> None:
+        """Hold the moment shown; again: follow the latest, or let the replay go on."""
+        if not self._feed.is_live:
+            self.is_playing = not self.is_playing
+        elif self.at is None:
+            self._hold()
+            self._has_moved = False
+        else:
+            self.at = None
+
+    def step(self, count: int) -> None:
+        """Go so many moments on, or back."""
+        index = self.index
+        if index is None:
+            return
+        self._show(index + count)
+
+    def leap(self, seconds: float) -> None:
+        """Go so many seconds on, or back."""
+        index = self.index
+        if index is None:
+            return
+        timeline = self._feed.timeline
+        self._show(timeline.index_at(timeline.moments[index].at_unix_seconds + seconds))
+
+    def seek(self, share: float) -> None:
+        """Go to a share of the known past, 0 to 1."""
+        moments = self._feed.timeline.moments
+        if moments:
+            first, last = moments[0].at_unix_seconds, moments[-1].at_unix_seconds
+            self._show(self._feed.timeline.index_at(first + share * (last - first)))
+
+    def to_event(self, step: int) -> bool:
+        """Go to the next event, or the one before; whether there is one."""
+        index = self.index
+        found = None if index is None else self._feed.timeline.next_event(index, step)
+        if found is not None:
+            self._show(found)
+        return found is not None
+
+    def go_live(self) -> None:
+        """Follow the latest moment; of a recording, show its last one."""
+        moments = self._feed.timeline.moments
+        if self._feed.is_live:
+            self.at = None
+        elif moments:
+            self.at = moments[-1].at_unix_seconds
+            self.is_playing = False
+
+    def change_speed(self, step: int) -> float:
+        """Replay faster or slower; the new speed."""
+        self._speed = min(len(_SPEEDS) - 1, max(0, self._speed + step))
+        return self.speed
+
+    def _hold(self) -> None:
+        index = self.index
+        if index is not None:
+            self.at = self._feed.timeline.moments[index].at_unix_seconds
+
+    def _show(self, index: int) -> None:
+        moments = self._feed.timeline.moments
+        index = min(max(0, index), len(moments) - 1)
+        self.at = moments[index].at_unix_seconds
+        self.is_playing = False
+        self._has_moved = True
+
+    def clock(self, recording: str) -> Clock:
+        """What title and scrubber tell."""
+        moments = self._feed.timeline.moments
+        status = self._feed.status
+        is_past = self.at is not None
+        badge, style, trouble = self._badge()
+        if not moments:
+            return Clock(badge, style, trouble, recording=recording)
+        index = self.index or 0
+        events: tuple[float, ...] = ()
+        if is_past:
+            events = tuple(moment.at_unix_seconds for moment in moments if moment.events)[-_EVENT_TIMES:]
+        if not self._feed.is_live and status.text and not trouble:
+            trouble = status.text
+        return Clock(
+            badge,
+            style,
+            trouble,
+            is_past,
+            moments[0].at_unix_seconds,
+            moments[-1].at_unix_seconds,
+            moments[index].at_unix_seconds,
+            events,
+            recording,
+        )
+
+    def is_restless(self) -> bool:
+        """Whether an age on the screen grows by itself."""
+        if not self._feed.is_live:
+            return False
+        age = self._now() - self._feed.status.since_seconds
+        return self._feed.status.link is not Link.LIVE or age > _SILENT_INTERVALS * self.interval_seconds
+
+    def _badge(self) -> tuple[str, str, str]:
+        status = self._feed.status
+        if not self._feed.is_live:
+            if self.is_playing:
+                return f"REPLAY {self.speed:g}x", "title_warn", ""
+            return "REPLAY paused", "title_warn", ""
+        age = self._now() - status.since_seconds
+        if status.link is Link.LOST:
+            return f"LOST, data {_seconds(self._data_age())} old", "title_bad", f"trying again: {status.text}"
+        moments = self._feed.timeline.moments
+        if status.link is Link.LIVE and moments and age > _SILENT_INTERVALS * self.interval_seconds:
+            text = "the daemon has gone silent; the numbers are old"
+            return f"SILENT, data {_seconds(age)} old", "title_bad", text
+        if self.at is None:
+            return ("LIVE" if moments else "WAITING"), "title_dim", ""
+        return ("PAST" if self._has_moved else "PAUSED"), "title_warn", ""
+
+    interval_seconds = 1.0
+
+    def _data_age(self) -> float:
+        moments = self._feed.timeline.moments
+        return max(0.0, time.time() - moments[-1].at_unix_seconds) if moments else 0.0
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

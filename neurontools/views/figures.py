@@ -1,0 +1,206 @@
+"""What is concluded from one snapshot for reading: figures of each process and device, sums over what a tab shows.
+
+Made once for a snapshot and shared by all pages; only what a page asks for is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+from neurontools import catalog
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LogicalNeuronCore,
+    NeuronCore,
+    Process,
+    Snapshot,
+    logical_cores,
+    sum_device_memory,
+    sum_host_memory,
+)
+
+PEAK_DTYPE = "bf16"
+"""MFU compares with the peak for this type: the daemon does not know which one a model computes in."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessFigures:
+    """One process with its cores summed up. None is unknown."""
+
+    process: Process
+    core_count: int  # logical, under its own LNC
+    utilization_ratio: float | None  # mean of its cores
+    flops_per_second: float | None
+    mfu_ratio: float | None  # of the peak for PEAK_DTYPE of the cores it holds
+    device_memory_bytes: int | None
+    host_memory_bytes: int | None
+    errors_total: int
+    failed_executions_total: int
+    since_last_execution_seconds: float | None
+
+    @property
+    def pid(self) -> int:
+        """Its PID."""
+        return self.process.pid
+
+
+class Figures:
+    """Everything concluded from one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    @cached_property
+    def cores(self) -> tuple[LogicalNeuronCore, ...]:
+        """All logical cores under the host's default LNC."""
+        # Whatever a recording holds: a core is at least one physical core.
+        return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
+
+    @cached_property
+    def by_pid(self) -> dict[int, ProcessFigures]:
+        """The figures of every process that holds cores or uses the runtime, by PID."""
+        return {
+            process.pid: self._figures(process)
+            for process in self.snapshot.processes
+            if process.core_indices or process.runtime_version is not None
+        }
+
+    @cached_property
+    def observers(self) -> tuple[Process, ...]:
+        """Processes that only watch."""
+        return tuple(process for process in self.snapshot.processes if process.pid not in self.by_pid)
+
+    @cached_property
+    def peak_flops_per_core(self) -> float | None:
+        """The peak of one physical core for PEAK_DTYPE; None when the catalog knows none."""
+        return peak_flops_per_core(self.snapshot.instance.instance_type)
+
+    def held(self, pid: int | None) -> tuple[NeuronCore, ...]:
+        """The physical cores of a process; of the whole host for None."""
+        cores = self.snapshot.cores
+        if pid is None:
+            return cores
+        figures = self.by_pid.get(pid)
+        if figures is None:
+            return ()
+        count = len(cores)
+        return tuple(cores[index] for index in figures.process.core_indices if index < count)
+
+    def device_memory(self, pid: int | None) -> DeviceMemory:
+        """Device memory by category of what a tab shows."""
+        return sum_device_memory(core.memory for core in self.held(pid))
+
+    def host_memory(self, pid: int | None) -> HostMemory:
+        """Host memory by category of what a tab shows."""
+        return sum_host_memory(figures.process.host_memory for figures in self.shown(pid))
+
+    def shown(self, pid: int | None) -> tuple[ProcessFigures, ...]:
+        """The processes of a tab."""
+        if pid is None:
+            return tuple(self.by_pid.values())
+        figures = self.by_pid.get(pid)
+        return (figures,) if figures is not None else ()
+
+    def average_utilization(self, pid: int | None) -> float | None:
+        """The mean over the cores of a tab; over the whole host, a core that nobody holds counts as idle."""
+        cores = self.held(pid)
+        known = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
+        if not known:
+            return None
+        if pid is None:
+            idle = sum(1 for core in cores if core.owner_pid is None and core.utilization_ratio is None)
+            return sum(known) / (len(known) + idle)
+        return sum(known) / len(known)
+
+    def flops(self, pid: int | None) -> float | None:
+        """FLOPS of the cores of a tab."""
+        return total(core.flops_per_second for core in self.held(pid))
+
+    def memory_ratio(self, device_index: int) -> float | None:
+        """Device memory in use as a share of the device's."""
+        device = self.snapshot.devices[device_index]
+        used = self.device_used_bytes[device_index]
+        return None if used is None or not device.memory_bytes else used / device.memory_bytes
+
+    @cached_property
+    def device_used_bytes(self) -> tuple[int | None, ...]:
+        """Device memory in use, by device."""
+        used: list[int | None] = [None] * len(self.snapshot.devices)
+        for core in self.snapshot.cores:
+            value = core.memory.total_bytes
+            if value is not None and core.device_index < len(used):
+                used[core.device_index] = (used[core.device_index] or 0) + value
+        return tuple(used)
+
+    @cached_property
+    def device_utilization(self) -> tuple[float | None, ...]:
+        """The mean utilization of the cores, by device; free cores count as idle, None when all are free."""
+        sums = [0.0] * len(self.snapshot.devices)
+        known = [0] * len(sums)
+        free = [0] * len(sums)
+        for core in self.snapshot.cores:
+            if core.device_index >= len(sums):
+                continue
+            if core.utilization_ratio is not None:
+                sums[core.device_index] += core.utilization_ratio
+                known[core.device_index] += 1
+            elif core.owner_pid is None:
+                free[core.device_index] += 1
+        return tuple(sums[index] / (known[index] + free[index]) if known[index] else None for index in range(len(sums)))
+
+    def _figures(self, process: Process) -> ProcessFigures:
+        count = len(self.snapshot.cores)
+        cores = [self.snapshot.cores[index] for index in process.core_indices if index < count]
+        utilization = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
+        flops = total(core.flops_per_second for core in cores)
+        last = [at for core in cores if (at := core.last_execution_at_unix_seconds) is not None]
+        peak = self.peak_flops_per_core
+        memory = [used for core in cores if (used := core.memory.total_bytes) is not None]
+        return ProcessFigures(
+            process=process,
+            core_count=len(process.neuroncore_indices),
+            utilization_ratio=sum(utilization) / len(utilization) if utilization else None,
+            flops_per_second=flops,
+            mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
+            device_memory_bytes=sum(memory) if memory else None,
+            host_memory_bytes=process.host_memory.total_bytes,
+            errors_total=counters_total(process.errors),
+            failed_executions_total=counters_total(process.executions) - process.executions.completed_total,
+            since_last_execution_seconds=max(0.0, self.snapshot.taken_at_unix_seconds - max(last)) if last else None,
+        )
+
+
+def peak_flops_per_core(instance_type: str) -> float | None:
+    """The peak of a physical core of this instance type for PEAK_DTYPE; None when the catalog knows none."""
+    try:
+        return catalog.load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
+    except ValueError:  # a type that this version doesn't know
+        return None
+
+
+def counters_total(counters: object) -> int:
+    """The sum of all counters of a dataclass."""
+    return sum(getattr(counters, field.name) for field in fields(counters))  # type: ignore[arg-type]
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """The sum of the known; None when none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def ranges(indices: Iterable[int]) -> str:
+    """Indices as people write them: "0-3,8"."""
+    parts: list[str] = []
+    start = previous = None
+    for index in [*sorted(set(indices)), None]:
+        if previous is not None and index == previous + 1:
+            previous = index
+            continue
+        if start is not None:
+            parts.append(f"{start}" if start == previous else f"{start}-{previous}")
+        start = previous = index
+    return ",".join(parts)

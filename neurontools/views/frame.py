@@ -1,0 +1,154 @@
+"""The whole screen: title, the page, the scrubber while one looks back, tabs, and the keys."""
+
+from __future__ import annotations
+
+import time
+
+from neurontools import units
+from neurontools.model import SourceKind
+from neurontools.version import __version__
+from neurontools.views.glyphs import ASCII
+from neurontools.views.line import BLANK, Page, Run, Target, ascii_only, clip, fit, foreign, line_width, width_of
+from neurontools.views.pages import PAGES, page_named
+from neurontools.views.scene import Scene
+from neurontools.views.tabs import tab_bar
+
+LEAST_WIDTH, LEAST_HEIGHT = 20, 3
+
+
+def frame(scene: Scene, width: int, height: int) -> Page:
+    """Exactly `height` lines of exactly `width` cells."""
+    page = Page()
+    if width <= 0 or height <= 0:
+        return page
+    page.append(title(scene, width))
+    foot = Page()
+    if scene.clock.is_past and height >= 6:
+        foot.append(scrubber(scene, width))
+    if height >= 5:
+        foot.append(tab_bar(scene, width))
+    if height >= 4:
+        foot.append(key_bar(scene, width))
+    body_lines = height - 1 - len(foot.lines)
+    if body_lines > 0:
+        body = page_named(scene.page).draw(scene, width, body_lines)
+        del body.lines[body_lines:]
+        body.lines.extend([BLANK] * (body_lines - len(body.lines)))
+        page.append(body)
+    page.append(foot)
+    page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
+    if scene.glyphs is ASCII:
+        page.lines = [ascii_only(line) for line in page.lines]
+    return page
+
+
+def title(scene: Scene, width: int) -> Page:
+    """What runs where, and which moment is shown."""
+    instance = scene.snapshot.instance
+    where = f"{foreign(instance.instance_id or 'this host', 60)} ({foreign(instance.instance_type, 40)})"
+    text = f" neuron-top {__version__} running on {where}"
+    if width < 100:
+        text = f" neuron-top {where}" if width >= 60 else f" {foreign(instance.instance_type, 40)}"
+    notes = []
+    if scene.snapshot.source is SourceKind.SIMULATED:
+        notes.append("simulated")
+    if scene.snapshot.synthetic_load:
+        notes.append(f"synthetic load: {foreign(scene.snapshot.synthetic_load, 30)}")
+    note = f" [{', '.join(notes)}]" if notes else ""
+    clock = scene.clock
+    right: list[Run] = []
+    if clock.recording:
+        right.append((f" {scene.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad"))
+    moment = time.strftime("%H:%M:%S", time.localtime(scene.snapshot.taken_at_unix_seconds))
+    right.append((f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style))
+    room = width - line_width(right)
+    if room < 10:
+        right, room = right[-1:], width - line_width(right[-1:])
+    short = " [synthetic]" if scene.snapshot.synthetic_load else " [simulated]" if notes else ""
+    for left in (text + note, text + short, f" {foreign(instance.instance_type, 40)}{short}", text):
+        if width_of(left) <= room:
+            break
+    else:
+        left = clip(text, room, mark=True)
+    runs: list[Run] = [(left, "title"), (" " * max(0, room - width_of(left)), "title")]
+    return Page([fit((*runs, *right), width, "title")])
+
+
+def scrubber(scene: Scene, width: int) -> Page:
+    """Where in the known past the shown moment is; the line can be clicked."""
+    clock = scene.clock
+    before = clock.last - clock.shown
+    text = f" {_moment(clock.shown)} " + (f"{units.duration_text(before)} back " if before >= 0.05 else "latest ")
+    span = f" of {units.duration_text(clock.last - clock.first)} "
+    if width < 50:
+        span = ""
+    room = max(1, width - len(text) - len(span) - 4)
+    cells = [scene.glyphs.rule] * room
+    styles = ["rule"] * room
+
+    def place(at: float) -> int:
+        share = (at - clock.first) / (clock.last - clock.first) if clock.last > clock.first else 1.0
+        return min(room - 1, max(0, round(share * (room - 1))))
+
+    for at in clock.event_times:
+        if clock.first <= at <= clock.last:
+            cells[place(at)], styles[place(at)] = "!", "warn"
+    shown = place(clock.shown)
+    cells[shown], styles[shown] = scene.glyphs.position, "strong"
+    runs: list[Run] = [(text, "strong"), ("[", "key")]
+    for character, style in zip(cells, styles, strict=True):
+        if runs[-1][1] == style and len(runs) > 2:
+            runs[-1] = (runs[-1][0] + character, style)
+        else:
+            runs.append((character, style))
+    runs += [("]", "key"), (span, "dim")]
+    left = len(text) + 1
+    targets = [
+        Target(0, left + position, left + position + 1, "scrub", str(position / max(1, room - 1)))
+        for position in range(room)
+    ]
+    return Page([fit(runs, width)], targets)
+
+
+def _moment(unix_seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))
+
+
+def key_bar(scene: Scene, width: int) -> Page:
+    """What went wrong or was just done, else the pages and the most needed keys, each to be clicked."""
+    trouble = scene.clock.trouble or scene.message
+    if trouble:
+        style = "bad" if scene.clock.trouble else "strong"
+        return Page([fit(((f" {clip(foreign(trouble), width - 2, mark=True)}", style),), width)])
+    runs: list[Run] = []
+    targets: list[Target] = []
+    left = 0
+
+    def item(key: str, text: str, action: str, argument: str, *, is_current: bool = False) -> None:
+        nonlocal left
+        if left + len(key) + len(text) + 3 > width:
+            return
+        runs.extend([(f" {key}", "key"), (f" {text} ", "tab_current" if is_current else "dim")])
+        cells = len(key) + len(text) + 3
+        targets.append(Target(0, left, left + cells, action, argument))
+        left += cells
+
+    item("q", "quit", "key", "q")
+    item("?", "help", "key", "question_mark")
+    for page in PAGES:
+        item(
+            page.key,
+            page.title if width >= 100 else page.short_title,
+            "page",
+            page.name,
+            is_current=page.name == scene.page,
+        )
+    if width >= 72:
+        for key, text, argument in page_named(scene.page).hints:
+            item(key, text, "key", argument)
+    return Page([fit(runs, width)], targets)
+
+
+def clock_text(unix_seconds: float) -> str:
+    """A time of day."""
+    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))

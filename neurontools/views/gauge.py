@@ -1,0 +1,98 @@
+"""Bars, sparklines and plots."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from neurontools.views.glyphs import Glyphs
+from neurontools.views.line import Line, Run
+
+
+@lru_cache(4096)
+def _parts(filled_eighths: int, width: int, glyphs: Glyphs) -> tuple[str, str]:
+    whole, eighths = divmod(filled_eighths, 8)
+    bar = glyphs.full * whole
+    if glyphs.fractions and eighths and whole < width:
+        bar += glyphs.fractions[eighths - 1]
+    elif eighths >= 4 and whole < width:
+        bar += glyphs.full
+    return bar, glyphs.track * (width - len(bar))
+
+
+def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") -> tuple[Run, ...]:
+    """A bar of `width` cells, filled by a ratio of 0..1; empty when it is not known."""
+    if width <= 0:
+        return ()
+    known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    filled, track = _parts(round(known * width * 8), width, glyphs)
+    return ((filled, style), (track, "track")) if filled else ((track, "track"),)
+
+
+def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:
+    """A bar of several parts, each a ratio of the whole and a style; in whole cells."""
+    runs: list[Run] = []
+    used, reached = 0, 0.0
+    for ratio, style in ratios:
+        reached = min(1.0, reached + max(0.0, ratio or 0.0))
+        cells = round(reached * width) - used
+        if cells > 0:
+            runs.append((glyphs.full * cells, style))
+            used += cells
+    if used < width:
+        runs.append((glyphs.track * (width - used), "track"))
+    return tuple(runs)
+
+
+def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highest: float = 1.0) -> str:
+    """The last `width` values as one line of levels, the newest at the right; a gap where a value is not known."""
+    top = len(glyphs.levels) - 1
+    scale = top / highest if highest > 0 else 0.0
+    shown = values[-width:] if width > 0 else ()
+    cells = []
+    for value in shown:
+        if value is None or value != value:  # NaN is not itself
+            cells.append(" ")
+        else:
+            level = math.ceil(value * scale - 1e-9)
+            # Something is never drawn as nothing.
+            cells.append(glyphs.levels[max(1, min(top, level))])
+    return " " * (width - len(cells)) + "".join(cells)
+
+
+def plot(
+    values: Sequence[float | None], width: int, height: int, glyphs: Glyphs, highest: float, style: str = "spark"
+) -> list[Line]:
+    """A filled curve of `height` lines; the values are spread over `width` columns, each column their highest."""
+    columns = resample(values, width)
+    top = len(glyphs.levels) - 1
+    heights = [
+        -1 if value is None else max(0, min(height * top, round(value / highest * height * top) if highest > 0 else 0))
+        for value in columns
+    ]
+    lines: list[Line] = []
+    for row in range(height):
+        floor = (height - 1 - row) * top
+        text = "".join(
+            glyphs.levels[max(0, min(top, cells - floor))]
+            if cells > 0 or floor
+            else (" " if cells < 0 else glyphs.levels[1])
+            for cells in heights
+        )
+        lines.append(((text, style),))
+    return lines
+
+
+def resample(values: Sequence[float | None], width: int) -> list[float | None]:
+    """`width` values from any number of them: the highest of each part, or each repeated."""
+    count = len(values)
+    if not count or width <= 0:
+        return [None] * max(0, width)
+    result: list[float | None] = []
+    for column in range(width):
+        start = column * count // width
+        end = max(start + 1, (column + 1) * count // width)
+        known = [value for value in values[start:end] if value is not None and value == value]
+        result.append(max(known) if known else None)
+    return result

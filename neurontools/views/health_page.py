@@ -1,0 +1,95 @@
+"""The page of events and health: a verdict for each device with what to do, and what has happened."""
+
+from __future__ import annotations
+
+import time
+
+from neurontools.events import Event, Severity
+from neurontools.health import Finding, Verdict
+from neurontools.health import Severity as Gravity
+from neurontools.views.core_grid import heading
+from neurontools.views.figures import ranges
+from neurontools.views.line import Line, Page, Run, clip, fit, foreign, styled
+from neurontools.views.scene import Scene, visible_top
+from neurontools.views.style import SELECTED
+
+_STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn", Gravity.CRITICAL: "bad"}
+_EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
+
+
+def health_page(scene: Scene, width: int, height: int) -> Page:
+    """Verdicts above, the event log below, newest first."""
+    page = Page()
+    verdicts = _verdict_lines(scene, width)
+    room = max(3, height * 3 // 5)
+    if len(verdicts) > room:
+        hidden = len(verdicts) - room + 1
+        verdicts = [*verdicts[: room - 1], fit(((f"   … {hidden} more lines", "dim"),), width)]
+    page.add(*verdicts)
+    events = list(reversed(scene.events))
+    known = f"{len(events)} events up to here; Enter goes to one"
+    page.add(heading(scene, "Events", width, known))
+    list_height = max(1, height - len(page.lines))
+    cursor = min(scene.cursor, max(0, len(events) - 1))
+    top = visible_top(cursor, scene.top, list_height, len(events))
+    lines = []
+    for position in range(top, min(len(events), top + list_height)):
+        line = _event(scene, events[position], width)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    page.add_list(lines, len(events), list_height, top)
+    if not events:
+        page.add(fit((("   nothing has happened in the known past", "dim"),), width))
+    return page
+
+
+def moment_of_row(scene: Scene, row: int) -> float | None:
+    """The time of the event in a row of the log."""
+    events = scene.events
+    return events[len(events) - 1 - row].at_unix_seconds if 0 <= row < len(events) else None
+
+
+def _verdict_lines(scene: Scene, width: int) -> list[Line]:
+    verdicts = scene.verdicts
+    counts = {gravity: sum(1 for verdict in verdicts if verdict.severity is gravity) for gravity in Gravity}
+    parts = [
+        f"{count} {gravity.name.lower()}"
+        for gravity, count in reversed(counts.items())
+        if count and gravity is not Gravity.OK
+    ]
+    text = f"Health: {counts[Gravity.OK]} of {len(verdicts)} devices well" + (f", {', '.join(parts)}" if parts else "")
+    lines = [heading(scene, text, width)]
+    if verdicts and not parts:
+        lines.append(fit(((f" {scene.glyphs.good} ", "good"), ("nothing to do", "text")), width))
+    for finding, devices in _grouped(verdicts):
+        mark = {Gravity.CRITICAL: scene.glyphs.bad, Gravity.WARNING: scene.glyphs.warn}.get(finding.severity, "i")
+        style = _STYLES[finding.severity]
+        who = f"ND {ranges(devices)}"
+        runs: list[Run] = [
+            (f" {mark:<2} ", style),
+            (f"{who:<9} ", style),
+            (f"{finding.severity.name.lower():<9}", style),
+        ]
+        more = f" (ND {devices[0]}; the others alike)" if len(devices) > 1 else ""
+        lines.append(fit((*runs, (clip(foreign(finding.reason) + more, width - 24, mark=True), "text")), width))
+        lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
+    return lines
+
+
+def _grouped(verdicts: tuple[Verdict, ...]) -> list[tuple[Finding, list[int]]]:
+    """Findings, gravest first; those of one kind that ask for the same on several devices once, as of the first."""
+    found: dict[tuple[object, ...], tuple[Finding, list[int]]] = {}
+    for verdict in verdicts:
+        for finding in verdict.findings:
+            key = (finding.kind, finding.severity, finding.action, finding.pid)
+            devices = found.setdefault(key, (finding, []))[1]
+            if verdict.device_index not in devices:
+                devices.append(verdict.device_index)
+    return sorted(found.values(), key=lambda item: (-item[0].severity, item[1]))
+
+
+def _event(scene: Scene, event: Event, width: int) -> Line:
+    moment = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at_unix_seconds))
+    mark = {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(event.severity, " ")
+    style = _EVENT_STYLES[event.severity]
+    text = clip(foreign(event.text), width - 30, mark=True)
+    return fit(((f" {moment} ", "dim"), (f"{mark:<2} ", style), (f"{event.kind:<9}", "label"), (text, style)), width)

@@ -1,0 +1,53 @@
+"""The vCPU section: of the whole system and of the processes on the devices."""
+
+from __future__ import annotations
+
+from neurontools.views.core_grid import heading
+from neurontools.views.figures import total
+from neurontools.views.gauge import stacked_bar
+from neurontools.views.line import Line, Page, Run, fit
+from neurontools.views.scene import Scene
+
+_LABEL_CELLS = 20
+
+
+def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
+    """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
+    average = scene.snapshot.host.vcpu_average
+    system: tuple[float | None, float | None] = (None, None)
+    if average is not None:
+        system = (
+            average.user_ratio + average.nice_ratio,
+            average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
+        )
+    count = scene.snapshot.host.vcpu_count
+    processes = [figures.process for figures in scene.figures.shown(scene.pid)]
+    user = total(process.vcpu_user_ratio for process in processes)
+    kernel = total(process.vcpu_system_ratio for process in processes)
+    runtime = (
+        user / count if user is not None and count else None,
+        kernel / count if kernel is not None and count else None,
+    )
+    vcpus = f"{count} vCPUs" if count else ""
+    page = Page([heading(scene, "vCPU Utilization", width, vcpus)])
+    half = width // 2 if side_by_side else width
+    first = fit(_usage(scene, "System vCPU Usage", system, half), half)
+    second = fit(_usage(scene, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
+    if side_by_side:
+        page.add(fit((*first, *second), width))
+    else:
+        page.add(first, second)
+    return page
+
+
+def _usage(scene: Scene, label: str, ratios: tuple[float | None, float | None], width: int) -> Line:
+    user, system = ratios
+    figure = f"[{_percent(user)},{_percent(system)}]"
+    runs: list[Run] = [(label.ljust(_LABEL_CELLS), "text")]
+    runs += stacked_bar(((user, "busy"), (system, "system")), width - _LABEL_CELLS - len(figure) - 2, scene.glyphs)
+    runs.append((f" {figure} ", "text"))
+    return tuple(runs)
+
+
+def _percent(ratio: float | None) -> str:
+    return "-".rjust(7) if ratio is None else f"{ratio * 100:6.2f}%"

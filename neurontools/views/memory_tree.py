@@ -1,0 +1,239 @@
+"""The memory details: devices, their cores, loaded models with their ID, and the categories; a parent is the sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+from neurontools import units
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LoadedModel,
+    LogicalNeuronCore,
+    Process,
+    Subgraph,
+    memory_categories,
+    sum_device_memory,
+    sum_host_memory,
+)
+from neurontools.views.core_grid import heading
+from neurontools.views.line import Line, Page, cell, fit, foreign, styled
+from neurontools.views.memory_summary import DEVICE_CATEGORIES, FURTHER_CATEGORIES
+from neurontools.views.scene import Scene, visible_top
+from neurontools.views.style import SELECTED
+
+_NUMBER_CELLS = 15
+_ID_CELLS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One row of the tree."""
+
+    key: str  # the way to it, "nd3/nc7/m4194305.10001"
+    depth: int
+    title: str
+    device_index: int
+    has_children: bool
+    is_open: bool
+    model_id: int | None = None
+    device_bytes: int | None = None
+    host_bytes: int | None = None
+    is_running: bool = True
+    is_model: bool = False
+
+
+def nodes(scene: Scene) -> list[Node]:
+    """The rows that are visible with the nodes that are open now."""
+    cores_by_device: dict[int, list[LogicalNeuronCore]] = {}
+    for core in scene.figures.cores:
+        if scene.pid is None or scene.pid in core.owner_pids:
+            cores_by_device.setdefault(core.device_index, []).append(core)
+    models = _models_by_core(scene)
+    rows: list[Node] = []
+    for device_index, cores in cores_by_device.items():
+        key = f"nd{device_index}"
+        is_open = key in scene.opened
+        host = [
+            part.host_memory for core in cores for _, _, part in models.get(core.index, ()) if _is_shown(scene, core)
+        ]
+        rows.append(
+            Node(
+                key,
+                0,
+                f"ND {device_index}",
+                device_index,
+                True,
+                is_open,
+                device_bytes=sum_device_memory(part.memory for core in cores for part in core.cores).total_bytes,
+                host_bytes=sum_host_memory(host).total_bytes if host else 0,
+            )
+        )
+        if is_open:
+            for core in cores:
+                rows += _core_rows(scene, key, core, models.get(core.index, []))
+    return rows
+
+
+def every_key(scene: Scene) -> frozenset[str]:
+    """The keys of all nodes that can be opened, for opening the whole tree."""
+    keys = set()
+    models = _models_by_core(scene)
+    for core in scene.figures.cores:
+        keys.add(f"nd{core.device_index}")
+        keys.add(f"nd{core.device_index}/nc{core.index}")
+        for process, model, _ in models.get(core.index, ()):
+            keys.add(f"nd{core.device_index}/nc{core.index}/m{process.pid}.{model.model_id}")
+    return frozenset(keys)
+
+
+def _is_shown(scene: Scene, core: LogicalNeuronCore) -> bool:
+    return scene.pid is None or scene.pid in core.owner_pids
+
+
+def _models_by_core(scene: Scene) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
+    """The parts of loaded models, by the logical core of the host's default LNC that they are on."""
+    lnc = scene.snapshot.instance.logical_neuroncore_config or 1
+    found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
+    for figures in scene.figures.shown(scene.pid):
+        process = figures.process
+        own_lnc = process.logical_neuroncore_config or lnc
+        for model in process.models:
+            for part in model.subgraphs:
+                found.setdefault(part.neuroncore_index * own_lnc // lnc, []).append((process, model, part))
+    return found
+
+
+def _core_rows(
+    scene: Scene, parent: str, core: LogicalNeuronCore, models: list[tuple[Process, LoadedModel, Subgraph]]
+) -> Iterator[Node]:
+    key = f"{parent}/nc{core.index}"
+    is_open = key in scene.opened
+    memory = core.memory
+    host = sum_host_memory(part.host_memory for _, _, part in models).total_bytes if models else 0
+    yield Node(
+        key,
+        1,
+        f"NC {core.index}{_owners(scene, core)}",
+        core.device_index,
+        True,
+        is_open,
+        device_bytes=memory.total_bytes,
+        host_bytes=host,
+    )
+    if not is_open:
+        return
+    for process, model, part in models:
+        model_key = f"{key}/m{process.pid}.{model.model_id}"
+        model_open = model_key in scene.opened
+        yield Node(
+            model_key,
+            2,
+            f"{foreign(model.name)}{'' if model.running else ' (loaded, not running)'}",
+            core.device_index,
+            True,
+            model_open,
+            model_id=model.model_id,
+            device_bytes=part.device_memory.total_bytes,
+            host_bytes=part.host_memory.total_bytes,
+            is_running=model.running,
+            is_model=True,
+        )
+        if model_open:
+            yield from _categories(
+                model_key, 3, core.device_index, part.device_memory, part.host_memory, is_running=model.running
+            )
+    # What is not of a model: categories of the core less those of its models, so that the parent is their sum.
+    rest = _without(memory, [part.device_memory for _, _, part in models])
+    yield from _categories(key, 2, core.device_index, rest, None)
+
+
+def _owners(scene: Scene, core: LogicalNeuronCore) -> str:
+    known = scene.figures.by_pid
+    names = [foreign(known[pid].process.tag, 60) if pid in known else str(pid) for pid in core.owner_pids]
+    return f"  {', '.join(names)}" if names else "  free"
+
+
+def _without(memory: DeviceMemory, parts: list[DeviceMemory]) -> DeviceMemory:
+    if not parts:
+        return memory
+    taken = sum_device_memory(parts)
+    left = {}
+    for field in fields(memory):
+        value, part = getattr(memory, field.name), getattr(taken, field.name)
+        if value is not None and part:
+            left[field.name] = max(0, value - part)
+    return replace(memory, **left)
+
+
+def _categories(
+    parent: str,
+    depth: int,
+    device_index: int,
+    memory: DeviceMemory,
+    host: HostMemory | None,
+    *,
+    is_running: bool = True,
+) -> Iterator[Node]:
+    of_host = memory_categories(host) if host is not None else {}
+    for title, field in (*DEVICE_CATEGORIES, *FURTHER_CATEGORIES):
+        value = getattr(memory, field)
+        host_value = of_host.get(field, 0) if host is not None else 0
+        if (title, field) in FURTHER_CATEGORIES and not value:
+            continue
+        yield Node(
+            f"{parent}/{field}",
+            depth,
+            title,
+            device_index,
+            False,
+            False,
+            device_bytes=value,
+            host_bytes=host_value,
+            is_running=is_running,
+        )
+
+
+def memory_tree(scene: Scene, width: int, height: int) -> Page:
+    """The tree in `height` lines, its heading included, scrolled to the scene's cursor."""
+    rows = nodes(scene)
+    name_cells = _name_cells(width)
+    titles = (
+        cell("Model ID", _ID_CELLS, right=True)
+        + cell("Device Memory", _NUMBER_CELLS, right=True)
+        + cell("Host Memory", _NUMBER_CELLS, right=True)
+    )
+    head = fit(heading(scene, "Memory Usage Details", name_cells - 1), name_cells)
+    page = Page([fit((*head, (titles, "label")), width)])
+    if not rows:
+        text = "  no device is in use by this process" if scene.pid is not None else "  no devices"
+        page.add(fit(((text, "dim"),), width))
+        return page
+    height = max(1, height - 1)
+    cursor = min(scene.cursor, len(rows) - 1)
+    top = visible_top(cursor, scene.top, height, len(rows))
+    lines = []
+    for position in range(top, min(len(rows), top + height)):
+        line = fit(_row(scene, rows[position], name_cells), width)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    page.add_list(lines, len(rows), height, top)
+    return page
+
+
+def _name_cells(width: int) -> int:
+    return max(10, width - _ID_CELLS - 2 * _NUMBER_CELLS)
+
+
+def _row(scene: Scene, node: Node, name_cells: int) -> Line:
+    glyphs = scene.glyphs
+    mark = (glyphs.opened if node.is_open else glyphs.closed) if node.has_children else glyphs.leaf
+    style = "text" if node.is_running else "dim"
+    name = "  " * node.depth + mark + node.title
+    identity = str(node.model_id) if node.model_id is not None else ""
+    return (
+        (cell(name, name_cells), style if node.depth else ("strong" if node.is_running else "dim")),
+        (cell(identity, _ID_CELLS, right=True), style),
+        (cell(units.bytes_text(node.device_bytes), _NUMBER_CELLS, right=True), style),
+        (cell(units.bytes_text(node.host_bytes), _NUMBER_CELLS, right=True), style),
+    )

@@ -1,0 +1,156 @@
+"""The columns of the process list: one table for the screen, sorting, filters and CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from neurontools import units
+from neurontools.views.figures import ProcessFigures, ranges
+from neurontools.views.line import foreign
+
+Value = float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessColumn:
+    """A column: the key that filters and sorting name it by, its title, and how to read a process in it.
+
+    `rank` says how soon it is left out on narrow screens; `unit` what filters take: ratio (as percent), bytes, seconds
+    or a plain number or text.
+    """
+
+    key: str
+    title: str
+    cells: int
+    rank: int
+    read: Callable[[ProcessFigures], Value]
+    text: Callable[[ProcessFigures], str]
+    unit: str = ""
+    is_text: bool = False
+    about: str = ""
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else f"{ratio * 100:.1f}%"
+
+
+def _short_bytes(size: int | None) -> str:
+    return units.bytes_text(size).replace(" ", "").replace("B", "") if size else units.bytes_text(size)
+
+
+def _short_seconds(seconds: float | None) -> str:
+    """An age or a latency in at most 7 cells."""
+    if seconds is None:
+        return "-"
+    if seconds >= 60:
+        return units.duration_text(seconds).rsplit(" ", 2)[0].replace(" ", "")
+    return units.duration_text(seconds).replace(" ", "")
+
+
+def _flops(figures: ProcessFigures) -> str:
+    return units.flops_text(figures.flops_per_second).replace("FLOPS", "").replace(" ", "")
+
+
+def _models(figures: ProcessFigures) -> str:
+    models = figures.process.models
+    return f"{sum(model.running for model in models)}/{len(models)}" if models else "0"
+
+
+def _latency(quantile: str) -> Callable[[ProcessFigures], float | None]:
+    def read(figures: ProcessFigures) -> float | None:
+        latency = figures.process.total_latency
+        return None if latency is None else float(getattr(latency, f"{quantile}_seconds"))
+
+    return read
+
+
+def _errors(figures: ProcessFigures) -> int:
+    return figures.errors_total + figures.failed_executions_total
+
+
+_p50, _p99 = _latency("p50"), _latency("p99")
+
+COLUMNS = (
+    ProcessColumn("pid", "PID", 8, 0, lambda f: f.pid, lambda f: str(f.pid), about="process ID"),
+    ProcessColumn(
+        "user", "USER", 9, 2, lambda f: f.process.user, lambda f: foreign(f.process.user or "-", 40), "", True, "user"
+    ),
+    ProcessColumn(
+        "tag", "TAG", 14, 1, lambda f: f.process.tag, lambda f: foreign(f.process.tag, 80), "", True,
+        "NEURON_PROCESS_TAG",
+    ),
+    ProcessColumn(
+        "cores", "CORES", 8, 0, lambda f: f.core_count, lambda f: ranges(f.process.neuroncore_indices) or "-",
+        about="logical NeuronCores held",
+    ),
+    ProcessColumn(
+        "util", "UTIL", 7, 0, lambda f: f.utilization_ratio, lambda f: _percent(f.utilization_ratio), "ratio",
+        about="mean utilization of its cores",
+    ),
+    ProcessColumn(
+        "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second, _flops, "number", about="FLOP a second"
+    ),
+    ProcessColumn(
+        "mfu", "MFU", 7, 5, lambda f: f.mfu_ratio, lambda f: _percent(f.mfu_ratio), "ratio",
+        about="FLOPS as a share of the bf16 peak of its cores",
+    ),
+    ProcessColumn(
+        "mem", "DEV MEM", 8, 1, lambda f: f.device_memory_bytes, lambda f: _short_bytes(f.device_memory_bytes), "bytes",
+        about="device memory",
+    ),
+    ProcessColumn(
+        "host", "HOST MEM", 9, 8, lambda f: f.host_memory_bytes, lambda f: _short_bytes(f.host_memory_bytes), "bytes",
+        about="host memory of the runtime",
+    ),
+    ProcessColumn(
+        "models", "MODELS", 6, 9, lambda f: len(f.process.models), _models, about="models running / loaded"
+    ),
+    ProcessColumn(
+        "execs", "EXEC/S", 7, 3, lambda f: f.process.executions_per_second,
+        lambda f: "-" if f.process.executions_per_second is None else f"{f.process.executions_per_second:.1f}",
+        "number", about="executions a second",
+    ),
+    ProcessColumn("p50", "P50", 8, 7, _p50, lambda f: _short_seconds(_p50(f)), "seconds", about="median latency"),
+    ProcessColumn("p99", "P99", 8, 4, _p99, lambda f: _short_seconds(_p99(f)), "seconds", about="99 % were faster"),
+    ProcessColumn("errors", "ERR", 5, 4, _errors, lambda f: str(_errors(f)), about="errors and failed executions"),
+    ProcessColumn(
+        "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
+        lambda f: _short_seconds(f.since_last_execution_seconds), "seconds", about="since its last execution ended",
+    ),
+)  # fmt: skip
+
+COMMAND = ProcessColumn(
+    "command",
+    "COMMAND",
+    20,
+    6,
+    lambda f: f.process.command,
+    lambda f: foreign(f.process.command) or "-",
+    "",
+    True,
+    "command line",
+)
+EVERY_COLUMN = (*COLUMNS, COMMAND)
+BY_KEY = {column.key: column for column in EVERY_COLUMN}
+
+
+def chosen(width: int) -> tuple[list[ProcessColumn], int]:
+    """The columns that have room, the more needed first, and the cells that are left for the command (0: none)."""
+    kept: list[ProcessColumn] = []
+    used = 2  # the mark of a tagged row
+    for column in sorted(COLUMNS, key=lambda column: column.rank):
+        if used + column.cells + 1 <= width:
+            kept.append(column)
+            used += column.cells + 1
+    kept.sort(key=COLUMNS.index)
+    rest = width - used
+    return kept, rest if rest >= 16 else 0
+
+
+def sort_value(column: ProcessColumn, figures: ProcessFigures) -> tuple[bool, float | str]:
+    """For sorting: what is not known comes last in ascending order."""
+    value = column.read(figures)
+    if value is None:
+        return (True, "" if column.is_text else 0.0)
+    return (False, value.casefold() if isinstance(value, str) else value)

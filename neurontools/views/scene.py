@@ -1,0 +1,77 @@
+"""What a page is drawn from: a moment of a host, its past, and what the reader has chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from neurontools.model import Snapshot
+from neurontools.views.figures import Figures
+from neurontools.views.glyphs import UNICODE, Glyphs
+
+if TYPE_CHECKING:
+    from neurontools.events import Event
+    from neurontools.health import Verdict
+    from neurontools.series import Series
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Which moment is shown, as the title and the scrubber tell it. Times are Unix times in seconds."""
+
+    badge: str = ""  # "LIVE", "PAUSED", "REPLAY", "LOST"
+    style: str = "title_dim"
+    trouble: str = ""  # a line: what is wrong with the source
+    is_past: bool = False  # the scrubber is to be seen
+    first: float = 0.0
+    last: float = 0.0
+    shown: float = 0.0
+    event_times: tuple[float, ...] = ()
+    recording: str = ""
+
+
+@dataclass(slots=True)
+class Scene:
+    """One moment as chosen to be seen. Made anew for each drawing; `figures` may be shared by all of one snapshot."""
+
+    snapshot: Snapshot
+    figures: Figures
+    series: Series | None = None  # the past up to the moment shown; None: there is none to show
+    events: tuple[Event, ...] = ()  # up to the moment shown, oldest first
+    verdicts: tuple[Verdict, ...] = ()
+    clock: Clock = Clock()
+    glyphs: Glyphs = UNICODE
+    page: str = "overview"
+    pid: int | None = None  # the current tab: a process, or None for all
+    show_flops: bool = False
+    opened: frozenset[str] = frozenset()  # open nodes of the memory tree
+    cursor: int = 0  # the selected row of the page's list
+    top: int = 0  # its first visible row
+    sort: str = "pid"
+    is_descending: bool = False
+    filter_text: str = ""
+    tagged: frozenset[int] = frozenset()
+    details_pid: int | None = None
+    colour_by: str = "utilization"  # of the topology: utilization, memory
+    device_index: int = 0  # the device that topology and history look at
+    core_index: int | None = None  # of the history: a logical core, or None for the whole device
+    window_seconds: float = 60.0  # of the plots
+    message: str = ""  # what the last key did, in a line
+    is_read_only: bool = False
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, **choices: object) -> Scene:
+        """A scene of a snapshot alone."""
+        return cls(snapshot, Figures(snapshot), **choices)  # type: ignore[arg-type]
+
+
+def visible_top(cursor: int, top: int, height: int, count: int) -> int:
+    """The first visible row of a list, moved no more than needed for the selected row to be visible."""
+    height = max(1, height)
+    top = min(max(0, top), max(0, count - height))
+    if cursor < top:
+        return max(0, cursor)
+    if cursor >= top + height:
+        return cursor - height + 1
+    return top

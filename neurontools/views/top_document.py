@@ -1,0 +1,291 @@
+"""What neuron-top shows, as data: a JSON document of our own, and CSV.
+
+Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null is unknown. Times are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+
+from neurontools import health
+from neurontools.model import DeviceMemory, HostMemory, Snapshot
+from neurontools.views.figures import Figures, ProcessFigures, ranges
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopHost:
+    """vCPUs and memory of the host."""
+
+    vcpu_count: int | None
+    vcpu_user_ratio: float | None
+    vcpu_system_ratio: float | None
+    memory_total_bytes: int | None
+    memory_used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopFinding:
+    """One thing that is wrong with a device, and what to do."""
+
+    kind: str
+    severity: str
+    reason: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopDevice:
+    """One Neuron device."""
+
+    neuron_device: int
+    utilization_ratio: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int
+    connected_to: tuple[int, ...]
+    mem_ecc_corrected_total: int | None
+    mem_ecc_uncorrected_total: int | None
+    sram_ecc_corrected_total: int | None
+    sram_ecc_uncorrected_total: int | None
+    health: str
+    findings: tuple[TopFinding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopCore:
+    """One logical NeuronCore under the host's default LNC."""
+
+    neuroncore: int
+    neuron_device: int
+    owner_pids: tuple[int, ...]
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    memory_used_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopModel:
+    """One loaded model."""
+
+    model_id: int
+    name: str
+    uuid: str
+    is_running: bool
+    neuroncores: tuple[int, ...]
+    device_memory_bytes: int | None
+    executions_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopProcess:
+    """One process that holds NeuronCores or uses the runtime."""
+
+    pid: int
+    user: str | None
+    uid: int | None
+    tag: str
+    command: str
+    is_synthetic: bool
+    is_reporting: bool
+    neuroncores: tuple[int, ...]
+    neuron_devices: tuple[int, ...]
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    mfu_ratio: float | None
+    device_memory_bytes: int | None
+    host_memory_bytes: int | None
+    resident_bytes: int | None
+    vcpu_user_ratio: float | None
+    vcpu_system_ratio: float | None
+    executions_per_second: float | None
+    latency_p50_seconds: float | None
+    latency_p99_seconds: float | None
+    executions_completed_total: int
+    executions_failed_total: int
+    errors_total: int
+    since_last_execution_seconds: float | None
+    attached_at: str | None
+    models: tuple[TopModel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopDocument:
+    """The state of one host at one moment, as `neuron-top --json` prints it."""
+
+    schema_version: int
+    taken_at: str
+    sequence: int
+    instance_type: str
+    instance_id: str | None
+    source: str
+    synthetic_load: str | None
+    neuroncore_version: str | None
+    logical_neuroncore_config: int
+    mfu_peak_dtype: str
+    average_utilization_ratio: float | None
+    flops_per_second: float | None
+    host: TopHost
+    host_memory: HostMemory
+    device_memory: DeviceMemory
+    devices: tuple[TopDevice, ...]
+    neuroncores: tuple[TopCore, ...]
+    processes: tuple[TopProcess, ...]
+    warnings: tuple[str, ...]
+
+
+def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
+    """The document of a snapshot; only these processes are listed if `pids` is given."""
+    from neurontools.views.figures import PEAK_DTYPE
+
+    figures = Figures(snapshot)
+    average = snapshot.host.vcpu_average
+    host = snapshot.host
+    instance = snapshot.instance
+    chosen = [figure for pid, figure in figures.by_pid.items() if pids is None or pid in pids]
+    verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
+    return TopDocument(
+        schema_version=SCHEMA_VERSION,
+        taken_at=_time(snapshot.taken_at_unix_seconds) or "",
+        sequence=snapshot.sequence,
+        instance_type=instance.instance_type,
+        instance_id=instance.instance_id,
+        source=str(snapshot.source),
+        synthetic_load=snapshot.synthetic_load,
+        neuroncore_version=instance.neuroncore_version,
+        logical_neuroncore_config=instance.logical_neuroncore_config,
+        mfu_peak_dtype=PEAK_DTYPE,
+        average_utilization_ratio=figures.average_utilization(None),
+        flops_per_second=figures.flops(None),
+        host=TopHost(
+            vcpu_count=host.vcpu_count,
+            vcpu_user_ratio=None if average is None else average.user_ratio + average.nice_ratio,
+            vcpu_system_ratio=None
+            if average is None
+            else average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
+            memory_total_bytes=host.memory_total_bytes,
+            memory_used_bytes=host.memory_used_bytes,
+        ),
+        host_memory=figures.host_memory(None),
+        device_memory=figures.device_memory(None),
+        devices=tuple(_device(figures, position, verdicts) for position in range(len(snapshot.devices))),
+        neuroncores=tuple(
+            TopCore(
+                core.index,
+                core.device_index,
+                core.owner_pids,
+                core.utilization_ratio,
+                core.flops_per_second,
+                core.memory.total_bytes,
+            )
+            for core in figures.cores
+        ),
+        processes=tuple(_process(figure) for figure in chosen),
+        warnings=snapshot.warnings,
+    )
+
+
+def _device(figures: Figures, position: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
+    device = figures.snapshot.devices[position]
+    verdict = verdicts.get(device.index, health.Verdict(device.index))
+    return TopDevice(
+        neuron_device=device.index,
+        utilization_ratio=figures.device_utilization[position],
+        memory_used_bytes=figures.device_used_bytes[position],
+        memory_total_bytes=device.memory_bytes,
+        connected_to=device.connected_to,
+        mem_ecc_corrected_total=device.ecc.mem_corrected_total,
+        mem_ecc_uncorrected_total=device.ecc.mem_uncorrected_total,
+        sram_ecc_corrected_total=device.ecc.sram_corrected_total,
+        sram_ecc_uncorrected_total=device.ecc.sram_uncorrected_total,
+        health=verdict.severity.name.lower(),
+        findings=tuple(
+            TopFinding(str(finding.kind), finding.severity.name.lower(), finding.reason, finding.action)
+            for finding in verdict.findings
+        ),
+    )
+
+
+def _process(figures: ProcessFigures) -> TopProcess:
+    process = figures.process
+    latency = process.total_latency
+    return TopProcess(
+        pid=process.pid,
+        user=process.user,
+        uid=process.uid,
+        tag=process.tag,
+        command=process.command,
+        is_synthetic=process.synthetic,
+        is_reporting=process.reporting,
+        neuroncores=process.neuroncore_indices,
+        neuron_devices=process.device_indices,
+        utilization_ratio=figures.utilization_ratio,
+        flops_per_second=figures.flops_per_second,
+        mfu_ratio=figures.mfu_ratio,
+        device_memory_bytes=figures.device_memory_bytes,
+        host_memory_bytes=figures.host_memory_bytes,
+        resident_bytes=process.resident_bytes,
+        vcpu_user_ratio=process.vcpu_user_ratio,
+        vcpu_system_ratio=process.vcpu_system_ratio,
+        executions_per_second=process.executions_per_second,
+        latency_p50_seconds=None if latency is None else latency.p50_seconds,
+        latency_p99_seconds=None if latency is None else latency.p99_seconds,
+        executions_completed_total=process.executions.completed_total,
+        executions_failed_total=figures.failed_executions_total,
+        errors_total=figures.errors_total,
+        since_last_execution_seconds=figures.since_last_execution_seconds,
+        attached_at=_time(process.attached_at_unix_seconds),
+        models=tuple(
+            TopModel(
+                model.model_id,
+                model.name,
+                model.uuid,
+                model.running,
+                tuple(sorted({part.neuroncore_index for part in model.subgraphs})),
+                sum(part.device_memory.total_bytes or 0 for part in model.subgraphs),
+                model.executions_total,
+            )
+            for model in process.models
+        ),
+    )
+
+
+def _time(unix_seconds: float | None) -> str | None:
+    if unix_seconds is None:
+        return None
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def json_text(document_: TopDocument, *, indent: int | None = None) -> str:
+    """A document as JSON; compact unless indented."""
+    separators = None if indent else (",", ":")
+    return json.dumps(asdict(document_), indent=indent, separators=separators, allow_nan=False)
+
+
+_CSV_SKIPPED = ("models",)
+CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field.name not in _CSV_SKIPPED))
+
+
+def csv_text(document_: TopDocument | None) -> str:
+    """The header for None, else a line for each process; lists are ranges such as 0-3, unknown is empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if document_ is None:
+        writer.writerow(CSV_COLUMNS)
+        return out.getvalue()
+    for process in document_.processes:
+        row: list[object] = [document_.taken_at]
+        for name in CSV_COLUMNS[1:]:
+            value = getattr(process, name)
+            if isinstance(value, tuple):
+                value = ranges(value)
+            elif isinstance(value, bool):
+                value = str(value).lower()
+            row.append("" if value is None else value)
+        writer.writerow(row)
+    return out.getvalue()

@@ -1,0 +1,315 @@
+"""neuron-monitor as a process: against a real daemon, read as real consumers read it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from neurontools.recording.writer import RecordingWriter
+from neurontools.rpc.convert import to_message
+from tests.conftest import DEADLINE_SECONDS, Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.monitor.layouts import Record
+
+COMMAND = [sys.executable, "-m", "neurontools.cli.monitor"]
+MOST_RECORDS = 200  # rather than waiting without end
+LOADED = ("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.05", "--load-neuroncores", "3")
+FAST = {
+    "period": "100ms",
+    "neuron_runtimes": [
+        {
+            "tag_filter": ".*",
+            "metrics": [
+                {"type": "neuroncore_counters"},
+                {"type": "memory_used"},
+                {"type": "neuron_runtime_vcpu_usage"},
+                {"type": "execution_stats"},
+            ],
+        }
+    ],
+    "system_metrics": [
+        {"type": "vcpu_usage"},
+        {"type": "memory_info"},
+        {"type": "neuron_hw_counters", "period": "200ms"},
+    ],
+}
+
+
+class Start(Protocol):
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.Popen[str]: ...
+
+
+@pytest.fixture
+def monitor(clean_environment: dict[str, str]) -> Iterator[Start]:
+    """Starts the command; what still runs at the end of the test is ended."""
+    running: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        clean = clean_environment | {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
+        running.append(
+            subprocess.Popen(
+                [*COMMAND, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                env=clean | environment,
+            )
+        )
+        return running[-1]
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.fixture
+def fast(tmp_path: Path) -> str:
+    file = tmp_path / "fast.json"
+    file.write_text(json.dumps(FAST), "utf-8")
+    return str(file)
+
+
+def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, told = process.communicate(timeout=60)
+    return process.returncode, out, told
+
+
+def line_of(process: subprocess.Popen[str]) -> Any:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.endswith("\n"), process.stderr.read() if process.stderr else ""
+    return json.loads(line)
+
+
+def test_records_follow_each_other(monitor: Start, start_daemon: StartDaemon, fast: str) -> None:
+    daemon = start_daemon(*LOADED)
+    code, out, told = finished(monitor("-c", fast, "--socket", daemon.socket, "-n", "6"))
+    assert (code, told) == (0, "")
+    lines = out.splitlines()
+    assert len(lines) == 6
+    assert all(": " not in line.split('"instance_info"')[0] for line in lines[:1]), "compact"
+    records = [json.loads(line) for line in lines]
+    for line in lines:
+        Record.model_validate_json(line)
+    assert [len(record["neuron_runtime_data"]) for record in records] == [3] * 6
+    assert [sorted(record["system_data"]) for record in records[1:3]] != [["memory_info", "vcpu_usage"]] * 2
+    later = [record["neuron_runtime_data"][0]["report"]["execution_stats"]["period"] for record in records[2:]]
+    assert all(0.05 < period < 3 for period in later)
+
+
+def test_counts_add_up_to_what_the_daemon_counted(monitor: Start, daemon: RunningDaemon, fast: str) -> None:
+    from neurontools.rpc import neuron_pb2
+
+    attachment = Attachment(daemon)
+    attachment.attach(core_count=1)
+
+    def report(executions: int) -> None:
+        attachment.report(
+            neuron_pb2.Report(
+                measured_at_seconds=time.monotonic(),
+                executions=neuron_pb2.ExecutionCounters(completed_total=executions),
+            )
+        )
+
+    process = monitor("-c", fast, "--socket", daemon.socket)
+
+    def completed() -> int:
+        (entry,) = line_of(process)["neuron_runtime_data"]
+        assert entry["pid"] == os.getpid()
+        count: int = entry["report"]["execution_stats"]["execution_summary"]["completed"]
+        return count
+
+    assert completed() == 0
+    report(5)
+    counts: list[int] = []
+    while sum(counts) < 5 and len(counts) < MOST_RECORDS:
+        counts.append(completed())
+    report(1000)
+    while sum(counts) < 1000 and len(counts) < 2 * MOST_RECORDS:
+        counts.append(completed())
+    assert sum(counts) == 1000
+    attachment.close()
+    assert any(not line_of(process)["neuron_runtime_data"] for _ in range(MOST_RECORDS))
+
+
+def test_a_closed_pipe_ends_it_at_once_and_quietly(monitor: Start, daemon: RunningDaemon) -> None:
+    process = monitor("--socket", daemon.socket)  # the next record would come in 5 s
+    line_of(process)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    began = time.monotonic()
+    assert process.wait(DEADLINE_SECONDS) == -signal.SIGPIPE
+    assert time.monotonic() - began < 4
+    assert process.stderr.read() == ""
+
+
+def test_head(monitor: Start, daemon: RunningDaemon) -> None:
+    command = f'"{sys.executable}" -m neurontools.cli.monitor --socket "{daemon.socket}" | head -n 1'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["instance_info"]["instance_type"] == "trn1.32xlarge"
+    assert done.stderr == ""
+
+
+def test_interrupt_and_termination_are_quiet(monitor: Start, daemon: RunningDaemon) -> None:
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)):
+        process = monitor("--socket", daemon.socket)
+        line_of(process)
+        process.send_signal(number)
+        assert finished(process) == (code, "", "")
+
+
+def test_it_is_seen_while_it_runs(monitor: Start, daemon: RunningDaemon) -> None:
+    process = monitor("--socket", daemon.socket)
+    line_of(process)
+    seen = wait_until(lambda: daemon.find(process.pid))
+    assert seen.core_indices == ()
+    process.kill()
+    wait_until(lambda: daemon.find(process.pid) is None)
+
+
+def test_a_lost_daemon_is_an_error_in_the_records_until_it_is_back(
+    monitor: Start, start_daemon: StartDaemon, fast: str
+) -> None:
+    daemon = start_daemon(*LOADED)
+    process = monitor("-c", fast, "--socket", daemon.socket, "--verbose", "1")
+    assert line_of(process)["neuron_runtime_data"]
+    daemon.stop()
+    records = (line_of(process) for _ in range(MOST_RECORDS))
+    lost = next(record for record in records if record["system_data"].get("memory_info", {}).get("error"))
+    Record.model_validate(lost)
+    assert lost["neuron_runtime_data"] == []
+    assert lost["instance_info"]["instance_type"] == "trn1.32xlarge"
+    start_daemon(*LOADED)
+    records = (line_of(process) for _ in range(MOST_RECORDS))
+    back = next(record for record in records if record["neuron_runtime_data"])
+    assert back["system_data"]["memory_info"]["error"] == ""
+    process.terminate()
+    _, _, told = finished(process)
+    assert "monitor daemon at unix:" in told
+    assert told.splitlines()[0].endswith("; going on")
+    assert told.endswith("is back\n")
+    assert len(told.splitlines()) == 2
+
+
+def test_simulate_needs_no_daemon(monitor: Start, short_path: Path) -> None:
+    code, out, told = finished(monitor("--simulate", "inf2.xlarge", "--once", TMPDIR=str(short_path)))
+    assert (code, told) == (0, "")
+    record = json.loads(out)
+    Record.model_validate(record)
+    assert record["neuron_runtime_data"] == []
+    assert record["neuron_hardware_info"]["neuron_device_type"] == "inferentia2"
+    code, out, told = finished(monitor("-1", NEURONTOOLS_SIMULATE="trn2.48xlarge", TMPDIR=str(short_path)))
+    assert json.loads(out)["neuron_hardware_info"]["neuroncore_per_device_count"] == 4
+    assert [path.name for path in short_path.iterdir()] == []
+
+
+def test_a_closed_pipe_leaves_no_private_daemon_behind(monitor: Start, short_path: Path) -> None:
+    process = monitor("--simulate", "inf2.xlarge", TMPDIR=str(short_path))
+    line_of(process)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(DEADLINE_SECONDS) == -signal.SIGPIPE
+    assert [path.name for path in short_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--bogus"], 1, "neuron-monitor: unknown flag --bogus"),
+        (["--verbose", "5"], 2, "neuron-monitor: --verbose: '5' is no level; give 0, 1, 2, 3 or 4"),
+        (["-n", "0"], 2, "neuron-monitor: --count: '0' is no number of records"),
+        (
+            ["-c", "/nonexistent"],
+            6,
+            "neuron-monitor: /nonexistent: No such file or directory; give a readable JSON file",
+        ),
+        (["--socket", "/nonexistent.sock"], 12, "neuron-monitor: no monitor daemon at unix:/nonexistent.sock"),
+        (
+            ["--socket", "/x", "--simulate", "inf2.xlarge"],
+            2,
+            "neuron-monitor: --simulate and --socket exclude each other",
+        ),
+        (["--simulate", "p5.48xlarge"], 2, "neuron-monitor: can't simulate p5.48xlarge"),
+        ([], 12, "neuron-monitor: no monitor daemon at unix:"),
+    ],
+)
+def test_errors_are_one_line_and_nothing_on_standard_output(
+    monitor: Start, arguments: list[str], code: int, text: str
+) -> None:
+    ended, out, told = finished(monitor(*arguments))
+    assert (ended, out) == (code, "")
+    assert told.startswith(text)
+    assert told.count("\n") == 1
+
+
+def test_check_config(monitor: Start, tmp_path: Path, fast: str) -> None:
+    code, out, told = finished(monitor("--check-config", "-c", fast))
+    assert (code, told) == (0, "")
+    assert out.splitlines()[0] == f"{fast}: the configuration is valid"
+    assert "  neuron_runtimes[0], tags that match '.*': execution_stats every 0.1 s" in out
+    wrong = tmp_path / "wrong.json"
+    wrong.write_text('{"system_metrics": [{"type": "gpu"}]}', "utf-8")
+    code, out, told = finished(monitor("--check-config", "-c", str(wrong)))
+    allowed = "it can be vcpu_usage, memory_info, neuron_hw_counters"
+    assert (code, out, told) == (2, "", f'neuron-monitor: {wrong}: system_metrics[0].type is "gpu"; {allowed}\n')
+
+
+def test_documents_about_itself(monitor: Start) -> None:
+    schema = json.loads(finished(monitor("--json-schema"))[1])
+    assert schema["$ref"] == "#/$defs/Record"
+    assert finished(monitor("--version"))[1].startswith("neuron-monitor ")
+    script = finished(monitor("--completion", "bash"))[1]
+    assert "complete -F _neuron_monitor neuron-monitor" in script
+
+
+@pytest.mark.skipif(not shutil.which("dd") or not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
+    command = f'"{sys.executable}" -m neurontools.cli.monitor --once --socket "{daemon.socket}" > /dev/full'
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("neuron-monitor: can't write to standard output: No space left on device")
+
+
+def test_a_recording(monitor: Start, start_daemon: StartDaemon, tmp_path: Path, fast: str) -> None:
+    daemon = start_daemon(*LOADED)
+    file = tmp_path / "host.rec"
+    writer = RecordingWriter(str(file))
+    sequences = [writer_sequence(writer, daemon) for _ in range(20)]
+    writer.close()
+    code, out, told = finished(monitor("--replay", str(file), "-c", fast))
+    assert (code, told) == (0, "")
+    lines = out.splitlines()
+    for line in lines:
+        Record.model_validate_json(line)
+    assert 5 < len(lines) <= len(set(sequences))
+    periods = [json.loads(line)["system_data"]["memory_info"]["period"] for line in lines[1:]]
+    assert sum(periods) / len(periods) == pytest.approx(0.1, rel=0.5)
+    assert finished(monitor("--replay", str(file), "--count", "1"))[1].count("\n") == 1
+    file.write_bytes(file.read_bytes()[:-20])
+    code, out, told = finished(monitor("--replay", str(file), "-c", fast))
+    assert code == 1
+    assert out
+    assert told.startswith("neuron-monitor: ")
+    assert finished(monitor("--replay", str(tmp_path / "none")))[0] == 6
+    assert finished(monitor("--replay", str(file), "--simulate", "inf2.xlarge"))[0] == 2
+
+
+def writer_sequence(writer: RecordingWriter, daemon: RunningDaemon) -> int:
+    snapshot = daemon.next_snapshot(1)
+    writer.write_snapshot(to_message(snapshot))
+    return snapshot.sequence

@@ -1,0 +1,147 @@
+"""A real Prometheus scrapes a real daemon, evaluates the shipped rules and answers the dashboards' queries."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.exporters.test_prometheus import FORMAT
+
+pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+# Names and functions that AWS's public dashboard combines, in queries of our own.
+AWS_QUERIES = [
+    "avg(avg_over_time(neuroncore_utilization_ratio[1m]))",
+    "sum by (instance_id) (neuron_runtime_memory_used_bytes{memory_location='neuron_device'})",
+    "sum by (runtime_tag) (neuron_runtime_memory_used_bytes{memory_location='host'})",
+    "sum(increase(execution_errors_total[1m])) or vector(0)",
+    "sum by (status_type) (execution_status_total)",
+    "max(execution_latency_seconds{percentile='p99'})",
+    "sum(neuron_runtime_vcpu_usage_ratio) or vector(0)",
+    "system_vcpu_count",
+    "sum by (usage_type) (system_vcpu_usage_ratio)",
+    "system_memory_used_bytes / system_memory_total_bytes",
+    "count(instance_info)",
+    "count(neuron_hardware_info)",
+    "sum by (event_type) (hardware_ecc_events_total)",
+]
+
+
+class Prometheus:
+    """A Prometheus server on a port of its own."""
+
+    def __init__(self, directory: Path, target: str) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.port = server.getsockname()[1]
+        configuration = {
+            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "300ms"},
+            "rule_files": [str(DEPLOY / "prometheus/neuron.rules.yml")],
+            "scrape_configs": [{"job_name": "neurond", "static_configs": [{"targets": [target]}]}],
+        }
+        file = directory / "prometheus.yml"
+        file.write_text(json.dumps(configuration), "utf-8")
+        self.log_path = directory / "prometheus.log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={file}",
+                    f"--storage.tsdb.path={directory / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=10) as reply:
+                return json.loads(reply.read())["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 503:  # it is still starting
+                    return None
+                raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
+        except OSError:
+            assert self.process.poll() is None, self.log_path.read_text("utf-8")
+            return None
+
+    def query(self, text: str) -> list[Any]:
+        found = self.get("query", query=text)
+        return found["result"] if found else []
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number: int = server.getsockname()[1]
+    return number
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon, socket_directory: Path, port: int) -> RunningDaemon:
+    configuration = socket_directory / "neurond.toml"
+    configuration.write_text("[health]\nstuck_seconds = 1\nidle_seconds = 1\n", "utf-8")
+    return start_daemon(
+        *("--simulate", "trn1.32xlarge", "--load", "stuck-core", "--interval", "0.1", "--config", str(configuration)),
+        *("--metrics-listen", f"127.0.0.1:{port}"),
+    )
+
+
+@pytest.fixture
+def prometheus(daemon: RunningDaemon, port: int, tmp_path: Path) -> Iterator[Prometheus]:
+    server = Prometheus(tmp_path, f"127.0.0.1:{port}")
+    yield server
+    server.process.terminate()
+    server.process.wait(30)
+
+
+def dashboard_queries() -> list[str]:
+    dashboard = json.loads((DEPLOY / "grafana/neuron.json").read_text("utf-8"))
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    return [query.replace("$instance", ".*").replace("$__rate_interval", "1m") for query in queries]
+
+
+def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: RunningDaemon) -> None:
+    wait_until(lambda: prometheus.query("up == 1") or None)
+    (target,) = prometheus.get("targets")["activeTargets"]
+    assert target["lastError"] == ""
+    wait_until(lambda: prometheus.query("execution_latency_seconds") or None)
+
+    kinds = {name: found[0]["type"] for name, found in prometheus.get("metadata").items()}
+    for name, (kind, _) in FORMAT.items():
+        # OpenMetrics, which Prometheus asks for, has the suffixes on the samples alone.
+        family = re.sub(r"_(total|created|info)$", "", name)
+        wanted = "info" if name.endswith("_info") else "counter" if family != name else kind
+        assert kinds[family] == wanted, name
+        assert prometheus.query(name), f"{name} has no series"
+
+    for query in AWS_QUERIES:
+        assert prometheus.query(query), query
+    for query in dashboard_queries():
+        if "> " not in query and "findings" not in query:  # those are silent while all is well
+            wait_until(lambda query=query: prometheus.query(query) or None)  # type: ignore[misc]
+
+    health = wait_until(lambda: prometheus.query('neurontools_device_health{neuron_device_index="0"} == 3') or None)
+    assert health[0]["metric"]["job"] == "neurond"
+    groups = prometheus.get("rules")["groups"]
+    assert all(rule["health"] == "ok" for group in groups for rule in group["rules"]), "every rule was evaluated"
+    alerts = wait_until(lambda: ((found := prometheus.get("alerts")) and found["alerts"]) or None)
+    assert {alert["labels"]["alertname"] for alert in alerts} == {"NeuronDeviceUnhealthy"}
+    assert prometheus.query("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
+
+    daemon.stop()
+    wait_until(lambda: prometheus.query("up == 0") or None)

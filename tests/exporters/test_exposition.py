@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neurontools.exporters.exposition import (
+    Definition,
+    Family,
+    Kind,
+    escaped,
+    label_text,
+    openmetrics_format,
+    text_format,
+    wants_openmetrics,
+)
+from neurontools.exporters.labels import LabelTexts
+from neurontools.exporters.listen_address import listen_address
+
+GAUGE = Definition("water_level_ratio", Kind.GAUGE, "How full")
+COUNTER = Definition("drops", Kind.COUNTER, "Drops that fell")
+INFO = Definition("pool", Kind.INFO, "Which pool")
+FAMILIES = [
+    Family(GAUGE, [('{a="1"}', 0.5), ('{a="2"}', math.inf), ('{a="3"}', math.nan)]),
+    Family(COUNTER, [('{a="1"}', 3), ('{a="2"}', 2**53)], [('{a="1"}', 1.5), ('{a="2"}', 2.5)]),
+    Family(Definition("nothing", Kind.GAUGE, "No samples"), []),
+    Family(INFO, [('{name="x"}', 1)]),
+]
+
+
+def test_text_format() -> None:
+    assert text_format(FAMILIES).decode() == (
+        "# HELP water_level_ratio How full\n# TYPE water_level_ratio gauge\n"
+        'water_level_ratio{a="1"} 0.5\nwater_level_ratio{a="2"} +Inf\nwater_level_ratio{a="3"} NaN\n'
+        "# HELP drops_total Drops that fell\n# TYPE drops_total counter\n"
+        'drops_total{a="1"} 3\ndrops_total{a="2"} 9007199254740992\n'
+        "# HELP drops_created Drops that fell\n# TYPE drops_created gauge\n"
+        'drops_created{a="1"} 1.5\ndrops_created{a="2"} 2.5\n'
+        '# HELP pool_info Which pool\n# TYPE pool_info gauge\npool_info{name="x"} 1\n'
+    )
+
+
+def test_openmetrics_format() -> None:
+    assert openmetrics_format(FAMILIES).decode() == (
+        "# HELP water_level_ratio How full\n# TYPE water_level_ratio gauge\n"
+        'water_level_ratio{a="1"} 0.5\nwater_level_ratio{a="2"} +Inf\nwater_level_ratio{a="3"} NaN\n'
+        "# HELP drops Drops that fell\n# TYPE drops counter\n"
+        'drops_total{a="1"} 3\ndrops_created{a="1"} 1.5\n'
+        'drops_total{a="2"} 9007199254740992\ndrops_created{a="2"} 2.5\n'
+        '# HELP pool Which pool\n# TYPE pool info\npool_info{name="x"} 1\n# EOF\n'
+    )
+
+
+def test_labels_are_sorted_and_escaped() -> None:
+    assert label_text([("b", 'say "hi"'), ("a", "back\\slash\nline")]) == '{a="back\\\\slash\\nline",b="say \\"hi\\""}'
+    assert label_text([]) == ""
+    assert escaped("a\udcffb") == "a\ufffdb"
+
+
+def unescaped(text: str) -> str:
+    out, position = [], 0
+    while position < len(text):
+        if text[position] == "\\":
+            position += 1
+            out.append({"n": "\n"}.get(text[position], text[position]))
+        else:
+            out.append(text[position])
+        position += 1
+    return "".join(out)
+
+
+@settings(deadline=None)
+@given(st.text())
+def test_escaping_can_be_undone(value: str) -> None:
+    written = escaped(value)
+    assert "\n" not in written
+    assert unescaped(written) == value
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@settings(deadline=None, max_examples=30)
+@given(value=st.text(alphabet=st.characters(codec="utf-8"), max_size=20))
+def test_promtool_takes_any_label_value(value: str) -> None:
+    text = text_format([Family(GAUGE, [(label_text([("tag", value)]), 1)])])
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("accept", "is_openmetrics"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("text/plain;version=0.0.4;q=0.5,*/*;q=0.1", False),
+        # What Prometheus 2.42 and 2.53 send.
+        (
+            "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain",
+            True,
+        ),
+        ("application/openmetrics-text; version=1.0.0", True),
+        ("application/openmetrics-text;version=9.9.9", False),
+        ("application/openmetrics-text;q=0", False),
+    ],
+)
+def test_negotiation(accept: str, is_openmetrics: bool) -> None:
+    assert wants_openmetrics(accept) is is_openmetrics
+
+
+def test_label_texts_are_bounded() -> None:
+    texts = LabelTexts((("base", "x"),))
+    for number in range(60_000):
+        texts(("n", str(number)))
+    assert len(texts._texts) <= 50_000
+    assert texts(("n", "1")) == '{base="x",n="1"}'
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":8000", (None, 8000)),
+        ("127.0.0.1:0", ("127.0.0.1", 0)),
+        ("[::1]:9400", ("::1", 9400)),
+        ("host:1", ("host", 1)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str | None, int]) -> None:
+    assert listen_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "8000x", "host", "host:", "host:99999", "::1:80", "host:-1"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match=r"port|brackets"):
+        listen_address(text)

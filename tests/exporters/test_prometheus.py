@@ -1,0 +1,253 @@
+"""The families of snapshots: names, types, labels and units as AWS's exporter has them, and our own."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from neurontools import health
+from neurontools.exporters.exposition import openmetrics_format, text_format
+from neurontools.exporters.prometheus import SnapshotMetrics
+from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Snapshot
+from tests.scenario_host import ScenarioHost
+
+GOLDEN = Path(__file__).parent / "golden"
+BASE = {"availability_zone", "instance_id", "instance_name", "instance_type", "region", "subnet_id"}
+PEAK = 95e12
+
+# Of the format's description: type, further labels.
+FORMAT = {
+    "neuroncore_utilization_ratio": ("gauge", {"runtime_tag", "neuroncore"}),
+    **{
+        f"neuroncore_memory_usage_{category}": ("gauge", {"runtime_tag", "neuroncore", "memory_location"})
+        for category in ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+    },
+    "neuron_runtime_memory_used_bytes": ("gauge", {"runtime_tag", "memory_location"}),
+    "neuron_runtime_vcpu_usage_ratio": ("gauge", {"runtime_tag", "usage_type"}),
+    "execution_errors_total": ("counter", {"runtime_tag", "error_type"}),
+    "execution_errors_created": ("gauge", {"runtime_tag", "error_type"}),
+    "execution_status_total": ("counter", {"runtime_tag", "status_type"}),
+    "execution_status_created": ("gauge", {"runtime_tag", "status_type"}),
+    "execution_latency_seconds": ("gauge", {"runtime_tag", "percentile"}),
+    "hardware_ecc_events_total": ("counter", {"neuron_device_index", "event_type"}),
+    "hardware_ecc_events_created": ("gauge", {"neuron_device_index", "event_type"}),
+    "system_memory_total_bytes": ("gauge", set()),
+    "system_memory_used_bytes": ("gauge", set()),
+    "system_swap_total_bytes": ("gauge", set()),
+    "system_swap_used_bytes": ("gauge", set()),
+    "system_vcpu_count": ("gauge", set()),
+    "system_vcpu_usage_ratio": ("gauge", {"usage_type"}),
+    "instance_info": ("gauge", set()),
+    "neuron_hardware_info": (
+        "gauge",
+        {"neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size"},
+    ),
+}
+LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
+Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
+
+
+def exposed(now: Snapshot, before: Snapshot | None = None) -> str:
+    verdicts = health.verdicts(now, before)
+    return text_format(SnapshotMetrics(1_767_323_000.0).families(now, before, verdicts, PEAK)).decode()
+
+
+def parsed(text: str) -> tuple[dict[str, str], Samples]:
+    """Types, and samples by name and labels; every series once."""
+    types: dict[str, str] = {}
+    samples: Samples = {}
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            _, _, name, kind = line.split()
+            assert name not in types, f"{name} is split"
+            types[name] = kind
+        elif not line.startswith("#"):
+            series, _, value = line.rpartition(" ")
+            name, _, labels = series.partition("{")
+            key = frozenset(LABEL.findall(labels))
+            assert key not in samples.setdefault(name, {}), f"{series} twice"
+            samples[name][key] = float(value)
+    assert types.keys() == samples.keys()
+    return types, samples
+
+
+def one(samples: Samples, name: str, **labels: str) -> float:
+    wanted = set(labels.items())
+    (found,) = [value for key, value in samples[name].items() if wanted <= key]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "lnc"), [("inf2.xlarge", None), ("trn1.32xlarge", None), ("trn2.48xlarge", 1)]
+)
+def test_families_of_the_format(instance_type: str, lnc: int | None) -> None:
+    host = ScenarioHost(instance_type, lnc=lnc)
+    before = host.at(10)
+    types, samples = parsed(exposed(host.at(11), before))
+    theirs = {name: kind for name, kind in types.items() if not name.startswith("neurontools_")}
+    assert theirs == {name: kind for name, (kind, _) in FORMAT.items()}
+    for name, (_, further) in FORMAT.items():
+        for key in samples[name]:
+            assert {label for label, _ in key} == BASE | further, name
+    assert all(name.startswith("neurontools_") for name in types.keys() - FORMAT.keys())
+
+
+@pytest.mark.parametrize(
+    ("name", "scenario", "lnc", "neuroncores"),
+    [
+        ("inf2.xlarge", "steady", None, None),
+        ("trn1.32xlarge", "ecc-burst", None, 2),
+        ("trn2.48xlarge", "steady", None, 2),
+        ("trn2.48xlarge_lnc1", "steady", 1, 2),
+    ],
+)
+def test_golden(name: str, scenario: str, lnc: int | None, neuroncores: int | None) -> None:
+    host = ScenarioHost(name.partition("_")[0], scenario, lnc=lnc, neuroncores=neuroncores)
+    before = host.at(14)
+    text = exposed(host.at(15), before)
+    if name != "inf2.xlarge":  # ours have a series for every core, held or not: too many to read
+        text = "".join(line for line in text.splitlines(keepends=True) if "neurontools_" not in line)
+    file = GOLDEN / f"{name}_{scenario}.prom"
+    if os.environ.get("UPDATE_GOLDEN"):
+        file.write_text(text, "utf-8")
+    assert text == file.read_text("utf-8")
+
+
+def test_values_and_units() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=2)
+    before, now = host.at(10), host.at(11)
+    now = replace(now, processes=tuple(replace(process, synthetic=False) for process in now.processes))
+    _, samples = parsed(exposed(now, before))
+    process, core = now.processes[1], now.cores[1]
+    tag = {"runtime_tag": "synthetic-1"}
+    assert one(samples, "neuroncore_utilization_ratio", neuroncore="1", **tag) == core.utilization_ratio
+    tensors = one(samples, "neuroncore_memory_usage_tensors", neuroncore="1", memory_location="None", **tag)
+    assert tensors == core.memory.tensors_bytes
+    assert one(samples, "neuron_runtime_vcpu_usage_ratio", usage_type="user", **tag) == 0.5 / 4, "of all vCPUs"
+    completed = one(samples, "execution_status_total", status_type="completed", **tag)
+    assert completed == process.executions.completed_total, "since the process attached"
+    assert one(samples, "execution_status_created", status_type="completed", **tag) == process.attached_at_unix_seconds
+    assert process.total_latency is not None
+    assert one(samples, "execution_latency_seconds", percentile="p50", **tag) == process.total_latency.p50_seconds
+    assert one(samples, "system_vcpu_usage_ratio", usage_type="system") == 0.125 + 0.03125 + 0.03125
+    used = one(samples, "neuron_runtime_memory_used_bytes", memory_location="neuron_device", **tag)
+    assert used == core.memory.total_bytes
+    mfu = one(samples, "neurontools_neuroncore_mfu_ratio", neuroncore="1", dtype="bf16")
+    assert mfu == pytest.approx((core.flops_per_second or 0) / PEAK)
+    assert 0.3 < mfu < 0.5
+
+
+def test_idle_host_is_visible() -> None:
+    _, samples = parsed(exposed(ScenarioHost("trn1.32xlarge", "idle").at(1)))
+    assert "neuroncore_utilization_ratio" not in samples, "the original shows cores that are held"
+    assert len(samples["neurontools_neuroncore_held"]) == 32
+    assert set(samples["neurontools_neuroncore_held"].values()) == {0.0}
+    assert len(samples["neurontools_neuroncore_utilization_ratio"]) == 32
+    assert len(samples["neurontools_neuroncore_memory_bytes"]) == 32 * 11
+    assert len(samples["neurontools_device_health"]) == 16
+    assert "execution_latency_seconds" not in samples
+
+
+def test_series_of_an_ended_process_vanish() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=2)
+    metrics = SnapshotMetrics(0.0)
+    now = host.at(10)
+    assert b"synthetic-1" in text_format(metrics.families(now, None, (), PEAK))
+    left = replace(now, processes=now.processes[:1])
+    assert b"synthetic-1" not in text_format(metrics.families(left, now, (), PEAK))
+
+
+def test_processes_that_share_a_tag_add_up() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=3)
+    before, now = (
+        replace(snapshot, processes=tuple(replace(process, tag="job") for process in snapshot.processes))
+        for snapshot in (host.at(10), host.at(12))
+    )
+    _, samples = parsed(exposed(now, before))
+    completed = one(samples, "execution_status_total", status_type="completed", runtime_tag="job")
+    assert completed == sum(process.executions.completed_total for process in now.processes)
+    p50 = one(samples, "execution_latency_seconds", percentile="p50", runtime_tag="job")
+    medians = [process.total_latency.p50_seconds for process in now.processes if process.total_latency]
+    assert min(medians) <= p50 <= max(medians)
+    p100 = one(samples, "execution_latency_seconds", percentile="p100", runtime_tag="job")
+    assert p100 == max(process.total_latency.p100_seconds for process in now.processes if process.total_latency)
+
+
+def test_unknown_is_left_out_and_never_zero() -> None:
+    host = ScenarioHost("inf2.xlarge")
+    first = host.at(1)
+    _, samples = parsed(exposed(first))
+    assert "neuroncore_utilization_ratio" not in samples
+    assert "neurontools_neuroncore_flops" not in samples
+    assert "execution_latency_seconds" not in samples
+    no_host = replace(first, host=replace(first.host, memory_used_bytes=None, vcpu_average=None))
+    _, samples = parsed(exposed(no_host))
+    assert "system_memory_used_bytes" not in samples
+    assert "system_vcpu_usage_ratio" not in samples
+
+
+def test_owners() -> None:
+    host = ScenarioHost("trn2.48xlarge", neuroncores=1)
+    now = host.at(10)
+    of = Attribution("a" * 64, "trainer", "u", "pod-1", "ml", "77")
+    process = replace(now.processes[0], attribution=of, user='ro"ot', synthetic=False)
+    allocation = PodAllocation("idle", "ml", "c", device_indices=(3,))
+    _, samples = parsed(exposed(replace(now, processes=(process,), pod_allocations=(allocation,))))
+    who = {"pid": str(process.pid), "pod": "pod-1", "namespace": "ml", "container": "trainer", "slurm_job_id": "77"}
+    assert one(samples, "neurontools_neuroncore_owner_info", neuroncore="0", neuron_device_index="0", **who) == 1
+    assert one(samples, "neurontools_process_info", user='ro\\"ot', container_id="a" * 64, **who) == 1
+    assert one(samples, "neurontools_pod_allocation_info", pod="idle", neuron_device_index="3") == 1
+
+
+def test_health_verdicts() -> None:
+    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
+    host.at(5)
+    _, samples = parsed(exposed(host.at(400)))
+    assert one(samples, "neurontools_device_health", neuron_device_index="0") == 3
+    assert one(samples, "neurontools_device_health", neuron_device_index="1") == 1
+    assert one(samples, "neurontools_device_findings", kind="idle", severity="notice", neuron_device_index="1") == 2
+    assert one(samples, "neurontools_neuroncore_execution_in_flight_seconds", neuroncore="0") == 390
+
+
+def test_ultraserver_id_is_a_label_where_it_is_known() -> None:
+    now = ScenarioHost("inf2.xlarge").at(1)
+    known = replace(now, instance=replace(now.instance, ultraserver_id="us-1"))
+    assert 'ultraserver_id="us-1"' in exposed(known)
+    assert "ultraserver_id" not in exposed(now)
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("instance_type", ["inf2.xlarge", "trn1.32xlarge", "trn2.48xlarge"])
+def test_promtool(instance_type: str) -> None:
+    host = ScenarioHost(instance_type, "ecc-burst")
+    before, now = host.at(14), host.at(15)
+    now = replace(now, processes=tuple(replace(p, tag=f'a "quoted"\\ tag\n{p.pid}') for p in now.processes))
+    latency = LatencyPercentiles(*(float(n) for n in range(7)))
+    now = replace(now, processes=(replace(now.processes[0], total_latency=latency), *now.processes[1:]))
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=exposed(now, before),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    complaints = (done.stdout + done.stderr).splitlines()
+    assert all(line.startswith("system_vcpu_count ") for line in complaints), complaints
+
+
+def test_openmetrics_has_the_same_samples() -> None:
+    host = ScenarioHost("inf2.xlarge")
+    before, now = host.at(10), host.at(11)
+    metrics = SnapshotMetrics(1_767_323_000.0)
+    text = exposed(now, before)
+    openmetrics = openmetrics_format(metrics.families(now, before, health.verdicts(now, before), PEAK)).decode()
+    assert openmetrics.endswith("# EOF\n")
+    lines = [{line for line in each.splitlines() if not line.startswith("#")} for each in (text, openmetrics)]
+    assert lines[0] == lines[1]

@@ -1,0 +1,224 @@
+"""Containers, pods and jobs from real shapes of cgroups, and from a kubelet that is a real gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from neurond.attribution import Attributions, attribution_from, read_attribution
+from neurond.attribution_kubelet import METHOD, KubeletWatcher, read_allocations
+
+from neurontools.model import Attribution, PodAllocation
+from neurontools.rpc import wire
+from tests.conftest import DEADLINE_SECONDS, RunningDaemon, wait_until
+from tests.scenario_host import ScenarioHost
+
+ID = "0123456789abcdef" * 4
+OTHER = "fedcba9876543210" * 4
+UID = "6b2a1c3d-0f4e-4a5b-8c7d-9e0f1a2b3c4d"
+SLICE = UID.replace("-", "_")
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "container", "pod"),
+    [
+        # cgroup v2, systemd driver: containerd, CRI-O, Docker, Podman; then cgroupfs; then v1.
+        (
+            f"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope",
+            ID,
+            UID,
+        ),
+        (f"0::/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", ID, UID),
+        (f"0::/system.slice/docker-{ID}.scope", ID, None),
+        (f"0::/machine.slice/libpod-{ID}.scope/container", ID, None),
+        (f"0::/kubepods/besteffort/pod{UID}/{ID}", ID, UID),
+        (f"12:devices:/kubepods/pod{UID}/{ID}\n11:memory:/kubepods/pod{UID}/{ID}\n0::/", ID, UID),
+        (f"4:memory:/docker/{ID}\n0::/\n", ID, None),
+        # As a daemon in a container of its own sees its neighbours.
+        (f"0::/../../kubepods-pod{SLICE}.slice/cri-containerd-{ID}.scope", ID, UID),
+        # A container in a container: the inner one.
+        (f"0::/docker/{OTHER}/docker/{ID}", ID, None),
+        ("0::/user.slice/user-1000.slice/session-3.scope", None, None),
+        (f"0::/system.slice/build-{ID}f.service", None, None),
+        ("", None, None),
+    ],
+)
+def test_cgroups(cgroup: str, container: str | None, pod: str | None) -> None:
+    found = attribution_from(cgroup, {})
+    assert (found.container_id, found.pod_uid) == (container, pod)
+
+
+def test_slurm_by_cgroup_and_by_environment() -> None:
+    v1 = attribution_from("9:memory:/slurm/uid_1000/job_4711/step_0/task_3\n0::/", {"SLURM_JOB_ID": "1"})
+    assert (v1.slurm_job_id, v1.slurm_step_id) == ("4711", "0"), "the cgroup can't be written by the process"
+    v2 = attribution_from("0::/system.slice/slurmstepd.scope/job_77/step_batch/user/task_0", {})
+    assert (v2.slurm_job_id, v2.slurm_step_id) == ("77", "batch")
+    plain = attribution_from("0::/", {"SLURM_JOB_ID": "42", "SLURM_STEP_ID": "1"})
+    assert (plain.slurm_job_id, plain.slurm_step_id) == ("42", "1")
+    assert attribution_from("0::/", {"SLURM_JOB_ID": "4\n2"}).slurm_job_id is None
+
+
+def test_names_of_a_pod_from_the_environment() -> None:
+    cgroup = f"0::/kubepods/pod{UID}/{ID}"
+    given = {"POD_NAME": "trainer-0", "POD_NAMESPACE": "ml", "CONTAINER_NAME": "main", "HOSTNAME": "other"}
+    found = attribution_from(cgroup, given)
+    assert (found.pod_name, found.pod_namespace, found.container_name) == ("trainer-0", "ml", "main")
+    assert attribution_from(cgroup, {"HOSTNAME": "trainer-0"}).pod_name == "trainer-0"
+    assert attribution_from("0::/", {"HOSTNAME": "laptop"}).pod_name is None
+    assert attribution_from(cgroup, {"POD_NAME": "no\nname", "POD_NAMESPACE": "x" * 300}).pod_name is None
+    in_pod = attribution_from("0::/", {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "trainer-0"})
+    assert in_pod.pod_name == "trainer-0", "its own cgroup namespace hides the pod"
+
+
+def test_a_real_process() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "SLURM_JOB_ID": "123"}
+    ) as process:
+        wait_until(lambda: read_attribution(Path(f"/proc/{process.pid}")).slurm_job_id == "123")
+        process.communicate(b"\n", timeout=DEADLINE_SECONDS)
+    assert read_attribution(Path(f"/proc/{process.pid}")) == Attribution()
+
+
+def given_process(host: ScenarioHost, **attribution: str) -> tuple[Any, Attributions]:
+    now = host.at(1)
+    process = replace(now.processes[0], synthetic=False)
+    attributions = Attributions()
+    attributions._of = lambda _: Attribution(**attribution)  # type: ignore[method-assign, assignment]
+    return replace(now, processes=(process, *now.processes[1:])), attributions
+
+
+def test_what_the_kubelet_says_names_the_pod_of_a_container() -> None:
+    by_core = PodAllocation("by-core", "n", "c", neuroncore_indices=(0, 1))
+    by_device = PodAllocation("by-device", "n", "c", device_indices=(0,))
+    for allocation in (by_core, by_device):
+        snapshot, attributions = given_process(ScenarioHost("trn1.32xlarge", neuroncores=2), container_id=ID)
+        attributions.take_allocations((PodAllocation("else", "n", "c", device_indices=(5,)), allocation))
+        attributed = attributions.attribute(snapshot)
+        assert attributed.pod_allocations[1] == allocation
+        found = attributed.processes[0].attribution
+        assert found is not None
+        assert (found.pod_name, found.container_id) == (allocation.pod_name, ID)
+        assert attributed.processes[1].attribution is None, "an invented process is in no pod"
+    snapshot, attributions = given_process(ScenarioHost("trn1.32xlarge", neuroncores=2), slurm_job_id="1")
+    attributions.take_allocations((by_core,))
+    outside = attributions.attribute(snapshot).processes[0].attribution
+    assert outside is not None
+    assert outside.pod_name is None, "it helps itself to cores from outside of all containers"
+
+
+def pod(name: str, namespace: str, *containers: tuple[str, dict[str, list[str]]]) -> bytes:
+    """A PodResources message, with a field of the API that we don't read."""
+    message = wire.encode_string(1, name) + wire.encode_string(2, namespace)
+    for container, devices in containers:
+        inner = wire.encode_string(1, container)
+        for resource, ids in devices.items():
+            given = wire.encode_string(1, resource) + b"".join(wire.encode_string(2, each) for each in ids)
+            inner += wire.encode_bytes(2, given)
+        message += wire.encode_bytes(3, inner + wire.encode_packed(3, [1, 2]))
+    return wire.encode_bytes(1, message)
+
+
+REPLY = pod(
+    "p0", "n0", ("c0", {"aws.amazon.com/neuron": ["neuron1", "0"], "aws.amazon.com/neuroncore": ["3", "2", "1", "0"]})
+)
+REPLY += pod("p1", "n1", ("c1", {"aws.amazon.com/neuroncore": ["neuron-core-7"]}), ("side", {"nvidia.com/gpu": ["4"]}))
+REPLY += pod("p2", "n2", ("c2", {}))
+ALLOCATIONS = (PodAllocation("p0", "n0", "c0", (0, 1), (0, 1, 2, 3)), PodAllocation("p1", "n1", "c1", (), (7,)))
+
+
+def test_reply_of_the_kubelet() -> None:
+    assert tuple(read_allocations(REPLY)) == ALLOCATIONS
+    assert tuple(read_allocations(b"")) == ()
+    for garbage in (b"\xff", REPLY[:-1], wire.encode_uint(1, 5)):
+        with pytest.raises(ValueError, match=r"."):
+            tuple(read_allocations(garbage))
+
+
+class Kubelet(grpc.GenericRpcHandler):
+    """The pod-resources API, by a real server."""
+
+    def __init__(self) -> None:
+        self.reply = REPLY
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        if handler_call_details.method != METHOD:
+            return None
+
+        async def answer(_request: bytes, context: Any) -> bytes:
+            if self.reply == b"down":
+                await context.abort(grpc.StatusCode.INTERNAL, "no pods today")
+            return self.reply
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+async def test_a_kubelet_that_comes_changes_fails_and_goes(socket_directory: Path) -> None:
+    path = str(socket_directory / "kubelet.sock")
+    told: list[tuple[PodAllocation, ...]] = []
+    changed = asyncio.Event()
+
+    def take(allocations: tuple[PodAllocation, ...]) -> None:
+        if not told or told[-1] != allocations:
+            told.append(allocations)
+            changed.set()
+
+    async def until(wanted: tuple[PodAllocation, ...]) -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not told or told[-1] != wanted:
+                changed.clear()
+                await changed.wait()
+
+    watcher = KubeletWatcher(take, path, interval_seconds=0.02)
+    watcher.start()
+    await until(())
+    server, kubelet = grpc.aio.server(), Kubelet()
+    server.add_generic_rpc_handlers((kubelet,))
+    server.add_insecure_port(f"unix:{path}")
+    await server.start()
+    await until(ALLOCATIONS)
+    kubelet.reply = pod("p9", "n", ("c", {"aws.amazon.com/neurondevice": ["15"]}))
+    await until((PodAllocation("p9", "n", "c", (15,)),))
+    kubelet.reply = b"down"
+    await until(())
+    kubelet.reply = REPLY
+    await until(ALLOCATIONS)
+    kubelet.reply = b"\xff\xff"
+    await until(())
+    await server.stop(None)
+    await watcher.close()
+
+
+async def test_a_socket_that_nobody_serves(socket_directory: Path) -> None:
+    path = socket_directory / "kubelet.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+        told = asyncio.Event()
+        watcher = KubeletWatcher(lambda allocations: told.set() if allocations == () else None, str(path), 0.02)
+        watcher.start()
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await told.wait()
+        await watcher.close()
+
+
+def test_the_daemon_tells_the_job_of_an_attached_process(daemon: RunningDaemon) -> None:
+    code = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(100); "
+        "sys.stdin.readline()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code, f"{daemon.socket}.attach"],
+        stdin=subprocess.PIPE,
+        env={**os.environ, "SLURM_JOB_ID": "99"},
+    ) as process:
+        seen = wait_until(lambda: (found := daemon.find(process.pid)) and found.attribution)
+        assert isinstance(seen, Attribution)
+        assert seen.slurm_job_id == "99"
+        process.communicate(b"\n", timeout=DEADLINE_SECONDS)

@@ -1,0 +1,170 @@
+"""Recordings: what is written comes back, whatever happens to the file or its writer."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neurontools import model
+from neurontools.client import read_snapshot
+from neurontools.errors import UserError
+from neurontools.recording.codec import read_integers, write_integers
+from neurontools.recording.reader import RecordingReader
+from neurontools.recording.writer import KEY_EVERY, RecordingWriter, new_recording
+from tests.scenario_host import ScenarioHost
+from tests.tui.feeds import message_of, snapshots
+
+
+def write(path: Path, taken: tuple[model.Snapshot, ...]) -> None:
+    writer = RecordingWriter(str(path))
+    for snapshot in taken:
+        writer.write(message_of(snapshot))
+    writer.close()
+
+
+def read(path: Path) -> tuple[list[model.Snapshot], str]:
+    reader = RecordingReader(str(path))
+    found = [read_snapshot(message) for message in reader.messages()]
+    reader.close()
+    return found, reader.trouble
+
+
+def assert_alike(found: object, expected: object, name: str = "") -> None:
+    """Equal, but for the steps in which the format keeps numbers."""
+    if dataclasses.is_dataclass(expected):
+        assert type(found) is type(expected)
+        for field in dataclasses.fields(expected):
+            assert_alike(getattr(found, field.name), getattr(expected, field.name), field.name)
+    elif isinstance(expected, tuple):
+        assert isinstance(found, tuple)
+        assert len(found) == len(expected), name
+        for one, other in zip(found, expected, strict=True):
+            assert_alike(one, other, name)
+    elif isinstance(expected, float):
+        assert isinstance(found, float), name
+        assert found == pytest.approx(expected, rel=1e-3, abs=6e-3 if name == "executions_per_second" else 6e-4), name
+    elif name == "flop_total":
+        assert found == pytest.approx(expected, rel=1e-3)
+    else:
+        assert found == expected, name
+
+
+@pytest.mark.parametrize("scenario", ["ecc-burst", "training-ramp", "stuck-core"])
+def test_what_is_written_comes_back(scenario: str, tmp_path: Path) -> None:
+    taken = snapshots(scenario=scenario)
+    write(tmp_path / "r", taken)
+    found, trouble = read(tmp_path / "r")
+    assert not trouble
+    assert len(found) == len(taken)
+    for one, other in zip(found, taken, strict=True):
+        assert_alike(one, other)
+
+
+def test_processes_that_come_and_go_and_errors_do_not_drift(tmp_path: Path) -> None:
+    taken = list(snapshots())
+    for number in range(20, 40):
+        taken[number] = dataclasses.replace(taken[number], processes=taken[number].processes[: number % 7])
+    write(tmp_path / "r", tuple(taken))
+    for one, other in zip(read(tmp_path / "r")[0], taken, strict=True):
+        assert_alike(one, other)
+
+
+def test_rounding_does_not_add_up_over_thousands_of_snapshots(tmp_path: Path) -> None:
+    host = ScenarioHost("trn1.2xlarge", "steady")
+    taken = tuple(host.at(float(second)) for second in range(1, KEY_EVERY + 50))
+    write(tmp_path / "r", taken)
+    found, _ = read(tmp_path / "r")
+    for position in (KEY_EVERY - 1, KEY_EVERY, len(taken) - 1):
+        assert_alike(found[position], taken[position])
+
+
+def test_a_training_of_an_hour_takes_less_than_five_megabytes(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    write(path, snapshots(scenario="training-ramp"))
+    a_second = path.stat().st_size / len(snapshots())
+    assert a_second * 3600 < 5e6
+
+
+def test_every_shorter_file_is_read_up_to_its_last_whole_snapshot(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    taken = tuple(ScenarioHost("trn1.2xlarge").at(float(second)) for second in range(1, 8))
+    write(path, taken)
+    whole = path.read_bytes()
+    counts = set()
+    for size in range(whole.index(b"\n") + 1, len(whole), 17):
+        path.write_bytes(whole[:size])
+        found, trouble = read(path)
+        assert trouble, size
+        counts.add(len(found))
+    assert counts >= set(range(7))
+
+
+def test_damage_is_told_and_what_came_before_is_shown(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    write(path, snapshots()[:20])
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) * 3 // 4] ^= 0xFF
+    path.write_bytes(whole)
+    found, trouble = read(path)
+    assert 0 < len(found) < 20
+    assert "damaged" in trouble or "cut off" in trouble
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "no recording of neuron-top (it is empty)"),
+        (b"root:x:0:0\n", "no recording of neuron-top (it begins otherwise)"),
+        (b"NEURONREC 1 {}", "header of the recording is cut off"),
+        (b"NEURONREC 9 {}\n", "recording format 9, this neuron-top reads 1"),
+        (b"NEURONREC 1 {\n", "header of the recording is damaged"),
+        (os.urandom(4096), "no recording of neuron-top"),
+    ],
+)
+def test_a_foreign_file_is_refused_with_the_reason(content: bytes, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    path.write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        RecordingReader(str(path))
+    assert told in str(refused.value)
+
+
+def test_a_missing_file_and_one_that_is_there_already(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file"):
+        RecordingReader(str(tmp_path / "none"))
+    (tmp_path / "there").write_text("keep me")
+    with pytest.raises(UserError, match="the file exists"):
+        new_recording(str(tmp_path / "there"))
+    assert (tmp_path / "there").read_text() == "keep me"
+
+
+def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "r"
+    script = (
+        "import sys, os, signal\n"
+        "from neurontools.recording.writer import RecordingWriter\n"
+        "from tests.tui.feeds import message_of, snapshots\n"
+        "writer = RecordingWriter(sys.argv[1])\n"
+        "for snapshot in snapshots()[:12]: writer.write(message_of(snapshot))\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(path)], cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == -signal.SIGKILL
+    found, trouble = read(path)
+    assert len(found) == 12
+    assert "no regular end" in trouble
+
+
+def test_integers_survive() -> None:
+    values = [0, 0, 0, 1, -1, 63, 64, -64, -65, 2**40, -(2**70), 0, 7, *[0] * 300]
+    assert read_integers(write_integers(values), len(values)) == values
+    with pytest.raises(ValueError, match="more numbers"):
+        read_integers(write_integers([0] * 1000), 10)
+    with pytest.raises(ValueError, match="cut off"):
+        read_integers(write_integers([2**40])[:-1], 10)

@@ -1,0 +1,100 @@
+"""A simulated host under a synthetic load whose clock the test moves: the same snapshots every time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neurond.ledger import Ledger
+from neurond.load import SyntheticLoad
+from neurond.load.scenarios import STEP_SECONDS
+from neurond.process_record import process_record
+from neurond.rates import Rates
+from neurond.sources.simulated import SimulatedSource, shape_of
+
+from neurontools import catalog
+from neurontools.model import Host, Snapshot, VcpuUsage
+
+STARTED_AT_UNIX_SECONDS = 1_767_323_045.0
+STARTED_AT_SECONDS = 1000.0
+MEMORY_BYTES = 512 * 2**30
+
+
+class ScenarioHost:
+    """`at(seconds)` is the snapshot of that moment after the start; call it with times that grow."""
+
+    def __init__(
+        self, instance_type: str, scenario: str = "steady", *, lnc: int | None = None, neuroncores: int | None = None
+    ) -> None:
+        kind = catalog.load(instance_type)
+        self.ledger = Ledger(shape_of(kind, lnc))
+        self.load = SyntheticLoad(
+            self.ledger,
+            scenario,
+            neuroncores=neuroncores,
+            peak_flops_per_core=kind.family.peak_flops_per_physical_core("bf16") or 0.0,
+            started_at_seconds=STARTED_AT_SECONDS,
+        )
+        self.load._started_at_unix_seconds = STARTED_AT_UNIX_SECONDS
+        for holding in self.ledger.holdings:
+            holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
+        self._source = SimulatedSource(kind, self.ledger, self.load.ecc)
+        self._rates = Rates()
+        self._sequence = 0
+
+    def at(self, seconds: float, *, frozen: bool = False) -> Snapshot:
+        """The snapshot; `frozen`: the load stands still, as when every process is stopped."""
+        now_seconds = STARTED_AT_SECONDS + seconds
+        if not frozen:
+            self.load.advance(now_seconds)
+        self._sequence += 1
+        reading = self._source.read()
+        shape = self.ledger.shape
+        processes = tuple(
+            process_record(holding, self.load.facts(holding), shape, now_seconds, 1.0)
+            for holding in sorted(self.ledger.holdings, key=lambda holding: holding.pid)
+        )
+        snapshot = Snapshot(
+            sequence=self._sequence,
+            taken_at_unix_seconds=STARTED_AT_UNIX_SECONDS + seconds,
+            taken_at_seconds=now_seconds,
+            interval_seconds=1.0,
+            source=self._source.kind,
+            instance=replace(
+                self._source.instance,
+                instance_id="i-0123456789abcdef0",
+                instance_name="trainer",
+                availability_zone="us-east-1a",
+                availability_zone_id="use1-az1",
+                region="us-east-1",
+                ami_id="ami-0123456789abcdef0",
+                subnet_id="subnet-0123456789abcdef0",
+            ),
+            devices=reading.devices,
+            cores=reading.cores,
+            processes=tuple(
+                replace(process, cpu_user_seconds_total=seconds * 0.5, cpu_system_seconds_total=seconds * 0.125)
+                for process in processes
+            ),
+            host=_host(seconds),
+            synthetic_load=self.load.scenario,
+            daemon_version="0.0.0",
+            daemon_pid=1,
+        )
+        return self._rates.derive(snapshot, processes_read=True)
+
+
+def _host(seconds: float) -> Host:
+    usage = VcpuUsage(0.25, 0.0, 0.125, 0.5625, 0.03125, 0.0, 0.03125)
+    return Host(
+        vcpu_count=4,
+        vcpu_average=usage,
+        vcpus=(usage,) * 4,
+        context_switches_total=10_000 + int(seconds * 500),
+        memory_total_bytes=MEMORY_BYTES,
+        memory_used_bytes=MEMORY_BYTES // 8,
+        swap_total_bytes=0,
+        swap_used_bytes=0,
+    )
+
+
+assert STEP_SECONDS == 0.25  # times in tests are multiples of it

@@ -1,0 +1,66 @@
+"""Feeds that stand still: moments that are there from the start, for screens with fixed data and clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+from neurontools.feed import Feed, FeedStatus, Link
+from neurontools.model import HbmStack, Snapshot
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import to_message
+from neurontools.timeline import Moment, MomentMaker, Timeline
+from tests.scenario_host import ScenarioHost
+
+MOMENTS = 90
+
+
+class StillFeed(Feed):
+    """A live feed to which nothing comes any more."""
+
+    def __init__(self, snapshots: Iterable[Snapshot]) -> None:
+        super().__init__(Timeline())
+        for moment in _moments(tuple(snapshots)):
+            self.timeline.append(moment)
+        # A moment far ahead: no age on the screen grows.
+        self.status = FeedStatus(Link.LIVE, since_seconds=float("inf"))
+
+    def _run(self) -> None:
+        self._closing.wait()
+
+
+_made: dict[tuple[int, ...], tuple[tuple[Snapshot, ...], tuple[Moment, ...]]] = {}
+
+
+def _moments(taken: tuple[Snapshot, ...]) -> tuple[Moment, ...]:
+    """Their moments; made once for the same objects, which are kept so that they stay the same."""
+    key = tuple(map(id, taken))
+    if key not in _made:
+        maker = MomentMaker()
+        made = (maker.make(message_of(snapshot)) for snapshot in taken)
+        _made[key] = (taken, tuple(moment for moment in made if moment is not None))
+    return _made[key][1]
+
+
+def message_of(snapshot: Snapshot) -> bytes:
+    return neuron_pb2.GetSnapshotResponse(snapshot=to_message(snapshot)).SerializeToString()
+
+
+@cache
+def snapshots(instance_type: str = "trn1.32xlarge", scenario: str = "ecc-burst") -> tuple[Snapshot, ...]:
+    """A minute and a half: real names, sizes and events, the same every time."""
+    host = ScenarioHost(instance_type, scenario)
+    found = [host.at(float(second)) for second in range(1, MOMENTS + 1)]
+    return tuple(found)
+
+
+def nearly_full(snapshot: Snapshot) -> Snapshot:
+    """The same with the first device's first HBM stack nearly full."""
+    device = snapshot.devices[0]
+    stack = replace(device.hbm_stacks[0], used_bytes=int(device.hbm_stacks[0].capacity_bytes * 0.97))
+    assert isinstance(stack, HbmStack)
+    return replace(
+        snapshot,
+        devices=(replace(device, hbm_stacks=(stack, *device.hbm_stacks[1:])), *snapshot.devices[1:]),
+    )

@@ -1,0 +1,139 @@
+"""The application in Textual's own test terminal: start, keys, palette, pictures of every page."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from neurontools.tui import keys
+from neurontools.tui.app import NeuronTop
+from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.settings import Settings, load
+from neurontools.views.glyphs import ASCII, UNICODE
+from neurontools.views.line import plain
+from neurontools.views.style import THEMES
+from tests.tui.feeds import StillFeed, nearly_full, snapshots
+
+GOLDEN = Path(__file__).parent / "golden"
+SIZES = ((80, 24), (200, 50))
+PAGES = ("overview", "processes", "topology", "history", "health")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def app_of(*, theme: str = "dark", is_ascii: bool = False, **choices: object) -> NeuronTop:
+    taken = (*snapshots()[:-1], nearly_full(snapshots()[-1]))
+    dashboard = Dashboard(StillFeed(taken), Settings(**choices), ASCII if is_ascii else UNICODE)  # type: ignore[arg-type]
+    return NeuronTop(dashboard, theme)
+
+
+def shown(app: NeuronTop) -> str:
+    width, height = app.size
+    return "\n".join(plain(line) for line in app.dashboard.draw(width, height).lines)
+
+
+async def test_every_key_on_every_page_leaves_it_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = app_of()
+    async with app.run_test(size=(100, 30)) as pilot:
+        for page in "owthe":
+            await pilot.press(page)
+            for action in keys.ACTIONS:
+                if action.name not in ("quit", "show_palette", "save_screenshot", "toggle_recording"):
+                    await pilot.press(action.keys[0])
+                    await pilot.press("escape")
+            assert app.is_running
+        app.exit()
+
+
+async def test_q_quits_and_saves_the_settings(tmp_path: Path) -> None:
+    dashboard = Dashboard(StillFeed(snapshots()), Settings(), UNICODE)
+    app = NeuronTop(dashboard, "dark", tmp_path / "settings.json")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("f", "w", "T", "q")
+    assert not app.is_running
+    kept, _ = load(tmp_path / "settings.json")
+    assert (kept.show_flops, kept.page, kept.theme) == (True, "processes", "light")
+
+
+async def test_the_palette_offers_every_action_and_runs_one() -> None:
+    app = app_of()
+    async with app.run_test(size=(100, 30)) as pilot:
+        offered = {command.help for command in app.get_system_commands(app.screen)}
+        for action in keys.ACTIONS:
+            if action.name not in ("show_palette", "choose_tab"):
+                assert any(action.text in text for text in offered), action
+        await pilot.press("ctrl+p")
+        await pilot.pause()
+        await pilot.press(*"topology")
+        await pilot.pause(0.5)
+        await pilot.press("enter")
+        await pilot.pause()
+        if len(app.screen_stack) > 1:
+            await pilot.press("enter")
+            await pilot.pause()
+        assert app.dashboard.page == "topology"
+
+
+async def test_a_picture_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    app = app_of()
+    async with app.run_test(size=(100, 30)) as pilot:
+        await pilot.press("S")
+        assert "picture saved" in app.dashboard.message
+    (picture,) = tmp_path.glob("*.svg")
+    assert "NeuronCore" in picture.read_text().replace("&#160;", " ")
+
+
+async def test_the_mouse_reaches_the_board() -> None:
+    app = app_of()
+    async with app.run_test(size=(100, 30)) as pilot:
+        row = shown(app).splitlines()
+        await pilot.click("Board", offset=(row[-1].index("Who"), len(row) - 1))
+        assert app.dashboard.page == "processes"
+
+
+async def test_a_storm_of_sizes() -> None:
+    app = app_of()
+    async with app.run_test(size=(100, 30)) as pilot:
+        for width, height in ((20, 5), (1, 1), (300, 100), (2, 40), (80, 24), (20, 5), (200, 50)):
+            await pilot.resize_terminal(width, height)
+            await pilot.press("w", "o")
+        assert "NeuronCore v2 Utilization" in shown(app)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+async def test_every_theme_shows_the_same_text(theme: str) -> None:
+    app = app_of(theme=theme, page="health")
+    async with app.run_test(size=(100, 30)):
+        assert "Health: " in shown(app)
+
+
+async def test_ascii_is_ascii() -> None:
+    for page in PAGES:
+        app = app_of(is_ascii=True, page=page)
+        async with app.run_test(size=(120, 40)):
+            assert shown(app).isascii(), page
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("page", PAGES)
+async def test_pictures_of_every_page(page: str, size: tuple[int, int]) -> None:
+    app = app_of(page=page)
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        picture = app.export_screenshot(title="neuron-top")
+    picture = re.sub(r"terminal-\d+", "terminal", re.sub(r"neuron-top \d[\w.]*", "neuron-top VERSION", picture))
+    path = GOLDEN / f"{page}-{size[0]}x{size[1]}.svg"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(picture, encoding="utf-8")
+    assert picture == path.read_text("utf-8"), f"{path.name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"

@@ -1,0 +1,312 @@
+"""What each key does, without a terminal."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from neurontools import model
+from neurontools.feed import FeedStatus, Link
+from neurontools.tui import keys
+from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.settings import Settings, load, save, settings_path
+from neurontools.views.glyphs import UNICODE
+from neurontools.views.line import Page, line_width, plain
+from tests.rpc.test_convert import parts
+from tests.tui.feeds import StillFeed, snapshots
+
+WIDTH, HEIGHT = 120, 40
+
+
+@pytest.fixture
+def dashboard() -> Dashboard:
+    return Dashboard(StillFeed(snapshots()), Settings(), UNICODE)
+
+
+def draw(dashboard: Dashboard, width: int = WIDTH, height: int = HEIGHT) -> Page:
+    return dashboard.draw(width, height)
+
+
+def text(dashboard: Dashboard) -> str:
+    return "\n".join(plain(line) for line in draw(dashboard).lines)
+
+
+def press(dashboard: Dashboard, *pressed: str) -> str:
+    for key in pressed:
+        assert dashboard.press(key, key if len(key) == 1 else None), key
+        draw(dashboard)
+    return text(dashboard)
+
+
+@pytest.mark.parametrize("key", sorted(keys.BY_KEY))
+@pytest.mark.parametrize("page", ["overview", "processes", "topology", "history", "health"])
+def test_every_key_is_taken_on_every_page(key: str, page: str) -> None:
+    dashboard = Dashboard(StillFeed(snapshots()), Settings(page=page), UNICODE)
+    draw(dashboard)
+    assert dashboard.press(key)
+    lines = draw(dashboard).lines
+    assert len(lines) == HEIGHT
+    assert {line_width(line) for line in lines} == {WIDTH}
+
+
+def test_an_unknown_key_is_left_alone(dashboard: Dashboard) -> None:
+    assert not dashboard.press("f12")
+
+
+def test_no_key_is_given_twice() -> None:
+    every = [key for action in keys.ACTIONS for key in action.keys]
+    assert sorted(every) == sorted(set(every))
+
+
+def test_the_sections_and_words_of_the_original(dashboard: Dashboard) -> None:
+    shown = text(dashboard)
+    for words in (
+        "running on i-0123456789abcdef0 (trn1.32xlarge)",
+        "NeuronCore v2 Utilization (Avg: ",
+        "vCPU Utilization",
+        "System vCPU Usage",
+        "Runtime vCPU Usage",
+        "Memory Usage Summary",
+        "Host Used Memory",
+        "Device Used Memory",
+        "DMA Buffers",
+        "App. Memory",
+        "Model Code",
+        "Runtime Memory",
+        "Model Scratchpad",
+        "Memory Usage Details",
+        "Model ID",
+        "Device Memory",
+        "Host Memory",
+        "Neuron Apps >[1]:all<",
+        "[2]:synthetic-0",
+    ):
+        assert words in shown, words
+
+
+def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None:
+    assert ">[2]:synthetic-0<" in press(dashboard, "2")
+    shown = text(dashboard)
+    assert "ND 0" in shown
+    assert "ND 1 " not in shown  # the tree has its device alone
+    figures = dashboard.scene().figures.by_pid[dashboard.pid]  # type: ignore[union-attr,index]
+    assert f"Avg: {figures.utilization_ratio:.2%}" in shown
+    assert ">[3]:synthetic-1<" in press(dashboard, "d")
+    assert ">[1]:all<" in press(dashboard, "a", "a")
+    press(dashboard, "a")  # before the first comes the last
+    assert dashboard.pid == snapshots()[-1].processes[-1].pid
+
+
+def test_f_shows_teraflops(dashboard: Dashboard) -> None:
+    assert "TFLOPS" not in text(dashboard)
+    shown = press(dashboard, "f")
+    core = snapshots()[-1].cores[0]
+    assert core.flops_per_second is not None
+    assert f"{core.flops_per_second / 1e12:.2f}T" in shown
+    assert "TFLOPS" not in press(dashboard, "f")
+
+
+def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
+    shown = press(dashboard, "enter", "down", "right", "down", "enter")
+    assert "NC 0  synthetic-0" in shown
+    assert "synthetic/train_step.neff" in shown
+    assert "10001" in shown
+    scene = dashboard.scene()
+    assert scene is not None
+    from neurontools.views.memory_tree import nodes
+
+    rows = nodes(scene)
+    for position, node in enumerate(rows):
+        inside = [row for row in rows if row.key.rpartition("/")[0] == node.key]
+        if inside:
+            assert node.device_bytes == sum(row.device_bytes or 0 for row in inside), (position, node)
+    assert "train_step" not in press(dashboard, *["left"] * 5)
+    assert "train_step" in press(dashboard, "x")
+    assert "train_step" not in press(dashboard, "x")
+
+
+def test_a_model_that_does_not_run_is_dimmed() -> None:
+    dashboard = Dashboard(StillFeed(snapshots(scenario="stuck-core")), Settings(), UNICODE)
+    press(dashboard, "x")
+    line = next(line for line in draw(dashboard).lines if "train_step" in plain(line))
+    assert {style for _, style in line} == {"dim"}
+    assert "(loaded, not running)" in plain(line)
+
+
+def test_filter_sort_tag_and_details(dashboard: Dashboard) -> None:
+    press(dashboard, "w", "slash")
+    for character in "tag~synthetic-1":
+        assert dashboard.press(character, character)
+    assert "11 of 32 processes" in press(dashboard, "enter")
+    press(dashboard, "s")
+    assert dashboard.choices is not None
+    press(dashboard, "escape", "greater_than_sign")
+    assert dashboard.settings.sort == "user"
+    assert "2 tagged" in press(dashboard, "space", "space")
+    shown = press(dashboard, "enter")
+    assert "Process " in shown
+    assert "Executions a second" in shown
+    assert "11 of 32 processes" in press(dashboard, "escape")
+    assert "32 processes" in press(dashboard, "escape", "U")
+    assert dashboard.tagged == frozenset()
+
+
+def test_a_wrong_filter_says_why(dashboard: Dashboard) -> None:
+    press(dashboard, "slash")
+    for character in "colour=red":
+        dashboard.press(character, character)
+    assert "no column 'colour'" in text(dashboard)
+    assert press(dashboard, "backspace", "ctrl+u", "escape").count("no column") == 0
+
+
+def test_the_cursor_stays_on_its_process_when_the_order_changes(dashboard: Dashboard) -> None:
+    press(dashboard, "w", "down", "down")
+    chosen = dashboard.selected_pid
+    press(dashboard, "I")
+    assert dashboard.selected_pid == chosen
+    scene = dashboard.scene()
+    assert scene is not None
+    assert scene.cursor == 31 - 2
+
+
+def test_pause_holds_the_screen_while_more_comes(dashboard: Dashboard) -> None:
+    feed = StillFeed(snapshots()[:50])
+    dashboard = Dashboard(feed, Settings(), UNICODE)
+    held = press(dashboard, "p").splitlines()[1:20]
+    assert "PAUSED" in text(dashboard)
+    for moment in StillFeed(snapshots()).timeline.moments[50:]:
+        feed.timeline.append(moment)
+    assert text(dashboard).splitlines()[1:20] == held
+    assert "40.0 s back" in text(dashboard)
+    shown = press(dashboard, "p")
+    assert "LIVE" in shown
+    assert shown.splitlines()[1:20] != held
+
+
+def test_steps_back_and_forward_and_the_scrubber(dashboard: Dashboard) -> None:
+    shown = press(dashboard, "left_square_bracket")
+    assert "PAST" in shown
+    assert "1.0 s back" in shown
+    assert "1 m 1 s back" in press(dashboard, "left_curly_bracket")
+    assert "1.0 s back" in press(dashboard, "right_curly_bracket")
+    row = next(number for number, line in enumerate(draw(dashboard).lines) if "back [" in plain(line))
+    left = plain(draw(dashboard).lines[row]).index("[") + 1
+    assert dashboard.click(left, row)
+    assert "1 m 29 s back" in text(dashboard)
+    assert "LIVE" in press(dashboard, "L")
+
+
+def test_events_are_found_one_after_the_other(dashboard: Dashboard) -> None:
+    times = sorted({moment.at_unix_seconds for moment in dashboard.feed.timeline.moments if moment.events})
+    assert len(times) > 3
+    press(dashboard, "N")
+    assert dashboard.time.at == times[-1]
+    press(dashboard, "N")
+    assert dashboard.time.at == times[-2]
+    press(dashboard, "n")
+    assert dashboard.time.at == times[-1]
+    assert "no later event" in press(dashboard, "n")
+    shown = press(dashboard, "L", "e")
+    assert "corrected HBM ECC error" in shown
+    press(dashboard, "down", "enter")
+    assert dashboard.time.at is not None
+
+
+def test_topology_moves_around_the_torus(dashboard: Dashboard) -> None:
+    shown = press(dashboard, "t")
+    assert "4x4 2D torus, coloured by utilization" in shown
+    assert "1 hop: 1,3-4,12" in shown
+    press(dashboard, "left", "up")
+    assert dashboard.device_index == 15
+    assert "coloured by memory" in press(dashboard, "c")
+    assert "ND 15" in press(dashboard, "enter")
+    assert dashboard.page == "history"
+    assert "NC30" in press(dashboard, "right")
+    assert dashboard.core_index == 30
+    assert "last 5 m 0 s" in press(dashboard, "l")
+
+
+def test_a_signal_is_confirmed_and_synthetic_processes_get_none(dashboard: Dashboard) -> None:
+    shown = press(dashboard, "w", "K")
+    assert "Send a signal" in shown
+    assert "PID 4194305" in shown
+    assert "Send SIGTERM to PID 4194305?" in press(dashboard, "enter")
+    assert "synthetic: there is no such process" in press(dashboard, "down", "enter")
+
+
+def test_read_only_sends_no_signals() -> None:
+    dashboard = Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE, is_read_only=True)
+    assert "--read-only: no signals are sent" in press(dashboard, "f9")
+    assert dashboard.choices is None
+
+
+def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
+    feed = StillFeed(snapshots())
+    dashboard = Dashboard(feed, Settings(), UNICODE)
+    feed.status = FeedStatus(Link.LOST, "no monitor daemon at unix:/x", time.monotonic())
+    shown = text(dashboard)
+    assert "LOST, data" in shown
+    assert "trying again: no monitor daemon at unix:/x" in shown
+    assert dashboard.is_restless()
+
+
+def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
+    rows = [plain(line) for line in draw(dashboard).lines]
+    tabs = next(number for number, row in enumerate(rows) if row.startswith("Neuron Apps"))
+    assert dashboard.click(rows[tabs].index("synthetic-2"), tabs)
+    assert dashboard.pid == snapshots()[-1].processes[2].pid
+    assert dashboard.click(rows[-1].index("Topology"), len(rows) - 1)
+    assert dashboard.page == "topology"
+    rows = [plain(line) for line in draw(dashboard).lines]
+    row = next(number for number, line in enumerate(rows) if "ND9" in line)
+    assert dashboard.click(rows[row].index("ND9"), row)
+    assert dashboard.device_index == 9
+    assert not dashboard.click(WIDTH - 1, 0)
+    dashboard.scroll(3)
+
+
+def test_help_lists_every_key(dashboard: Dashboard) -> None:
+    listed = "\n".join(keys.help_lines())
+    for action in keys.ACTIONS:
+        assert action.shown in listed
+        assert action.text in listed
+    assert "Keys" in press(dashboard, "question_mark")
+    press(dashboard, "pagedown", "escape")
+    assert dashboard.choices is None
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(parts(model.Snapshot), st.sampled_from(["overview", "processes", "topology", "history", "health"]))
+def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot, page: str) -> None:
+    dashboard = Dashboard(StillFeed([snapshot]), Settings(page=page), UNICODE)
+    for key in ("x", "d", "enter", "j", "n", "K"):
+        dashboard.press(key)
+        lines = draw(dashboard, 80, 24).lines
+        assert len(lines) == 24
+        assert {line_width(line) for line in lines} == {80}
+
+
+def test_settings_are_kept_and_wrong_ones_told(tmp_path: Path) -> None:
+    path = settings_path({"XDG_CONFIG_HOME": str(tmp_path)})
+    assert load(path) == (Settings(), "")
+    save(path, Settings(theme="light", window_seconds=300.0, show_flops=True))
+    assert load(path) == (Settings(theme="light", window_seconds=300.0, show_flops=True), "")
+    path.write_text('{"theme": 7, "sort": "util", "health": {"stuck_seconds": 5}}')
+    kept, trouble = load(path)
+    assert (kept.theme, kept.sort, kept.health) == ("auto", "util", {"stuck_seconds": 5})
+    assert "theme must be str" in trouble
+    path.write_text("[")
+    assert "can't be read" in load(path)[1]
+
+
+def test_the_manual_page_tells_every_key() -> None:
+    page = (Path(__file__).parents[2] / "man/neuron-top.1").read_text("utf-8").replace("\\-", "-")
+    told = re.findall(r'^\.It Ic "\\&(.*)"\n(.*)$', page, re.MULTILINE)
+    assert [shown for shown, _ in told] == [action.shown for action in keys.ACTIONS]
+    for (_, text), action in zip(told, keys.ACTIONS, strict=True):
+        assert text.replace("\\(aq", "'").casefold() == f"{action.text}.".casefold()

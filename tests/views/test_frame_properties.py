@@ -1,0 +1,127 @@
+"""No page ever breaks: any instance type, any terminal size, any choice, any text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neurontools import health
+from neurontools.events import Event, Severity, events_between
+from neurontools.rpc.convert import to_message
+from neurontools.series import Series, sample_of
+from neurontools.views.dialog import Dialog, over
+from neurontools.views.frame import frame
+from neurontools.views.glyphs import UNICODE
+from neurontools.views.line import Page, line_width
+from neurontools.views.memory_tree import every_key
+from neurontools.views.pages import PAGES
+from neurontools.views.scene import Scene
+from tests.scenario_host import ScenarioHost
+
+SIZES = st.tuples(st.integers(1, 260), st.integers(1, 80))
+NASTY = (
+    "\x1b[31mred\x07",
+    "宽" * 300,
+    "a" * 10_000,
+    "\u202egnp.exe",
+    "\udc80",
+    "new\nline\ttab",
+    "👩‍👩‍👧",
+    "e\u0301" * 50,
+)
+
+
+def check(page: Page, width: int, height: int) -> None:
+    assert len(page.lines) == height
+    for line in page.lines:
+        assert line_width(line) == width, line
+        text = "".join(part for part, _ in line)
+        assert "\x1b" not in text
+        assert all(character == " " or character.isprintable() or character in "\u200d\u202e" for character in text)
+
+
+HOSTS = {
+    (name, lnc): ScenarioHost(name, "steady", lnc=lnc).at(30.0)
+    for name, lnc in (
+        ("trn1.2xlarge", None),
+        ("trn1.32xlarge", None),
+        ("inf2.48xlarge", None),
+        ("trn2.48xlarge", 1),
+        ("trn2.48xlarge", 2),
+        ("trn2.3xlarge", 2),
+        ("inf1.24xlarge", None),
+    )
+}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(sorted(HOSTS, key=str)),
+    SIZES,
+    st.sampled_from([page.name for page in PAGES]),
+    st.integers(0, 200),
+    st.booleans(),
+    st.sampled_from(["memory", "utilization"]),
+)
+def test_every_instance_type_fits_any_terminal(
+    host: tuple[str, int | None], size: tuple[int, int], page: str, cursor: int, is_open: bool, colour_by: str
+) -> None:
+    width, height = size
+    snapshot = HOSTS[host]
+    scene = Scene.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
+    scene.series = Series([sample_of(to_message(snapshot))] * (cursor + 1))
+    scene.verdicts = health.verdicts(snapshot)
+    scene.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
+    scene.device_index = cursor % len(snapshot.devices)
+    scene.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
+    scene.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None
+    scene.opened = every_key(scene) if is_open else frozenset()
+    page_drawn = frame(scene, width, height)
+    check(page_drawn, width, height)
+    dialog = Dialog("Title", ("text " * 20, "宽" * 40), ("one", "two"), cursor % 2)
+    check(over(page_drawn, dialog, UNICODE, width, height), width, height)
+
+
+@pytest.mark.parametrize("text", NASTY)
+@pytest.mark.parametrize("page", [page.name for page in PAGES])
+@pytest.mark.parametrize("size", [(20, 5), (80, 24), (200, 50)])
+def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_raw(
+    text: str, page: str, size: tuple[int, int]
+) -> None:
+    snapshot = HOSTS["trn1.32xlarge", None]
+    nasty = tuple(
+        replace(
+            process,
+            command=text,
+            tag=text,
+            user=text,
+            runtime_version=text,
+            models=tuple(replace(loaded, name=text) for loaded in process.models),
+        )
+        for process in snapshot.processes
+    )
+    snapshot = replace(
+        snapshot,
+        processes=nasty,
+        warnings=(text,),
+        instance=replace(snapshot.instance, instance_id=text, instance_type=text),
+    )
+    for details in (None, nasty[0].pid):
+        scene = Scene.of(snapshot, page=page, details_pid=details, message=text, filter_text=text, pid=details)
+        scene.opened = every_key(scene)
+        if "\udc80" not in text:
+            scene.events = events_between(to_message(HOSTS["trn1.32xlarge", None]), to_message(snapshot))
+        check(frame(scene, *size), *size)
+
+
+def test_two_hundred_processes() -> None:
+    snapshot = HOSTS["trn2.48xlarge", 1]
+    many = tuple(replace(snapshot.processes[0], pid=pid) for pid in range(1000, 1200))
+    snapshot = replace(snapshot, processes=many)
+    for page in PAGES:
+        for cursor in (0, 100, 199, 5000):
+            scene = Scene.of(snapshot, page=page.name, cursor=cursor, pid=1199 if cursor == 100 else None)
+            check(frame(scene, 80, 24), 80, 24)
