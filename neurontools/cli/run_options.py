@@ -1,0 +1,70 @@
+"""The options of neuron-run, and where they end and the script begins."""
+
+from __future__ import annotations
+
+from neurontools.cli.options import FILES, INSTANCE_TYPES, Option, parse
+from neurontools.errors import EXIT_USAGE, UserError
+
+OPTIONS = (
+    Option("cores", "run on these NeuronCores, such as 0-3 or 2,3; sets NEURON_RT_VISIBLE_CORES", value="LIST"),
+    Option(
+        "nproc-per-node",
+        "start so many workers with torchrun, a NeuronCore each",
+        short="n",
+        aliases=("nproc_per_node",),
+        value="N",
+    ),
+    Option("simulate", "run on a simulated host of this instance type", value="TYPE", completes=INSTANCE_TYPES),
+    Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
+    Option("wait", "wait up to so many seconds until the cores are free; 0 is for ever", value="SECONDS"),
+    Option("top", "show neuron-top while the script runs; its output goes to a file"),
+    Option(
+        "summary-json",
+        "write the summary to this file as JSON too; - is standard output",
+        value="FILE",
+        completes=FILES,
+    ),
+    Option("quiet", "neither progress nor summary", short="q"),
+    Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = "neuron-run [options] script.py [arguments …]"
+SUMMARY = "Runs a PyTorch training script for Trainium on simulated NeuronCores, and says how it went."
+NOTES = """\
+Options of neuron-run come before the script; what follows it is the script's.
+
+Environment:
+  NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores goes before them
+  NEURONTOOLS_SOCKET                            as --socket
+  NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
+
+Exit codes: those of the script; 2 misuse, 12 no daemon, 124 the cores did not become free, 130 interrupted.
+"""
+
+
+def split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The options by name, and the script (or nothing after --module) with its arguments."""
+    takes_value = {flag for option in OPTIONS if option.value for flag in option.flags}
+    position = 0
+    while position < len(arguments):
+        argument = arguments[position]
+        if argument == "--":
+            return parse(OPTIONS, arguments[:position]), arguments[position + 1 :]
+        if not argument.startswith("-") or argument == "-":
+            break
+        position += 2 if argument in takes_value else 1
+        if argument.partition("=")[0] in ("-m", "--module"):
+            break
+    return parse(OPTIONS, arguments[:position]), arguments[position:]
+
+
+def count(given: dict[str, str], name: str, most: int) -> int | None:
+    """A whole number that was given; None when it was not. UserError for anything else."""
+    text = given.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit()) or not 0 <= int(text[:9]) <= most:
+        raise UserError(f"--{name} {text[:40]!r}: not a whole number up to {most}", EXIT_USAGE)
+    return int(text)

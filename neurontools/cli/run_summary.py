@@ -1,0 +1,142 @@
+"""What neuron-run says at the end: the workers' own counts, added up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from neurontools.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+
+_SUMS = [
+    "samples_total",
+    "graphs_compiled_total",
+    "executions_total",
+    "failed_executions_total",
+    "busy_seconds",
+    "flop_total",
+    "to_device_bytes",
+    "from_device_bytes",
+    "collective_seconds",
+    "collective_bytes",
+    "numerical_errors_total",
+    "fallbacks_total",
+    "compile_seconds",
+]
+_LARGEST = [
+    "wall_seconds",
+    "steps_total",
+    "hbm_peak_bytes",
+    "step_p50_seconds",
+    "step_p99_seconds",
+    "execution_p50_seconds",
+    "execution_p99_seconds",
+    "training_seconds",
+]
+
+
+def read_workers(directory: Path) -> list[dict[str, Any]]:
+    """The summaries that workers left, by rank; a worker that was killed left none."""
+    found = []
+    for path in directory.glob("*.json"):
+        try:
+            found.append(json.loads(path.read_text()))
+        except (OSError, ValueError):
+            continue
+    return sorted((w for w in found if isinstance(w, dict)), key=lambda worker: worker.get("rank", 0))
+
+
+def combined(workers: list[dict[str, Any]], exit_code: int, wall_seconds: float) -> dict[str, Any]:
+    """One document for the run. Sums over the workers, except times of a step and peaks: those are the largest."""
+    document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": len(workers)}
+    for name in _SUMS:
+        known = [worker[name] for worker in workers if worker.get(name) is not None]
+        document[name] = sum(known) if known else None
+    for name in _LARGEST[1:]:
+        document[name] = max((w[name] for w in workers if w.get(name) is not None), default=None)
+    training = document["training_seconds"]
+    steps = document["steps_total"]
+    document["steps_per_second"] = (steps - 1) / training if training and steps and steps > 1 else None
+    samples = document["samples_total"]
+    document["samples_per_second"] = (
+        samples * (steps - 1) / steps / training if samples and training and steps and steps > 1 else None
+    )
+    document["flops_per_second"] = (
+        document["flop_total"] / training if training and document["flop_total"] is not None else None
+    )
+    document["instance_type"] = next((w["instance_type"] for w in workers if w.get("instance_type")), None)
+    document["cores"] = sorted({core for worker in workers for core in worker.get("cores", ())})
+    document["mfu_ratio"] = _mfu(document)
+    document["ranks"] = workers
+    return document
+
+
+def _mfu(document: dict[str, Any]) -> float | None:
+    """Achieved FLOPs a second over the bf16 peak of the cores in use; None where either is unknown."""
+    achieved, instance_type = document["flops_per_second"], document["instance_type"]
+    if achieved is None or instance_type is None or not document["cores"]:
+        return None
+    from neurontools import catalog
+
+    try:
+        family = catalog.load(instance_type).family
+    except (catalog.UnknownInstanceType, AttributeError):
+        return None
+    peak = family.peak_per_device.flops("bf16")
+    physical = family.physical_core_count.value
+    if peak is None or not physical:
+        return None
+    logical_per_device = physical / family.lnc_default
+    return float(achieved / (peak / logical_per_device * len(document["cores"])))
+
+
+def text(document: dict[str, Any]) -> str:
+    """The summary for people, a quantity a line."""
+    rate = document["steps_per_second"]
+    samples = document["samples_per_second"]
+    rows = [
+        ("workers", count_text(document["workers"])),
+        ("wall time", duration_text(document["wall_seconds"])),
+        ("steps", count_text(document["steps_total"]) + (f" ({rate:.1f}/s)" if rate else "")),
+        ("step time", _pair(document["step_p50_seconds"], document["step_p99_seconds"])),
+        ("samples", count_text(document["samples_total"]) + (f" ({samples:.1f}/s)" if samples else "")),
+        (
+            "graphs",
+            f"{count_text(document['graphs_compiled_total'])} compiled in {duration_text(document['compile_seconds'])}",
+        ),
+        (
+            "executions",
+            f"{count_text(document['executions_total'])}, "
+            + _pair(document["execution_p50_seconds"], document["execution_p99_seconds"]),
+        ),
+        ("compute", f"{flops_text(document['flops_per_second'])}, MFU {percent_text(document['mfu_ratio'], 4)}"),
+        ("HBM peak", bytes_text(document["hbm_peak_bytes"])),
+        (
+            "transfers",
+            (
+                f"{bytes_text(document['to_device_bytes'])} to, "
+                f"{bytes_text(document['from_device_bytes'])} from the device"
+            ),
+        ),
+        (
+            "collectives",
+            f"{bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}",
+        ),
+        (
+            "errors",
+            (
+                f"{count_text(document['failed_executions_total'])} failed, "
+                f"{count_text(document['numerical_errors_total'])} with NaN"
+            ),
+        ),
+    ]
+    if document["fallbacks_total"]:
+        rows.append(("fallbacks", f"{count_text(document['fallbacks_total'])} operators ran on the host"))
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) + "\n"
+
+
+def _pair(middle: float | None, high: float | None) -> str:
+    if middle is None:
+        return UNKNOWN
+    return f"p50 {duration_text(middle)}, p99 {duration_text(high)}"

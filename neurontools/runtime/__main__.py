@@ -1,0 +1,44 @@
+"""`python -m neurontools.runtime script.py [arguments]`: runs a training script on simulated NeuronCores."""
+
+from __future__ import annotations
+
+import sys
+
+_USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [arguments …]"
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the script; the exit code for a mistake in the call is 2."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(_USAGE, file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 2
+    from pathlib import Path
+
+    from neurontools.errors import UserError
+    from neurontools.runtime import launch
+    from neurontools.runtime.link import CoresUnavailable
+
+    try:
+        if arguments[0] == "-m":
+            if len(arguments) < 2:
+                print(_USAGE, file=sys.stderr)  # noqa: T201
+                return 2
+            launch.install()
+            launch.run_module(arguments[1], arguments[2:])
+            return 0
+        if not Path(arguments[0]).is_file():
+            print(f"neurontools.runtime: {arguments[0]}: no such file; give the path of a script", file=sys.stderr)  # noqa: T201
+            return 2
+        launch.install(script=arguments[0])
+    except CoresUnavailable as error:
+        print(f"neurontools.runtime: NRT_{error.status.name}: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    except (UserError, ValueError) as error:
+        print(f"neurontools.runtime: {error}", file=sys.stderr)  # noqa: T201
+        return getattr(error, "exit_code", 1)
+    launch.run_script(arguments[0], arguments[1:])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

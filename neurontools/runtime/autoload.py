@@ -1,0 +1,28 @@
+"""The entry point of the group `torch.backends`: what `import torch` calls in every process.
+
+It does nothing unless the process is a worker of torchrun, was told to by NEURONTOOLS_RUNTIME=1, or belongs to
+neuron-run. There it makes `import torch_xla` find our modules; the device itself is made by that import, or at once
+where the script uses the native device.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+OPT_IN = "NEURONTOOLS_RUNTIME"
+
+
+def autoload() -> None:
+    """Makes the runtime available in processes that are meant to use it."""
+    wanted = os.environ.get(OPT_IN, "")
+    if wanted == "0" or not (wanted == "1" or "TORCHELASTIC_RUN_ID" in os.environ):
+        return
+    from neurontools.runtime import import_hook, names
+
+    import_hook.install(os.environ)
+    script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
+    if names.device_name(os.environ, script) == "neuron":
+        from neurontools.runtime import launch
+
+        launch.install(script=script)

@@ -1,0 +1,105 @@
+"""nn.Linear as one operator forward and one backward, with the bits of the CPU's own path.
+
+On the CPU `linear` is made of transposes and matrix products, each a step of autograd. Here the steps that change no
+bytes are left out; the products get the very operands that they get there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neurontools.runtime.buffer import Tensor
+from neurontools.runtime.operator import Operator, operators, resolve
+from neurontools.runtime.recorder import recording_kernel
+
+_linear = torch.ops.aten.linear.default
+
+
+def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # Where the weight is trained, torch's matmul folds the leading dimensions, contiguous or not; without a gradient,
+    # as here, it would ask the strides.
+    if value.dim() < 3 or (bias is not None and value.is_contiguous()):
+        return torch.nn.functional.linear(value, weight, bias)
+    result = value.reshape(-1, value.shape[-1]).mm(weight.t()).view(*value.shape[:-1], weight.shape[0])
+    return result if bias is None else result.add_(bias)
+
+
+def _meta_forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return value.new_empty([*value.shape[:-1], weight.shape[0]])
+
+
+def _backward(
+    value: Tensor, gradient: Tensor, weight: Tensor, mask: list[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    if value.dim() == 1:
+        return (
+            weight.t().mv(gradient) if mask[0] else None,
+            gradient.outer(value) if mask[1] else None,
+            gradient.clone() if mask[2] else None,
+        )
+    rows = gradient.reshape(-1, gradient.shape[-1])
+    flat = value.reshape(-1, value.shape[-1])
+    return (
+        _value_gradient(rows, flat, weight).view(value.shape) if mask[0] else None,
+        _weight_gradient(rows, flat, weight) if mask[1] else None,
+        rows.sum(0) if mask[2] else None,
+    )
+
+
+def _value_gradient(rows: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
+    """As torch's mm_mat1_grad: the product is transposed where the operand lies column by column."""
+    if flat.stride(0) == 1 and flat.stride(1) == flat.shape[0]:
+        return weight.t().mm(rows.t()).t().contiguous()
+    return rows.mm(weight)
+
+
+def _weight_gradient(rows: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
+    """As torch's mm_mat2_grad, whose operand is the transposed weight."""
+    if weight.stride(1) == 1 and weight.stride(0) == weight.shape[1]:
+        return rows.t().mm(flat)
+    return flat.t().mm(rows).t().contiguous()
+
+
+def _meta_backward(
+    value: Tensor, _gradient: Tensor, weight: Tensor, mask: list[bool]
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    return (
+        value.new_empty(value.shape) if mask[0] else None,
+        value.new_empty(weight.shape) if mask[1] else None,
+        value.new_empty(weight.shape[:1]) if mask[2] else None,
+    )
+
+
+class _Linear(Operator):
+    """Counts what torch's formula counts for the products that it stands for."""
+
+    __slots__ = ()
+
+    def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
+        del keywords
+        value = arguments[0]
+        weight = arguments[1] if isinstance(result, Tensor) else arguments[2]
+        products = 1 if isinstance(result, Tensor) else sum(map(bool, arguments[3][:2]))
+        return int(2 * value.numel() * weight.shape[0] * products)
+
+
+def kernels() -> dict[str, Any]:
+    """The kernels by operator."""
+    forward = _Linear(_linear, call=_forward, meta_call=_meta_forward)
+    backward = _Linear(resolve("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
+    forward.flops = backward.flops = forward.matmul = backward.matmul = True
+    for operator in (forward, backward):
+        operators.add(operator)
+    record = recording_kernel(forward)
+
+    def linear(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        if value.dtype is not weight.dtype or not value.dim():
+            raise RuntimeError(
+                f"linear: an input of {value.dim()} dimensions and {value.dtype} does not go with a weight of "
+                f"{weight.dtype}; convert one of them"
+            )
+        return record(value, weight, bias)
+
+    return {forward.name: linear, backward.name: recording_kernel(backward)}

@@ -1,0 +1,134 @@
+"""Registers the kernels of the device with torch: all that the CPU has, recorded; views stay in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, recurrent, transfer
+from neurontools.runtime.operator import Operator, operators, resolve
+from neurontools.runtime.recorder import recording_kernel
+
+_C: Any = torch._C
+_KEY = "PrivateUse1"
+_VIEWS = (
+    "view as_strided _reshape_alias unfold view_as_real view_as_complex view.dtype set_.source_Storage "
+    "set_.source_Storage_storage_offset set_.source_Tensor set_"
+).split()
+# Operators that stock torch handles itself on any device, or that have no meaning on this one.
+_SKIPPED = frozenset(
+    "aten::" + name
+    for name in (
+        "resize_ empty.memory_format empty_strided _resize_output_ set_.source_Storage _pin_memory "
+        "_thnn_fused_lstm_cell _thnn_fused_gru_cell is_pinned record_stream _has_compatible_shallow_copy_type "
+        "_nested_tensor_from_tensor_list"
+    ).split()
+)
+# Composite operators that are recorded whole: their parts would be slower, or would give other bits than the CPU's.
+_WHOLE = frozenset(
+    "aten::" + name
+    for name in """convolution convolution_backward embedding native_dropout native_dropout_backward native_group_norm
+ native_layer_norm native_layer_norm_backward _fused_sdp_choice sum mean.dim clone zeros ones full arange arange.start
+ arange.start_step scalar_tensor eye linspace zeros_like ones_like full_like new_zeros new_ones new_full
+ nll_loss_forward  stack
+ repeat_interleave.Tensor softplus celu dist norm.Scalar addr logsumexp sum.dim_IntList index_put _index_put_impl_
+ index_fill.int_Scalar masked_fill.Scalar masked_fill.Tensor add.Scalar sub.Scalar mul.Scalar div.Scalar rsub.Scalar
+ rsub.Tensor randperm narrow_copy constant_pad_nd repeat roll trace tril_indices triu_indices
+ binary_cross_entropy_with_logits soft_margin_loss logical_and logical_or logical_not logical_xor isnan isinf
+ mse_loss_backward select_backward slice_backward embedding_renorm_ glu _euclidean_dist cumprod cumsum fill.Scalar copy_
+ relu6 hardswish std.correction var.correction var_mean.correction unsafe_split.Tensor cat""".split()
+)
+# What torch's meta kernels announce is not what the CPU's kernels return: these run at once.
+_AT_ONCE = frozenset(
+    "aten::" + name for name in "_embedding_bag _embedding_bag_forward_only linalg_lstsq linalg_lstsq.out".split()
+)
+# The CPU's own kernels take tensors of both devices here.
+_MIXED = frozenset(
+    "aten::" + name
+    for name in "index.Tensor index_put_ index_put _index_put_impl_ _foreach_copy_ set_.source_Tensor "
+    "masked_fill_.Tensor".split()
+)
+
+
+def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
+    """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
+    library = torch.library.Library("aten", "IMPL")
+    keep(library)
+    special: dict[str, Any] = {**transfer.KERNELS, **dropout.kernels(), **normalization.kernels(), **linear.kernels()}
+    for view in _VIEWS:
+        library.impl(view, _native(resolve("aten::" + view)), _KEY)
+    for full, kernel in special.items():
+        library.impl(full.removeprefix("aten::"), kernel, _KEY)
+    done = set(special) | {"aten::" + view for view in _VIEWS} | _SKIPPED
+    for full in _recorded_names(done):
+        try:
+            op = resolve(full)
+        except AttributeError:
+            continue
+        if any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
+            continue  # a view: torch makes it out of as_strided
+        if torch.Tag.inplace_view in op.tags:
+            continue  # changes shape and strides only: torch's own kernel does that
+        operator = operators.add(Operator(op, mixed_devices=full in _MIXED))
+        operator.dynamic = operator.dynamic or full in _AT_ONCE
+        library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
+    for key in ("Autograd" + _KEY, _KEY):
+        library.impl("scaled_dot_product_attention", attention.attention, key)
+        library.impl("_thnn_fused_lstm_cell", recurrent.fused_lstm_cell, key)
+        library.impl("_thnn_fused_gru_cell", recurrent.fused_gru_cell, key)
+    for key in ("Sparse", "SparseCsr"):
+        sparse = torch.library.Library("_", "IMPL")
+        keep(sparse)
+        sparse.fallback(_no_sparse(name), key + _KEY)
+    _register_fallback(keep)
+    autocast.register(name, keep)
+    return operators.by_name
+
+
+def _no_sparse(name: str) -> Callable[..., Any]:
+    def kernel(op: Any, *_arguments: Any, **_keywords: Any) -> Any:
+        raise NotImplementedError(
+            f"{op.name()}: sparse tensors are not supported on {name}; use dense ones (nn.Embedding(sparse=False))"
+        )
+
+    return kernel
+
+
+def _recorded_names(done: set[str]) -> list[str]:
+    registered = _C._dispatch_get_registrations_for_dispatch_key
+    cpu = list(registered("CPU"))
+    whole = [n for n in registered("CompositeExplicitAutograd") if n in _WHOLE or _is_batched(n)]
+    names = dict.fromkeys([*cpu, *registered("CompositeExplicitAutogradNonFunctional"), *whole])
+    return [n for n in names if n.startswith("aten::") and n not in done]
+
+
+def _is_batched(name: str) -> bool:
+    return name.startswith(("aten::_foreach", "aten::_fused"))
+
+
+def _native(op: Any) -> Callable[..., Any]:
+    """torch's own C++ kernel, which only looks at shapes and strides."""
+    keys = _C.DispatchKeySet(_C.DispatchKey.CPU)
+    redispatch = op._handle.redispatch_boxed
+
+    def kernel(*arguments: Any, **keywords: Any) -> Any:
+        return redispatch(keys, *arguments, **keywords)
+
+    return kernel
+
+
+def _register_fallback(keep: Callable[[Any], None]) -> None:
+    """Operators of other libraries (torch.library, torchvision) that have a CPU kernel."""
+    every = torch.library.Library("_", "IMPL")
+    keep(every)
+    known: dict[Any, Callable[..., Any]] = {}
+
+    def fallback(op: Any, *arguments: Any, **keywords: Any) -> Any:
+        kernel = known.get(op)
+        if kernel is None:
+            kernel = known[op] = recording_kernel(operators.add(Operator(op)))
+        return kernel(*arguments, **keywords)
+
+    every.fallback(fallback, _KEY)

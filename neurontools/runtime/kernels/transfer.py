@@ -1,0 +1,177 @@
+"""Kernels that allocate device tensors and move bytes between host and device."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+from neurontools.runtime.buffer import Tensor, buffers
+from neurontools.runtime.core import Core
+from neurontools.runtime.device import device
+from neurontools.runtime.immediate import device_tensor, host_value, point_at
+from neurontools.runtime.metrics import metrics
+from neurontools.runtime.operator import Operator, operators, resolve
+from neurontools.runtime.recorder import recording_kernel
+
+aten = torch.ops.aten
+
+
+def _core_of(wanted: Any) -> Core:
+    return device.current if wanted is None else device.core(torch.device(wanted))
+
+
+def empty(
+    size: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+) -> Tensor:
+    """aten::empty.memory_format"""
+    _refuse_sparse(layout)
+    format_ = torch.contiguous_format if memory_format is None else memory_format
+    return device_tensor(torch.empty(size, dtype=dtype, memory_format=format_), _core_of(device))
+
+
+def empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+) -> Tensor:
+    """aten::empty_strided"""
+    _refuse_sparse(layout)
+    return device_tensor(torch.empty_strided(size, stride, dtype=dtype), _core_of(device))
+
+
+def _refuse_sparse(layout: Any) -> None:
+    if layout is not None and layout is not torch.strided:
+        raise NotImplementedError(
+            f"{device.name}: {layout} tensors are not supported on this device; use dense ones "
+            "(nn.Embedding(sparse=False)) or keep this part on the CPU"
+        )
+
+
+def to_device(source: Tensor, core: Core) -> Tensor:
+    """Copies a CPU tensor into HBM."""
+    started = time.perf_counter()
+    result = device_tensor(source.detach().clone(), core)
+    nbytes = buffers.of(result).layout.nbytes
+    core.statistics.to_device_bytes += nbytes
+    core.memory.settle()
+    metrics.time("TransferToDeviceTime", time.perf_counter() - started)
+    metrics.sample("InboundData", source.nbytes)
+    return result
+
+
+def from_device(source: Tensor) -> Tensor:
+    """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
+    started = time.perf_counter()
+    value = host_value(source)
+    buffers.of(source).core.statistics.from_device_bytes += source.nbytes
+    metrics.time("TransferFromDeviceTime", time.perf_counter() - started)
+    metrics.sample("OutboundData", source.nbytes)
+    return value
+
+
+def copy_(self: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """aten::copy_"""
+    if self.is_cpu:
+        return self.copy_(from_device(source))
+    if source.is_cpu:
+        core = buffers.of(self).core
+        source = to_device(source.to(self.dtype) if source.dtype is not self.dtype else source, core)
+    elif buffers.of(self).core is not buffers.of(source).core:
+        source = to_device(from_device(source), buffers.of(self).core)
+    result: Tensor = _record_copy(self, source)
+    return result
+
+
+def to_copy(
+    self: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    non_blocking: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """aten::_to_copy"""
+    target = self.device if device is None else torch.device(device)
+    result: Tensor
+    if self.is_cpu:
+        return to_device(aten._to_copy.default(self, dtype=dtype, memory_format=memory_format), _core_of(target))
+    own = buffers.of(self).core
+    if target.type == self.device.type:
+        core = own if device is None else _core_of(target)
+        if core is own:
+            result = _record_to_copy(self, dtype=dtype, memory_format=memory_format)
+            return result
+        return to_device(from_device(self).to(dtype or self.dtype), core)
+    result = aten._to_copy.default(from_device(self), dtype=dtype, memory_format=memory_format)
+    return result if target.type == "cpu" else result.to(target)
+
+
+def local_scalar_dense(self: Tensor) -> Any:
+    """aten::_local_scalar_dense"""
+    return from_device(self).item()
+
+
+def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
+    """aten::resize_"""
+    if list(self.shape) == list(size):
+        return self
+    old = host_value(self)
+    new = torch.empty(size, dtype=self.dtype)
+    kept = min(old.numel(), new.numel())
+    if kept:
+        new.view(-1)[:kept].copy_(old.reshape(-1)[:kept])
+    return point_at(self, device_tensor(new, buffers.of(self).core))
+
+
+def never(*_arguments: Any, **_keywords: Any) -> bool:
+    """aten::is_pinned: device memory is not pinned."""
+    return False
+
+
+_record_copy = recording_kernel(operators.add(Operator(resolve("aten::copy_"))))
+_record_to_copy = recording_kernel(operators.add(Operator(resolve("aten::_to_copy"))))
+
+
+def _zeros(
+    size: Any, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+) -> Tensor:
+    """aten::_efficientzerotensor: on the CPU it has no bytes at all, here it has them."""
+    return device_tensor(torch.zeros(size, dtype=dtype), _core_of(device))
+
+
+def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """aten::_copy_from"""
+    return copy_(target, source, non_blocking)
+
+
+def _copy_from_and_resize(source: Tensor, target: Tensor) -> Tensor:
+    """aten::_copy_from_and_resize"""
+    return copy_(target.resize_(source.shape), source)
+
+
+KERNELS: dict[str, Any] = {
+    "aten::empty.memory_format": empty,
+    "aten::empty_strided": empty_strided,
+    "aten::_efficientzerotensor": _zeros,
+    "aten::copy_": copy_,
+    "aten::_copy_from": _copy_from,
+    "aten::_copy_from_and_resize": _copy_from_and_resize,
+    "aten::_local_scalar_dense": local_scalar_dense,
+    "aten::_to_copy": to_copy,
+    "aten::resize_": resize_,
+    "aten::is_pinned": never,
+}

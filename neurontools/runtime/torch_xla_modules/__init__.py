@@ -1,0 +1,1 @@
+"""Packages that scripts import as torch_xla and torch_neuronx; `neurontools.runtime.import_hook` finds them."""

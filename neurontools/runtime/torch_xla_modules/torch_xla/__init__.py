@@ -1,0 +1,96 @@
+"""torch_xla on simulated NeuronCores: the parts of its API that training scripts use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from neurontools.runtime import launch as _launch
+from neurontools.runtime.missing import Missing, text_of
+
+_launch.install()
+
+from neurontools.runtime.device import device as _device  # noqa: E402
+
+from . import runtime  # noqa: E402
+from .core import xla_model as _xm  # noqa: E402
+
+__version__ = "2.9.0+neurontools"
+_XLAC = Missing("torch_xla._XLAC", "the Python functions of torch_xla.core.xla_model")
+
+
+def device(index: int | None = None) -> torch.device:
+    """The XLA device of this process, or the one with this index."""
+    return _xm.xla_device(index)
+
+
+def devices() -> list[torch.device]:
+    """All devices of this process."""
+    return [torch.device(_device.name, i) for i in range(len(_device.cores))]
+
+
+def real_devices() -> list[str]:
+    """All devices of this process by name."""
+    return [f"NEURON:{core.global_index}" for core in _device.cores]
+
+
+def device_count() -> int:
+    """How many devices all processes have together."""
+    return runtime.global_device_count()
+
+
+def sync(wait: bool = False, reset_scope: bool = True) -> None:
+    """Executes what is pending, as mark_step."""
+    _xm.mark_step(wait, reset_scope)
+
+
+@contextmanager
+def step() -> Iterator[None]:
+    """A training step: what was pending runs before it, what it records runs at its end."""
+    sync()
+    try:
+        yield
+    finally:
+        sync()
+
+
+def compile(  # noqa: A001  (the name of torch_xla)
+    f: Callable[..., Any] | None = None,
+    full_graph: bool = False,
+    name: str | None = None,
+    num_different_graphs_allowed: int | None = None,
+) -> Any:
+    """A function whose operators become one graph, executed when it returns."""
+    del full_graph, name, num_different_graphs_allowed
+
+    def wrapped(*arguments: Any, **keywords: Any) -> Any:
+        sync()
+        result = f(*arguments, **keywords)  # type: ignore[misc]
+        sync()
+        return result
+
+    return step() if f is None else wrapped
+
+
+def manual_seed(seed: int, device: Any = None) -> None:
+    """Seeds the random numbers of the devices."""
+    _xm.set_rng_state(seed, device)
+
+
+def launch(
+    fn: Callable[..., None],
+    args: tuple[Any, ...] = (),
+    start_method: str = "spawn",
+    debug_single_process: bool = False,
+) -> None:
+    """Runs a function in each process of the job."""
+    from .distributed import xla_multiprocessing
+
+    xla_multiprocessing.spawn(fn, args=args, nprocs=1 if debug_single_process else None, start_method=start_method)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.{name}"))

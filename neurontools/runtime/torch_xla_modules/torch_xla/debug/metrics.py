@@ -1,0 +1,73 @@
+"""torch_xla.debug.metrics: what the runtime counted and timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.metrics import metrics as _metrics
+from neurontools.runtime.missing import text_of
+
+
+def counter_names() -> list[str]:
+    """The names of the counters."""
+    return list(_metrics.counters)
+
+
+def counter_value(counter_name: str) -> int | None:
+    """The value of a counter; None for one that never counted."""
+    return _metrics.counters.get(counter_name)
+
+
+def metric_names() -> list[str]:
+    """The names of the metrics."""
+    return list(_metrics.timers)
+
+
+def metric_data(metric_name: str) -> tuple[int, float, tuple[Any, ...]] | None:
+    """Samples, sum (nanoseconds for times) and no single samples; None for one without samples."""
+    timer = _metrics.timers.get(metric_name)
+    if timer is None:
+        return None
+    return timer.count, timer.total * 1e9 if timer.is_time else timer.total, ()
+
+
+def metrics_report() -> str:
+    """Everything as text."""
+    return _metrics.report()
+
+
+def short_metrics_report(counter_names: list[str] | None = None, metric_names: list[str] | None = None) -> str:
+    """The chosen counters and metrics as text; by default compilations, executions and fallbacks."""
+    wanted = set(counter_names or ["CachedCompile", "UncachedCompile", "MarkStep", "ExecuteComputation"])
+    wanted |= set(metric_names or ["CompileTime", "ExecuteTime"])
+    wanted |= {name for name in _metrics.counters if name.startswith("aten::")}
+    blocks = []
+    for block in _metrics.report().replace("Counter: ", "\nCounter: ").replace("Metric: ", "\nMetric: ").split("\n\n"):
+        name = block.strip().partition("\n")[0].partition(": ")[2]
+        if name in wanted:
+            blocks.append(block.strip())
+    return "\n".join(blocks) + "\n"
+
+
+def executed_fallback_ops() -> list[str]:
+    """Operators that ran on the host outside of a graph."""
+    return [name for name in _metrics.counters if name.startswith("aten::")]
+
+
+def clear_counters() -> None:
+    """Forgets the counters."""
+    _metrics.counters.clear()
+
+
+def clear_metrics() -> None:
+    """Forgets the metrics."""
+    _metrics.timers.clear()
+
+
+def clear_all() -> None:
+    """Forgets everything."""
+    _metrics.clear()
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.debug.metrics.{name}"))

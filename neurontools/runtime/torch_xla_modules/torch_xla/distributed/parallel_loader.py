@@ -1,0 +1,196 @@
+"""torch_xla.distributed.parallel_loader: batches on the device, loaded while the step before still runs."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from neurontools.runtime.device import device as _device
+from neurontools.runtime.steps import steps
+
+from ..core import xla_model as xm
+
+_END = object()
+
+
+class _Batches:
+    """The batches of one pass, fetched by a thread; `close` ends the thread."""
+
+    def __init__(self, iterator: Iterator[Any], device: Any, sizes: tuple[int, int], batch_dim: int) -> None:
+        self._iterator = iterator
+        self._device = device
+        self._batch_dim = batch_dim
+        self._queue: queue.Queue[Any] = queue.Queue(max(1, sizes[1]))
+        self._is_open = True
+        self._thread = threading.Thread(target=self._fetch, name="ParallelLoader", daemon=True)
+        self._thread.start()
+
+    def _fetch(self) -> None:
+        try:
+            for item in self._iterator:
+                self._put((xm.send_cpu_data_to_device(item, self._device), _samples(item, self._batch_dim)))
+                if not self._is_open:
+                    return
+            self._put(_END)
+        except BaseException as error:
+            self._put(error)
+
+    def _put(self, item: Any) -> None:
+        while self._is_open:
+            try:
+                self._queue.put(item, timeout=0.2)
+            except queue.Full:
+                continue
+            return
+
+    def next(self) -> Any:
+        """The next batch and its number of samples; _END after the last one. Raises what the loader raised."""
+        item = self._queue.get()
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._is_open = False
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+
+class PerDeviceLoader:
+    """Iterates over the batches of one device, with a mark_step after every `batches_per_execution` of them."""
+
+    def __init__(self, loader: ParallelLoader, device: Any) -> None:
+        self._loader = loader
+        self._device = device
+        self._batches = loader.batches(device)
+        self._yielded = 0
+
+    def __iter__(self) -> PerDeviceLoader:
+        return self
+
+    def __next__(self) -> Any:
+        return self.next()
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def next(self) -> Any:
+        """The next batch."""
+        if self._yielded >= self._loader.batches_per_execution - 1:
+            self._yielded = 0
+            xm.mark_step()
+        else:
+            self._yielded += 1
+        item = self._batches.next()
+        if item is _END:
+            xm.mark_step()
+            raise StopIteration
+        batch, samples = item
+        steps.batch_loaded(samples)
+        return batch
+
+    def close(self) -> None:
+        """Ends the loading."""
+        self._batches.close()
+
+
+class ParallelLoader:
+    """Loads the batches of a DataLoader onto devices in the background."""
+
+    def __init__(
+        self,
+        cpu_loader: Any,
+        devices: Sequence[Any],
+        batchdim: int = 0,
+        batches_per_execution: int = 1,
+        loader_prefetch_size: int = 16,
+        device_prefetch_size: int = 8,
+        host_to_device_transfer_threads: int = 1,
+        input_sharding: Any = None,
+    ) -> None:
+        del host_to_device_transfer_threads
+        if input_sharding is not None:
+            raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process a NeuronCore")
+        if len(devices) != 1:
+            raise NotImplementedError("a ParallelLoader of several devices is not here; use one process a NeuronCore")
+        self._cpu_loader = cpu_loader
+        self._devices = [torch.device(d) for d in devices]
+        self._batch_dim = batchdim
+        self.batches_per_execution = batches_per_execution
+        self._sizes = (loader_prefetch_size, min(device_prefetch_size, 2))
+        self._open: list[_Batches] = []
+
+    def __len__(self) -> int:
+        return len(self._cpu_loader)
+
+    def batches(self, device: Any) -> _Batches:
+        """Begins a pass. The iterator is made here, so that worker processes are forked from the calling thread."""
+        made = _Batches(iter(self._cpu_loader), device, self._sizes, self._batch_dim)
+        self._open.append(made)
+        return made
+
+    def per_device_loader(self, device: Any) -> PerDeviceLoader:
+        """The batches of one device."""
+        return PerDeviceLoader(self, torch.device(device))
+
+    def per_device_samples(self) -> int:
+        """How many batches each device gets."""
+        return len(self)
+
+    def next_item(self, device: Any) -> Any:
+        """The next batch of the pass begun last."""
+        if not self._open:
+            self.batches(device)
+        return self._open[-1].next()
+
+    def close(self) -> None:
+        """Ends the loading."""
+        for batches in self._open:
+            batches.close()
+        self._open.clear()
+
+
+class MpDeviceLoader:
+    """A DataLoader whose batches are on the device; iterating over it marks the steps."""
+
+    def __init__(self, loader: Any, device: Any, **kwargs: Any) -> None:
+        self._loader = loader
+        self._device = device
+        self._keywords = kwargs
+        self._parallel: ParallelLoader | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        self._parallel = ParallelLoader(self._loader, [self._device], **self._keywords)
+        iterator = self._parallel.per_device_loader(self._device)
+        try:
+            yield from iterator
+        finally:
+            # Also where the script leaves the loop early: what its last step recorded is executed.
+            iterator.close()
+            _device.flush_all("LoaderEnd")
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def close(self) -> None:
+        """Ends the loading."""
+        if self._parallel is not None:
+            self._parallel.close()
+            self._parallel = None
+
+
+def _samples(item: Any, batch_dim: int) -> int:
+    """How many samples a batch has: the length of its first tensor."""
+    if isinstance(item, torch.Tensor):
+        return int(item.shape[batch_dim]) if item.dim() > batch_dim else 1
+    values = item.values() if isinstance(item, dict) else item if isinstance(item, (list, tuple)) else ()
+    for value in values:
+        found = _samples(value, batch_dim)
+        if found:
+            return found
+    return 0

@@ -1,0 +1,82 @@
+"""torch_xla.distributed.xla_multiprocessing: a process for each NeuronCore without torchrun."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import torch.multiprocessing
+
+
+def spawn(
+    fn: Callable[..., None],
+    args: tuple[Any, ...] = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> Any:
+    """Calls fn(index, *args) in each of `nprocs` processes; one process, or None where torchrun made them: here.
+
+    Without nprocs, NEURONCORE_NUM_DEVICES says how many. Each process takes a core of its own, so the parent must not
+    have touched the device.
+    """
+    count = nprocs if nprocs is not None else int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
+    if "RANK" in os.environ or count == 1:
+        return fn(int(os.environ.get("LOCAL_RANK", "0") or 0), *args)
+    if start_method == "fork":
+        raise NotImplementedError(
+            "xmp.spawn(start_method='fork'): this process holds NeuronCores, which can't be shared; use 'spawn'"
+        )
+    from neurontools.runtime import setup
+
+    setup.give_back_cores()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    return torch.multiprocessing.start_processes(
+        _worker, args=(fn, args, count, port), nprocs=count, join=join, daemon=daemon, start_method="spawn"
+    )
+
+
+def _worker(index: int, fn: Callable[..., None], args: tuple[Any, ...], count: int, port: int) -> None:
+    os.environ |= {
+        "RANK": str(index),
+        "LOCAL_RANK": str(index),
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    from neurontools.runtime import launch
+
+    launch.install()
+    fn(index, *args)
+
+
+class MpModelWrapper:
+    """Holds a model that every process moves to its device."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+
+    def to(self, device: Any) -> torch.nn.Module:
+        """The model on a device."""
+        return self._model.to(device)
+
+
+class MpSerialExecutor:
+    """Calls a function in one process after the other."""
+
+    def run(self, fn: Callable[[], Any]) -> Any:
+        """The result of the function, called when it is this process's turn."""
+        from ..core import xla_model as xm
+
+        result = None
+        for rank in range(xm.xrt_world_size()):
+            if rank == xm.get_ordinal():
+                result = fn()
+            xm.rendezvous("MpSerialExecutor")
+        return result

@@ -1,0 +1,81 @@
+"""torch_xla.runtime: which processes and devices the job has."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from neurontools.runtime.collectives import ensure_world, world
+from neurontools.runtime.device import device
+from neurontools.runtime.missing import text_of
+
+
+def device_type() -> str:
+    """The kind of device."""
+    return "NEURON"
+
+
+def world_size() -> int:
+    """How many processes the job has, one device each."""
+    return ensure_world()
+
+
+def process_count() -> int:
+    """How many processes the job has."""
+    return ensure_world()
+
+
+def process_index() -> int:
+    """The number of this process in the job."""
+    return global_ordinal()
+
+
+def global_ordinal() -> int:
+    """The rank of this process."""
+    group = world()
+    return int(group.rank()) if group is not None else int(os.environ.get("RANK", "0") or 0)
+
+
+def local_ordinal() -> int:
+    """The rank of this process on its host."""
+    return int(os.environ.get("LOCAL_RANK", "0") or 0)
+
+
+def local_process_count() -> int:
+    """How many processes of the job are on this host."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+
+
+def global_device_count() -> int:
+    """How many devices all processes have together."""
+    return ensure_world() * len(device.cores) if world() is None else ensure_world()
+
+
+def addressable_device_count() -> int:
+    """How many devices this process has."""
+    return len(device.cores)
+
+
+local_device_count = addressable_device_count
+addressable_runtime_device_count = addressable_device_count
+global_runtime_device_count = global_device_count
+
+
+def using_pjrt() -> bool:
+    """Always, as torch_xla since 2.0."""
+    return True
+
+
+def is_spmd() -> bool:
+    """Never: one process a core."""
+    return False
+
+
+def initialize_cache(path: str, readonly: bool = False) -> None:
+    """Where compiled graphs are kept; NEURON_COMPILE_CACHE_URL does the same."""
+    del readonly
+    os.environ["NEURON_COMPILE_CACHE_URL"] = path
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.runtime.{name}"))

@@ -1,0 +1,166 @@
+"""neuron-run as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from neurontools.cli import run_options, run_summary
+from neurontools.errors import UserError
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = """
+import sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+torch.manual_seed(0)
+device = xm.xla_device()
+model = torch.nn.Linear(8, 4).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [(torch.randn(5, 8), torch.randint(0, 4, (5,))) for _ in range(6)]
+for value, target in pl.MpDeviceLoader(data, device):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(model(value), target).backward()
+    xm.optimizer_step(optimizer)
+print("arguments", *sys.argv[1:], xm.xrt_world_size())
+sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+"""
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def neuron_run(tmp_path: Path) -> Run:
+    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
+        return subprocess.run(
+            [sys.executable, "-m", "neurontools.cli.run", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+            timeout=120,
+            env={
+                **kept,
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+                "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
+                "NEURONTOOLS_SOCKET": str(tmp_path / "none.sock"),
+                "OMP_NUM_THREADS": "1",
+                **environment,
+            },
+        )
+
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return run
+
+
+def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: Path) -> None:
+    run = neuron_run("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "script.py", "7", "--epochs")
+    assert run.returncode == 7, run.stderr
+    assert run.stdout == "arguments 7 --epochs 1\n"
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert (summary["exit_code"], summary["workers"], summary["steps_total"], summary["samples_total"]) == (7, 1, 6, 30)
+    assert summary["instance_type"] == "trn1.2xlarge"
+    assert summary["cores"] == [0]
+    assert summary["executions_total"] >= 6
+    # three products of 5 x 8 x 4 would be 960; the gradient of the batch is not asked for
+    assert summary["flop_total"] == 6 * 2 * 2 * 5 * 8 * 4
+    assert 0 < summary["mfu_ratio"] < 1
+    assert "\nsteps        6 (" in run.stderr
+
+
+def test_workers_have_a_core_each(neuron_run: Run) -> None:
+    run = neuron_run(
+        "--simulate", "trn1.2xlarge", "-n", "2", "--cores", "0-1", "--summary-json", "-", "-q", "script.py"
+    )
+    assert run.returncode == 0, run.stderr
+    lines, _, document = run.stdout.partition("{")
+    assert lines == "arguments 2\n" * 2
+    summary = json.loads("{" + document)
+    assert (summary["workers"], summary["cores"], summary["samples_total"]) == (2, [0, 1], 60)
+    assert summary["collective_bytes"] > 0
+    assert len({rank["pid"] for rank in summary["ranks"]}) == 2
+
+
+def test_modules_run_too(neuron_run: Run, tmp_path: Path) -> None:
+    run = neuron_run("-q", "-m", "script", "0")
+    assert (run.returncode, run.stdout) == (0, "arguments 0 1\n"), run.stderr
+
+
+def test_a_script_that_a_signal_ended(neuron_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+    assert neuron_run("script.py").returncode == 128 + signal.SIGKILL
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "error"),
+    [
+        ((), 2, "no script given; usage: neuron-run [options] script.py [arguments …]"),
+        (("nothing.py",), 2, "nothing.py: no such file; give the path of a Python script"),
+        (("--cores", "1,3", "script.py"), 2, "--cores='1,3'"),
+        (("--cores", "0-1", "-n", "3", "script.py"), 2, "2 core(s) for 3 workers; give one each"),
+        (("-n", "x", "script.py"), 2, "--nproc-per-node 'x': not a whole number"),
+        (("--simulate", "trn1.2xlarge", "--socket", "/x", "script.py"), 2, "exclude each other"),
+        (("--bogus", "script.py"), 1, "unknown flag"),
+        (("--wait", "1", "script.py"), 12, "no monitor daemon"),
+    ],
+)
+def test_mistakes(neuron_run: Run, arguments: tuple[str, ...], exit_code: int, error: str) -> None:
+    run = neuron_run(*arguments)
+    assert error in run.stderr
+    assert (run.returncode, run.stdout) == (exit_code, "")
+
+
+def test_options_end_where_the_script_begins() -> None:
+    assert run_options.split(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
+    assert run_options.split(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
+        {"cores": "2", "module": "pack.age"},
+        ["-n", "3"],
+    )
+    assert run_options.split(["--", "-x.py"]) == ({}, ["-x.py"])
+    with pytest.raises(UserError):
+        run_options.split(["--cores"])
+
+
+def test_the_summary_as_text() -> None:
+    worker = {
+        **dict.fromkeys(run_summary._SUMS, 0),
+        "rank": 0,
+        "cores": [0],
+        "instance_type": "trn1.2xlarge",
+        "steps_total": 101,
+        "samples_total": 808,
+        "training_seconds": 50.0,
+        "step_p50_seconds": 0.5,
+        "step_p99_seconds": 0.75,
+        "execution_p50_seconds": 0.4,
+        "execution_p99_seconds": 0.6,
+        "graphs_compiled_total": 2,
+        "compile_seconds": 0.25,
+        "executions_total": 101,
+        "flop_total": 475 * 10**12,
+        "hbm_peak_bytes": 3 << 30,
+        "fallbacks_total": 4,
+    }
+    document = run_summary.combined([worker], 0, 61.0)
+    assert run_summary.text(document) == (
+        "workers      1\n"
+        "wall time    1 m 1 s\n"
+        "steps        101 (2.0/s)\n"
+        "step time    p50 500.0 ms, p99 750.0 ms\n"
+        "samples      808 (16.0/s)\n"
+        "graphs       2 compiled in 250.0 ms\n"
+        "executions   101, p50 400.0 ms, p99 600.0 ms\n"
+        "compute      9.5 TFLOPS, MFU 10.0000%\n"
+        "HBM peak     3.0 GB\n"
+        "transfers    0 to, 0 from the device\n"
+        "collectives  0 in 0 s\n"
+        "errors       0 failed, 0 with NaN\n"
+        "fallbacks    4 operators ran on the host\n"
+    )

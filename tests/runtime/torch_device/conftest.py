@@ -1,0 +1,82 @@
+"""The simulated device in the process of the tests, without a daemon: `xla` with two cores."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[3]
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def device_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    directory = tmp_path_factory.mktemp("device")
+    return {
+        "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
+        "NEURONTOOLS_SOCKET": str(directory / "no.sock"),
+        "NEURON_RT_NUM_CORES": "2",
+        "NEURONTOOLS_DEVICE": "xla",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def set_up_device(device_environment: dict[str, str]) -> None:
+    from neurontools.runtime import launch
+
+    os.environ.update({k: v for k, v in device_environment.items() if k != "NEURONTOOLS_SOCKET"})
+    before = os.environ.get("NEURONTOOLS_SOCKET")
+    os.environ["NEURONTOOLS_SOCKET"] = device_environment["NEURONTOOLS_SOCKET"]
+    try:
+        launch.install()
+    finally:
+        if before is None:
+            del os.environ["NEURONTOOLS_SOCKET"]
+        else:
+            os.environ["NEURONTOOLS_SOCKET"] = before
+
+
+@pytest.fixture
+def xla(set_up_device: None) -> Iterator[Any]:
+    """The runtime's device object; what a test leaves pending is executed after it."""
+    from neurontools.runtime.device import device
+
+    torch.manual_seed(0)
+    device.flush_all("Test")
+    yield device
+    device.flush_all("Test")
+
+
+@pytest.fixture
+def run_python(device_environment: dict[str, str], tmp_path: Path) -> Run:
+    """Runs Python in a process of its own, as a user would."""
+
+    def run(*arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
+        variables = {
+            **base,
+            **device_environment,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}:{os.environ.get('PYTHONPATH', '')}",
+            **environment,
+        }
+        variables = {name: value for name, value in variables.items() if value != ""}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            cwd=tmp_path,
+            env=variables,
+            check=False,
+        )
+
+    return run

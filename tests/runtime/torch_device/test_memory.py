@@ -1,0 +1,137 @@
+"""HBM: what is taken, what is refused, and the categories."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+import torch
+
+from neurontools.runtime.memory import Category, CoreMemory, OutOfDeviceMemory, size_text
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0B"), (1023, "1023B"), (1088, "1.062KB"), (180355072, "172.000MB"), (17024176783, "15.855GB")],
+)
+def test_sizes_as_the_runtime_prints_them(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text
+
+
+def test_the_table_of_a_refused_allocation() -> None:
+    memory = CoreMemory(32 << 30, 0, 1)
+    memory.allocate(Category.CONSTANTS, 4 << 30)
+    memory.allocate(Category.TENSORS, 27 << 30)
+    with pytest.raises(OutOfDeviceMemory) as refused:
+        memory.allocate(Category.TENSORS, 5 << 30)
+    assert str(refused.value) == (
+        "Failed to allocate 5.000GB (usage: tensors) on ND 0:NC 1, current utilization:\n"
+        "\t* total: 31.000GB of 32.000GB\n"
+        "\t* model constants: 4.000GB\n"
+        "\t* tensors: 27.000GB\n"
+        "NRT_RESOURCE(4): not enough HBM for 5368709120 bytes; use a smaller batch, gradient checkpointing, or bfloat16"
+    )
+    assert memory.total_bytes == 31 << 30
+
+
+def test_changes_are_published_once_and_only_changes() -> None:
+    published: list[tuple[str, int]] = []
+    memory = CoreMemory(1000, 0, 0, lambda field, change: published.append((field, change)))
+    memory.allocate(Category.TENSORS, 100)
+    memory.allocate(Category.TENSORS, 50)
+    memory.move(Category.TENSORS, Category.CONSTANTS, 30)
+    memory.settle()
+    memory.settle()
+    memory.free(Category.CONSTANTS, 30)
+    memory.settle()
+    assert published == [("constants_bytes", 30), ("tensors_bytes", 120), ("constants_bytes", -30)]
+
+
+@pytest.fixture
+def small(xla: Any) -> Any:
+    """The first core, with 8.5 MiB left."""
+    gc.collect()
+    xla.flush_all("Test")
+    memory = xla.cores[0].memory
+    limit, memory.limit_bytes = memory.limit_bytes, memory.total_bytes + 17 * MIB // 2
+    yield xla
+    memory.limit_bytes = limit
+
+
+def test_a_tensor_beyond_the_hbm_is_refused_and_nothing_leaks(small: Any) -> None:
+    used = small.cores[0].memory.total_bytes
+    held = torch.ones(MIB).to("xla")
+    with pytest.raises(torch.OutOfMemoryError, match=r"Failed to allocate 6\.000MB"):
+        torch.ones(6 * MIB, dtype=torch.uint8).to("xla")
+    assert held.sum().item() == MIB
+    del held
+    small.flush_all("Test")
+    assert small.cores[0].memory.levels[Category.TENSORS] <= used
+
+
+def test_an_execution_beyond_the_hbm_is_refused_before_it_changes_anything(small: Any) -> None:
+    value = torch.ones(MIB // 4).to("xla")
+    tensors = small.cores[0].memory.levels[Category.TENSORS]
+    results = [value + i for i in range(9)]
+    value.add_(1)
+    with pytest.raises(torch.OutOfMemoryError, match="current utilization"):
+        small.flush_all("Test")
+    with pytest.raises(RuntimeError, match="this tensor has no value"):
+        results[0].cpu()
+    assert value.sum().item() == MIB // 4
+    assert small.cores[0].memory.levels[Category.TENSORS] == tensors
+
+
+def test_pending_graphs_run_when_memory_is_short(small: Any) -> None:
+    total = torch.zeros(MIB // 4).to("xla")
+    for _ in range(20):  # 20 MiB of batches that are dead as soon as the graph has run
+        total = total + torch.ones(MIB // 4).to("xla")
+    assert total[0].item() == 20
+
+
+def test_parameters_are_constants(xla: Any) -> None:
+    gc.collect()
+    before = xla.cores[0].memory.by_field()
+    layer = torch.nn.Linear(100, 100).to("xla")
+    xla.flush_all("Test")
+    constants = xla.cores[0].memory.by_field()["constants_bytes"] - before["constants_bytes"]
+    assert constants == 40400
+    layer(torch.ones(1, 100).to("xla")).sum().backward()
+    torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    xla.flush_all("Test")
+    assert xla.cores[0].memory.by_field()["constants_bytes"] - before["constants_bytes"] == 40400
+    del layer
+    gc.collect()
+    assert xla.cores[0].memory.by_field()["constants_bytes"] == before["constants_bytes"]
+
+
+def test_memory_info_is_the_account(xla: Any) -> None:
+    import torch_xla.core.xla_model as xm
+
+    held = torch.ones(1000, device="xla:1")
+    xla.flush_all("Test")
+    info = xm.get_memory_info(torch.device("xla:1"))
+    memory = xla.cores[1].memory
+    assert info["bytes_used"] == memory.total_bytes == sum(memory.by_field().values())
+    assert info["bytes_limit"] == memory.limit_bytes
+    assert held.numel() == 1000
+
+
+def test_temporaries_are_gone_without_the_garbage_collector(xla: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        for size in (1000, 1001):  # interpreted, then generated
+            value = torch.ones(size).to("xla")
+            for _ in range(2):
+                result = ((value + 1) * 2).softmax(0)[1:] + 1
+                xla.flush_all("Test")
+                del result
+        tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
+        left = [t for t in tensors if t.is_cpu and t.numel() in (999, 1000, 1001)]
+        assert len(left) == 1  # the value of the last `value`
+    finally:
+        gc.enable()

@@ -1,0 +1,113 @@
+"""NaN, time-outs and failures of executions, as the variables ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from neurontools.nrt import NrtStatus
+from neurontools.runtime.executor import ExecutionFailed, Policy
+
+
+class Told:
+    """A monitor that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.statuses: list[NrtStatus] = []
+        self.flops = 0
+
+    def load_model(self, core: Any, name: str, code_bytes: int, scratchpad_bytes: int) -> str:
+        return name
+
+    def unload_model(self, handle: Any) -> None:
+        pass
+
+    def begin(self, handle: Any) -> Any:
+        return handle
+
+    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float) -> None:
+        assert queued_seconds >= 0
+        self.flops += flops
+        self.statuses.append(status)
+
+    def error(self, kind: str) -> None:
+        pass
+
+
+@pytest.fixture
+def executor(xla: Any) -> Iterator[Any]:
+    from neurontools.runtime.setup import executor
+
+    made = executor()
+    policy, monitor = made._policy, made.monitor
+    made.monitor = Told()
+    yield made
+    made._policy, made.monitor = policy, monitor
+
+
+def test_nan_is_counted_and_training_goes_on(xla: Any, executor: Any) -> None:
+    before = xla.cores[0].statistics.numerical_errors_total
+    value = torch.tensor([0.0, 1.0]).to("xla")
+    result = value / value
+    xla.flush_all("Test")
+    assert result.isnan().tolist() == [True, False]
+    assert executor.monitor.statuses == [NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR, NrtStatus.SUCCESS]
+    assert xla.cores[0].statistics.numerical_errors_total == before + 1
+
+
+def test_infinities_are_no_nan(xla: Any, executor: Any) -> None:
+    kept = torch.tensor([float("inf"), float("-inf")]).to("xla") * 2
+    xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.SUCCESS]
+    assert kept.numel() == 2
+
+
+def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
+    executor._policy = Policy.from_environment({"NEURON_FAIL_ON_NAN": "1"})
+    kept = torch.zeros(2).to("xla").log().mul(0)
+    with pytest.raises(ExecutionFailed, match=r"^NRT_EXEC_COMPLETED_WITH_NUM_ERR\(1003\): the results .* have NaN"):
+        xla.flush_all("Test")
+    assert kept.isnan().all().item()
+
+
+def test_a_time_out(xla: Any, executor: Any) -> None:
+    executor._policy = Policy(False, 1e-9, None)
+    kept = torch.zeros(2).to("xla") + 1
+    with pytest.raises(ExecutionFailed, match=r"^NRT_TIMEOUT\(5\): inference timeout"):
+        xla.flush_all("Test")
+    executor._policy = Policy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "600"})
+    assert kept.tolist() == [1.0, 1.0]
+    assert executor.monitor.statuses[0] is NrtStatus.TIMEOUT
+
+
+def test_failures_have_their_status(xla: Any, executor: Any) -> None:
+    value = torch.ones(3).to("xla")
+    kept = value.gather(0, torch.tensor([7]).to("xla"))
+    with pytest.raises(RuntimeError):
+        xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.EXEC_COMPLETED_WITH_ERR]
+    assert kept.shape == (1,)
+
+
+def test_flops_are_those_of_torchs_counter(xla: Any, executor: Any) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def make() -> torch.nn.Module:
+        torch.manual_seed(0)
+        return torch.nn.Sequential(
+            torch.nn.Conv2d(3, 8, 3),
+            torch.nn.Flatten(),
+            torch.nn.Linear(288, 16),
+            torch.nn.ReLU(),
+            torch.nn.Linear(16, 4),
+        )
+
+    with FlopCounterMode(display=False) as counter:
+        make()(torch.randn(5, 3, 8, 8)).sum().backward()
+    model = make().to("xla")
+    model(torch.randn(5, 3, 8, 8).to("xla")).sum().backward()
+    xla.flush_all("Test")
+    assert executor.monitor.flops == counter.get_total_flops()

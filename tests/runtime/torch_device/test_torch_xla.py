@@ -1,0 +1,150 @@
+"""The modules that scripts import as torch_xla."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+
+@pytest.fixture
+def xm(xla: Any) -> Any:
+    import torch_xla.core.xla_model as module
+
+    return module
+
+
+def test_devices_of_a_single_process(xm: Any) -> None:
+    import torch_xla
+    import torch_xla.runtime as xr
+
+    assert xm.xla_device() == torch_xla.device() == torch.device("xla:0")
+    assert xm.xla_device_hw(xm.xla_device()) == "NEURON"
+    assert (xm.xrt_world_size(), xm.get_ordinal(), xm.get_local_ordinal()) == (1, 0, 0)
+    assert xm.is_master_ordinal()
+    assert torch_xla.device_count() == xr.addressable_device_count() == 2
+
+
+def test_closures_run_after_the_step_with_values(xm: Any) -> None:
+    seen: list[float] = []
+    total = torch.ones(3, device="xla").sum()
+    xm.add_step_closure(lambda value: seen.append(value.item()), args=(total,))
+    assert seen == []
+    xm.mark_step()
+    xm.mark_step()
+    assert seen == [3.0]
+
+
+def test_collectives_of_one_rank_are_the_identity(xm: Any) -> None:
+    value = torch.arange(4.0).to("xla")
+    assert xm.all_reduce(xm.REDUCE_SUM, value, scale=0.5).tolist() == [0.0, 0.5, 1.0, 1.5]
+    assert xm.all_gather(value).tolist() == value.tolist()
+    assert xm.reduce_scatter(xm.REDUCE_SUM, value, 1.0, 0, 1).tolist() == value.tolist()
+    assert xm.all_to_all(value, 0, 0, 1).tolist() == value.tolist()
+    assert xm.rendezvous("x", b"payload") == [b"payload"]
+    assert xm.mesh_reduce("x", 3, sum) == 3
+
+
+def test_save_writes_cpu_tensors(xm: Any, tmp_path: Path) -> None:
+    xm.save({"weight": torch.ones(2, device="xla"), "step": 3}, tmp_path / "x.pt")
+    loaded = torch.load(tmp_path / "x.pt")
+    assert loaded["weight"].device.type == "cpu"
+    assert loaded["step"] == 3
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(torch.full((4, 2), float(i)), torch.arange(4)) for i in range(count)]
+
+
+@pytest.mark.parametrize(("per_execution", "marks"), [(1, 13), (5, 3), (100, 1)])
+def test_the_loader_marks_steps(xm: Any, per_execution: int, marks: int) -> None:
+    import torch_xla.distributed.parallel_loader as pl
+
+    from neurontools.runtime.metrics import metrics
+
+    before = metrics.counters.get("MarkStep", 0)
+    loader = pl.MpDeviceLoader(batches(11), xm.xla_device(), batches_per_execution=per_execution)
+    assert len(loader) == 11
+    means = [value.mean() for value, target in loader if target.device.type == "xla"]
+    assert [mean.item() for mean in means] == [float(i) for i in range(11)]
+    assert metrics.counters["MarkStep"] - before == marks
+
+
+def test_the_loader_hands_on_errors_and_can_be_left_early(xm: Any) -> None:
+    import torch_xla.distributed.parallel_loader as pl
+
+    def broken() -> Any:
+        yield torch.ones(1)
+        raise ValueError("bad sample")
+
+    with pytest.raises(ValueError, match="bad sample"):
+        list(pl.MpDeviceLoader(broken(), xm.xla_device()))
+    for value in pl.MpDeviceLoader(batches(100), xm.xla_device()):
+        assert value[0].device.type == "xla"
+        break
+
+
+def test_metrics(xm: Any) -> None:
+    import torch_xla.debug.metrics as met
+
+    (torch.ones(3).to("xla") + 1).nonzero()
+    assert "ExecuteTime" in met.metric_names()
+    count, total, _ = met.metric_data("ExecuteTime")
+    assert count > 0 < total
+    assert "aten::nonzero" in met.executed_fallback_ops()
+    assert "Counter: aten::nonzero" in met.metrics_report()
+    assert "Metric: ExecuteTime" in met.short_metrics_report()
+
+
+def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
+    from torch_xla.amp import autocast, syncfree
+
+    layer = torch.nn.Linear(2, 2).to("xla")
+    optimizer = syncfree.SGD(layer.parameters(), lr=1.0)
+    with autocast(xm.xla_device()):
+        layer(torch.ones(1, 2, device="xla")).sum().backward()
+    before = layer.weight.detach().cpu()
+    optimizer.step(found_inf=torch.ones(1, device="xla"))
+    assert torch.equal(layer.weight.detach().cpu(), before)
+    optimizer.step(found_inf=torch.zeros(1, device="xla"))
+    assert not torch.equal(layer.weight.detach().cpu(), before)
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        (
+            "import torch_xla.distributed.spmd",
+            "torch_xla.distributed.spmd is not part of the simulated runtime; it has",
+        ),
+        ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
+        (
+            "import torch_xla.core.xla_model as xm; xm.send",
+            "xla_model.send is not part of the simulated runtime; use torch",
+        ),
+        (
+            "import torch_xla; torch_xla._XLAC._x()",
+            "torch_xla._XLAC._x is not part of the simulated runtime; use the Python",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(xm: Any, statement: str, error: str) -> None:
+    with pytest.raises((ImportError, AttributeError)) as raised:
+        exec(statement, {})
+    assert error in str(raised.value)
+
+
+def test_torch_xla_is_not_there_without_a_launcher(run_python: Callable[..., Any]) -> None:
+    run = run_python("-c", "import torch, neurontools.runtime\nimport torch_xla")
+    assert run.returncode == 1
+    assert "ModuleNotFoundError: No module named 'torch_xla'" in run.stderr
+
+
+def test_a_real_torch_xla_wins_unless_ours_is_forced(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "torch_xla.py").write_text("print('the real one')")
+    (tmp_path / "script.py").write_text("import torch_xla")
+    assert run_python("-m", "neurontools.runtime", "script.py").stdout == "the real one\n"
+    assert run_python("-m", "neurontools.runtime", "script.py", NEURONTOOLS_FORCE_TORCH_XLA="1").stdout == ""
