@@ -76,7 +76,7 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	@echo "installing neurontools, torch and the development tools into $(VENV); this takes a minute"
-	@$(PIP) --editable '.[runtime,dev]'
+	@$(PIP) --editable '.[runtime,otlp,dev]'
 	@touch $@ $(VENV)/demo.stamp
 
 # An environment of its own: the generator's protobuf is older than the one the suite runs with.

@@ -41,7 +41,7 @@ def forward_and_backward(replica: nn.Module, inputs: Tensor, labels: Tensor) -> 
     """One execution of a replica: its loss, and the gradients left in its parameters."""
     replica.zero_grad()
     loss: Tensor = nn.functional.cross_entropy(replica(inputs), labels)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return loss.item()
 
 

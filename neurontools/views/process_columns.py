@@ -69,6 +69,19 @@ def _errors(figures: ProcessFigures) -> int:
     return figures.errors_total + figures.failed_executions_total
 
 
+def _place(figures: ProcessFigures) -> str | None:
+    """Where it runs: pod, container or Slurm job, whichever is known first."""
+    known = figures.process.attribution
+    if known is None:
+        return None
+    if known.pod_name is not None:
+        return f"{known.pod_namespace}/{known.pod_name}" if known.pod_namespace else known.pod_name
+    if known.slurm_job_id is not None:
+        return f"job {known.slurm_job_id}" + (f".{known.slurm_step_id}" if known.slurm_step_id else "")
+    container = known.container_name or (known.container_id[:12] if known.container_id else None)
+    return container or known.pod_uid
+
+
 _p50, _p99 = _latency("p50"), _latency("p99")
 
 COLUMNS = (
@@ -131,19 +144,26 @@ COMMAND = ProcessColumn(
     True,
     "command line",
 )
-EVERY_COLUMN = (*COLUMNS, COMMAND)
+PLACE = ProcessColumn(
+    "where", "WHERE", 24, 6, _place, lambda f: foreign(_place(f) or "-", 80), "", True, "pod, container or Slurm job"
+)
+EVERY_COLUMN = (*COLUMNS, PLACE, COMMAND)
 BY_KEY = {column.key: column for column in EVERY_COLUMN}
 
 
-def chosen(width: int) -> tuple[list[ProcessColumn], int]:
-    """The columns that have room, the more needed first, and the cells that are left for the command (0: none)."""
+def chosen(width: int, *, with_place: bool = False) -> tuple[list[ProcessColumn], int]:
+    """The columns that have room, the more needed first, and the cells that are left for the command (0: none).
+
+    `with_place`: some process runs in a pod, container or job, so that there is something to say in that column.
+    """
     kept: list[ProcessColumn] = []
     used = 2  # the mark of a tagged row
-    for column in sorted(COLUMNS, key=lambda column: column.rank):
+    offered = (*COLUMNS, PLACE) if with_place else COLUMNS
+    for column in sorted(offered, key=lambda column: column.rank):
         if used + column.cells + 1 <= width:
             kept.append(column)
             used += column.cells + 1
-    kept.sort(key=COLUMNS.index)
+    kept.sort(key=EVERY_COLUMN.index)
     rest = width - used
     return kept, rest if rest >= 16 else 0
 

@@ -9,7 +9,7 @@ from neurontools.views.core_grid import heading
 from neurontools.views.figures import PEAK_DTYPE, ProcessFigures, ranges
 from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
 from neurontools.views.plots import plot_with_scale
-from neurontools.views.process_columns import BY_KEY, COMMAND, ProcessColumn, chosen, sort_value
+from neurontools.views.process_columns import BY_KEY, COMMAND, PLACE, ProcessColumn, chosen, sort_value
 from neurontools.views.process_filter import InvalidFilter, parse_filter
 from neurontools.views.scene import Scene, visible_top
 from neurontools.views.style import SELECTED
@@ -45,7 +45,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         return page
     rows = process_rows(scene)
     page = Page([_head(scene, rows, width)])
-    columns, command_cells = chosen(width)
+    columns, command_cells = chosen(width, with_place=any(row.process.attribution is not None for row in rows))
     page.append(_titles(scene, columns, command_cells, width))
     footer = _footer(scene, rows, width) if height >= 8 else []
     list_height = max(1, height - len(page.lines) - len(footer))
@@ -168,6 +168,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
     facts = (
         ("command", foreign(process.command, 1000) or "-"),
         ("user", f"{foreign(process.user or '-', 40)} (uid {process.uid if process.uid is not None else '-'})"),
+        *((("where", PLACE.text(figures)),) if process.attribution is not None else ()),
         ("started", f"{_when(process.started_at_unix_seconds)}, attached {_when(process.attached_at_unix_seconds)}"),
         ("runtime", f"{foreign(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
         ("cores", f"NC {ranges(process.neuroncore_indices)} on ND {ranges(process.device_indices)}"),
