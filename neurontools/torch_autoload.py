@@ -3,6 +3,8 @@
 It does nothing unless the process is a worker of torchrun, was told to by NEURONTOOLS_RUNTIME=1, or belongs to
 neuron-run. There it makes `import torch_xla` find our modules; the device itself is made by that import, or at once
 where the script uses the native device.
+
+It stands outside of neurontools.runtime, whose import takes a while: processes that don't want it pay for two modules.
 """
 
 from __future__ import annotations
