@@ -93,7 +93,7 @@ class BufferTable:
         """A device tensor of this layout and its buffer; the caller accounts the bytes of `value`."""
         seed = self._seeds.get(layout.dtype)
         if seed is None:
-            seed = self._seeds[layout.dtype] = torch.empty(1, dtype=layout.dtype)
+            seed = self._seeds[layout.dtype] = torch.empty(1, dtype=layout.dtype, device="cpu")
             if self._region is None:
                 self._region = AddressRegion()
                 self._next_address = self._region.first
@@ -192,7 +192,7 @@ def reinterpreted(
     value: Tensor, dtype: torch.dtype, size: tuple[int, ...], stride: tuple[int, ...], offset: int
 ) -> Tensor:
     """A view of the same bytes as elements of another type."""
-    return torch.empty(0, dtype=dtype).set_(value.untyped_storage(), offset, size, stride)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(value.untyped_storage(), offset, size, stride)
 
 
 def missing(buffer: Buffer) -> RuntimeError:

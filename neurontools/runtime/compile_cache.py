@@ -1,7 +1,7 @@
 """The compile cache on disk, in the layout of the Neuron SDK: compiled models that outlive the process.
 
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
-    compile_flags.json}
+    compile_flags.json, model.lock}
 
 A model is complete when `model.done` is there; it holds the digest of `model.neff`. A full disk, missing rights or a
 damaged entry cost a compilation, never the training.
@@ -96,9 +96,9 @@ class CompileCache:
         handle = -1
         if directory is not None:
             with contextlib.suppress(OSError):
-                directory.mkdir(parents=True, exist_ok=True)
-                path = directory / f"MODULE_{graph_hash}+{flags.hash_text}.lock"
-                handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+                entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
+                entry.mkdir(parents=True, exist_ok=True)
+                handle = os.open(entry / "model.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
                 fcntl.flock(handle, fcntl.LOCK_EX)
         try:
             yield

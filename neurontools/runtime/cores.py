@@ -8,7 +8,7 @@ import torch
 
 from neurontools.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.runtime.core import Core
-from neurontools.runtime.memory import GIB, CoreMemory
+from neurontools.runtime.memory import GIB, Category, CoreMemory
 from neurontools.runtime.monitoring import Monitor, Reported
 from neurontools.runtime.reporter import Reporter
 
@@ -66,6 +66,9 @@ def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
         )
         core = Core(index, number, memory)
         core.generator.manual_seed(seed)
+        # The state of its random numbers is what the runtime itself keeps on a core.
+        memory.allocate(Category.RUNTIME, core.generator.get_state().numel())
+        memory.settle()
         cores.append(core)
     return cores, monitor
 

@@ -148,7 +148,12 @@ class Executor:
         begun = time.perf_counter()
         inputs: Any = [listed[number].value for number in model.inputs]
         try:
-            with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+            # A default device or another mode of the script is for the script's own calls.
+            with (
+                torch._C._AutoDispatchBelowAutograd(),
+                torch._C._DisableAutocast(),
+                torch._C.DisableTorchFunction(),
+            ):
                 outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)
                 bad = self._not_a_number(loaded, outputs)
         except BaseException as error:

@@ -42,7 +42,7 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
         or layout.device_dtype is not value.dtype
         or value.untyped_storage().nbytes() != layout.nbytes
     ):
-        copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype)
+        copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
         value = copy.copy_(value)
     with buffers.lock:
         reserve(core, layout.nbytes)
@@ -121,7 +121,7 @@ def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
         core = buffers.of(next(iter(targets.values()))).core
         device.flush(core, "Resize")
-        fresh = {name: torch.empty(0, dtype=target.dtype) for name, target in targets.items()}
+        fresh = {name: torch.empty(0, dtype=target.dtype, device="cpu") for name, target in targets.items()}
         values = [_map(a, _host_or_same) for a in arguments]
         named = {name: _map(a, _host_or_same) for name, a in keywords.items()} | fresh
         with torch._C._AutoDispatchBelowAutograd():

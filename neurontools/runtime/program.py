@@ -133,7 +133,7 @@ def _same_strides(value: Tensor, layout: Layout) -> bool:
 
 def restride(value: Tensor, layout: Layout) -> Tensor:
     """A copy with exactly this layout."""
-    copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype)
+    copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
     copy.copy_(value)
     return copy
 

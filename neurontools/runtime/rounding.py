@@ -48,6 +48,6 @@ def stochastic_bf16(value: Tensor, generator: torch.Generator) -> Tensor:
     The mean of many roundings is the value itself. Inf and nan stay what they are.
     """
     bits = value.contiguous().view(torch.int32)
-    noise = torch.randint(0, 1 << 16, bits.shape, generator=generator, dtype=torch.int32)
+    noise = torch.randint(0, 1 << 16, bits.shape, generator=generator, dtype=torch.int32, device="cpu")
     rounded = ((bits + noise) & ~0xFFFF).view(torch.float32)
     return torch.where(torch.isfinite(value), rounded, value).to(torch.bfloat16)

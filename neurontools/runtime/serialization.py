@@ -31,7 +31,7 @@ def _restore(storage: Any, location: str) -> Any:
     untyped = storage.untyped() if isinstance(storage, torch.TypedStorage) else storage
     if untyped.device.type == device.name:
         return untyped
-    flat = torch.empty(0, dtype=torch.uint8).set_(untyped).clone()
+    flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(untyped).clone()
     return device_tensor(flat, device.core(torch.device(location))).untyped_storage()
 
 
@@ -63,7 +63,10 @@ def _patch_storage() -> None:
         if target is None or torch.device(target).type != device.name:
             return original_new(cls, *arguments, **keywords)
         size = arguments[0] if arguments else keywords.get("size", 0)
-        flat = torch.empty(size, dtype=torch.uint8) if isinstance(size, int) else torch.tensor(size, dtype=torch.uint8)
+        if isinstance(size, int):
+            flat = torch.empty(size, dtype=torch.uint8, device="cpu")
+        else:
+            flat = torch.tensor(size, dtype=torch.uint8, device="cpu")
         return device_tensor(flat, device.core(torch.device(target))).untyped_storage()
 
     def clone(self: Any) -> Any:

@@ -52,7 +52,8 @@ def _choice(
     found = _choices.get(signature)
     if found is None:
         probes = [
-            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).requires_grad_(t.requires_grad) for t in tensors
+            torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="cpu").requires_grad_(t.requires_grad)
+            for t in tensors
         ]
         choose: Any = torch._fused_sdp_choice
         found = int(

@@ -42,9 +42,9 @@ def _like_probe(op: Any) -> Callable[..., Any]:
 
     def announced(value: Tensor, *arguments: Any, **keywords: Any) -> Any:
         def small(part: Any) -> Any:
-            return torch.ones(part.shape, dtype=part.dtype) if isinstance(part, Tensor) else part
+            return torch.ones(part.shape, dtype=part.dtype, device="cpu") if isinstance(part, Tensor) else part
 
-        probe = torch.ones([2, *value.shape[1:2], *[1] * (value.dim() - 2)], dtype=value.dtype)
+        probe = torch.ones([2, *value.shape[1:2], *[1] * (value.dim() - 2)], dtype=value.dtype, device="cpu")
         results = op(probe, *map(small, arguments), **{name: small(part) for name, part in keywords.items()})
         return torch.empty_like(value), *(value.new_empty(r.shape, dtype=r.dtype) for r in results[1:])
 

@@ -34,7 +34,7 @@ def empty(
     """aten::empty.memory_format"""
     _refuse_sparse(layout)
     format_ = torch.contiguous_format if memory_format is None else memory_format
-    return device_tensor(torch.empty(size, dtype=dtype, memory_format=format_), _core_of(device))
+    return device_tensor(torch.empty(size, dtype=dtype, memory_format=format_, device="cpu"), _core_of(device))
 
 
 def empty_strided(
@@ -48,7 +48,7 @@ def empty_strided(
 ) -> Tensor:
     """aten::empty_strided"""
     _refuse_sparse(layout)
-    return device_tensor(torch.empty_strided(size, stride, dtype=dtype), _core_of(device))
+    return device_tensor(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), _core_of(device))
 
 
 def _refuse_sparse(layout: Any) -> None:
@@ -130,7 +130,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
     if list(self.shape) == list(size):
         return self
     old = host_value(self)
-    new = torch.empty(size, dtype=self.dtype)
+    new = torch.empty(size, dtype=self.dtype, device="cpu")
     kept = min(old.numel(), new.numel())
     if kept:
         new.view(-1)[:kept].copy_(old.reshape(-1)[:kept])
@@ -150,7 +150,7 @@ def _zeros(
     size: Any, *, dtype: torch.dtype | None = None, layout: Any = None, device: Any = None, pin_memory: Any = None
 ) -> Tensor:
     """aten::_efficientzerotensor: on the CPU it has no bytes at all, here it has them."""
-    return device_tensor(torch.zeros(size, dtype=dtype), _core_of(device))
+    return device_tensor(torch.zeros(size, dtype=dtype, device="cpu"), _core_of(device))
 
 
 def _copy_from(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:

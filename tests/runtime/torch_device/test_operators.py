@@ -52,6 +52,7 @@ OTHER_STRIDES = frozenset(
 )
 # Not the same bits, and why; compared with a tolerance.
 CLOSE = {
+    "linalg.eig": "its eigenvectors lie in other strides, so backward sums in another order",
     "linalg.lstsq": "LAPACK gets its operands in other strides",
     "nn.functional.linear_cross_entropy": "torch splits the work differently on accelerators (bfloat16)",
 }
@@ -98,7 +99,8 @@ def compare(expected: Any, got: Any, op: Any) -> None:
     if expected.dtype is torch.complex32:  # torch can't compare these
         expected, value = expected.to(torch.complex64), value.to(torch.complex64)
     if op.name in CLOSE:
-        torch.testing.assert_close(value, expected, rtol=2e-2, atol=2e-2, equal_nan=True)
+        tolerance = 2e-2 if expected.dtype is torch.bfloat16 else 1e-4
+        torch.testing.assert_close(value, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
         return
     assert torch.equal(value.isnan(), expected.isnan())
     assert torch.equal(value.nan_to_num(), expected.nan_to_num())

@@ -7,6 +7,7 @@ import io
 import pickle
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,6 +242,21 @@ def test_saving_loading_and_copying(xla: Any) -> None:
     assert not torch.equal(copied.weight.detach().cpu(), model.weight.detach().cpu())
     again = pickle.loads(pickle.dumps(model.weight))
     assert again.device.type == "xla"
+
+
+def test_a_default_device_is_for_the_scripts_own_calls(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import torch, torch_xla\n"
+        "torch.set_default_device('xla')\n"
+        "layer = torch.nn.Linear(4, 4)\n"
+        "layer(torch.ones(2, 4)).sum().backward()\n"
+        "out = torch.mul(layer.weight.grad[::2], 2, out=torch.empty(0))\n"
+        "print(out.device, out.tolist())\n"
+    )
+    expected = "xla:0 [[4.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]\n"
+    for settings in ({}, {"XLA_USE_BF16": "1"}, {"NEURON_CC_FLAGS": "--auto-cast=all --auto-cast-type=tf32"}):
+        run = run_python("-m", "neurontools.runtime", "script.py", **settings)
+        assert (run.returncode, run.stdout) == (0, expected), run.stderr
 
 
 def test_what_would_crash_torch_without_an_allocator_does_not(xla: Any) -> None:
