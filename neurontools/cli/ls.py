@@ -13,7 +13,7 @@ from time import monotonic
 from neurontools import socket_path
 from neurontools.cli import ls_options
 from neurontools.cli.ask import NoDaemon, ask
-from neurontools.cli.options import parse
+from neurontools.cli.options import about, parse
 from neurontools.cli.output import tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.rpc import wire
@@ -196,28 +196,10 @@ def _no_devices() -> _NoDevices:
     return _NoDevices(f'time="{now}" level=fatal msg="Failed to load MLA system information" error="{error}"')
 
 
-def _help(_value: str) -> str:
-    from neurontools.cli.options import help_text
-
-    return help_text(ls_options.USAGE, ls_options.SUMMARY, ls_options.OPTIONS, ls_options.NOTES)
-
-
-def _version(_value: str) -> str:
-    from neurontools.version import __version__
-
-    return f"{_COMMAND} {__version__}\n"
-
-
-def _completion(shell: str) -> str:
-    from neurontools.cli.completion import script
-
-    return script(shell, _COMMAND, ls_options.OPTIONS)
-
-
 def _help_query(_value: str) -> str:
     from neurontools.query.document import help_text
 
     return help_text()
 
 
-_ABOUT = {"help-query": _help_query, "help": _help, "version": _version, "completion": _completion}
+_ABOUT = {"help-query": _help_query, **about(_COMMAND, ls_options)}

@@ -18,7 +18,7 @@ from neurontools import socket_path
 from neurontools.cli import monitor_options
 from neurontools.cli.ask import NoDaemon
 from neurontools.cli.daemon_snapshots import DaemonSnapshots
-from neurontools.cli.options import parse
+from neurontools.cli.options import about, parse
 from neurontools.cli.output import tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
@@ -284,24 +284,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:g} s"
 
 
-def _help(_value: str) -> str:
-    from neurontools.cli.options import help_text
-
-    return help_text(monitor_options.USAGE, monitor_options.SUMMARY, monitor_options.OPTIONS, monitor_options.NOTES)
-
-
-def _version(_value: str) -> str:
-    from neurontools.version import __version__
-
-    return f"{_COMMAND} {__version__}\n"
-
-
-def _completion(shell: str) -> str:
-    from neurontools.cli.completion import script
-
-    return script(shell, _COMMAND, monitor_options.OPTIONS)
-
-
 def _json_schema(_value: str) -> str:
     from neurontools.monitor.json_schema import record_schema
 
@@ -309,7 +291,7 @@ def _json_schema(_value: str) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-_ABOUT = {"help": _help, "version": _version, "completion": _completion, "json-schema": _json_schema}
+_ABOUT = {**about(_COMMAND, monitor_options), "json-schema": _json_schema}
 
 
 def _end_by_sigpipe() -> None:

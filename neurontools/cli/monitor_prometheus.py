@@ -9,7 +9,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
 
-from neurontools.cli.options import Option, help_text, parse
+from neurontools.cli.options import Option, about, parse
 from neurontools.cli.output import tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from neurontools.exporters.exposition import (
@@ -154,19 +154,7 @@ def _port(text: str | None) -> int:
     return int(text)
 
 
-def _version(_value: str) -> str:
-    from neurontools.version import __version__
-
-    return f"{_COMMAND} {__version__}\n"
-
-
-def _completion(shell: str) -> str:
-    from neurontools.cli.completion import script
-
-    return script(shell, _COMMAND, OPTIONS)
-
-
-_ABOUT = {"help": lambda _: help_text(USAGE, SUMMARY, OPTIONS, NOTES), "version": _version, "completion": _completion}
+_ABOUT = about(_COMMAND, sys.modules[__name__])
 
 
 if __name__ == "__main__":

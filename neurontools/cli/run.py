@@ -18,7 +18,7 @@ from typing import Any
 
 from neurontools import socket_path
 from neurontools.cli import run_options, run_summary
-from neurontools.cli.options import help_text
+from neurontools.cli.options import about
 from neurontools.cli.output import tell
 from neurontools.core_request import NUM_CORES, VISIBLE_CORES, CoreRequest, parse_visible_cores
 from neurontools.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, EXIT_USAGE, UserError
@@ -240,23 +240,7 @@ def _private_directory() -> Iterator[str]:
         yield directory
 
 
-def _help(_value: str) -> str:
-    return help_text(run_options.USAGE, run_options.SUMMARY, run_options.OPTIONS, run_options.NOTES)
-
-
-def _version(_value: str) -> str:
-    from neurontools.version import __version__
-
-    return f"{_COMMAND} {__version__}\n"
-
-
-def _completion(shell: str) -> str:
-    from neurontools.cli import completion
-
-    return completion.script(shell, _COMMAND, run_options.OPTIONS)
-
-
-_ABOUT = {"help": _help, "version": _version, "completion": _completion}
+_ABOUT = about(_COMMAND, run_options)
 
 if __name__ == "__main__":
     main()

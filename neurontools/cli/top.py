@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from neurontools import socket_path
 from neurontools.cli import top_options
-from neurontools.cli.options import parse
+from neurontools.cli.options import about, parse
 from neurontools.cli.output import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 
@@ -55,9 +54,9 @@ def main() -> None:
 def _run(given: dict[str, str]) -> int:
     from neurontools.cli.output import write_document
 
-    for name, about in _ABOUT.items():
+    for name, print_about in _ABOUT.items():
         if name in given:
-            write_document(about(given[name]).encode())
+            write_document(print_about(given[name]).encode())
             return 0
     _refuse_contradictions(given)
     top_options.check(given)
@@ -252,33 +251,10 @@ def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> F
     return feed
 
 
-def _help(_value: str) -> str:
-    from neurontools.cli.options import help_text
-
-    return help_text(top_options.USAGE, top_options.SUMMARY, top_options.OPTIONS, top_options.NOTES)
-
-
-def _version(_value: str) -> str:
-    from neurontools.version import __version__
-
-    return f"{_COMMAND} {__version__}\n"
-
-
-def _completion(shell: str) -> str:
-    from neurontools.cli.completion import script
-
-    return script(shell, _COMMAND, top_options.OPTIONS)
-
-
 def _json_schema(_value: str) -> str:
     from neurontools.cli.top_documents import schema_text
 
     return schema_text()
 
 
-_ABOUT: dict[str, Callable[[str], str]] = {
-    "help": _help,
-    "version": _version,
-    "completion": _completion,
-    "json-schema": _json_schema,
-}
+_ABOUT = {**about(_COMMAND, top_options), "json-schema": _json_schema}
