@@ -20,7 +20,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 check: lint types imports spelling generated man-pages package
 
