@@ -18,6 +18,7 @@ from neurontools.socket_path import LONGEST_PATH_BYTES
 
 START_SECONDS = 20.0
 STOP_SECONDS = 2.0
+REMOVE_TREE_SECONDS = 20.0  # an exported tree has thousands of files to remove
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_BASE_BYTES = LONGEST_PATH_BYTES - len("/neurontools-XXXXXXXX/neurond.sock.attach")
 
@@ -31,10 +32,16 @@ class PrivateDaemon:
     """
 
     def __init__(
-        self, instance_type: str | None, *, load: str | None = None, start_seconds: float = START_SECONDS
+        self,
+        instance_type: str | None,
+        *,
+        load: str | None = None,
+        export_sysfs: str | None = None,
+        start_seconds: float = START_SECONDS,
     ) -> None:
         self._instance_type = instance_type
         self._load = load
+        self._export_sysfs = export_sysfs
         self._start_seconds = start_seconds
         self._directory = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -84,6 +91,7 @@ class PrivateDaemon:
                         *(("--simulate", self._instance_type) if self._instance_type else ()),
                         *("--socket", self.socket_path),
                         *(("--load", self._load) if self._load else ()),
+                        *(("--export-sysfs", self._export_sysfs) if self._export_sysfs else ()),
                         *("--log-level", "error", "--ready-fd", str(tell_ready), "--exit-with-parent"),
                     ],
                     stdin=subprocess.DEVNULL,
@@ -122,7 +130,7 @@ class PrivateDaemon:
         try:
             child, self._child = self._child, None
             if child is not None:
-                _end_child(child)
+                _end_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
             if self._directory:
                 shutil.rmtree(self._directory, ignore_errors=True)
             for number in self._handled:
@@ -132,10 +140,10 @@ class PrivateDaemon:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-def _end_child(child: subprocess.Popen[bytes]) -> None:
+def _end_child(child: subprocess.Popen[bytes], seconds: float) -> None:
     child.terminate()
     try:
-        child.wait(STOP_SECONDS)
+        child.wait(seconds)
     except subprocess.TimeoutExpired:
         child.kill()
         child.wait()

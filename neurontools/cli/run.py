@@ -55,12 +55,15 @@ def _main(arguments: list[str]) -> int:
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     if "simulate" in given and "socket" in given:
         raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
+    if "export-sysfs" in given and "simulate" not in given:
+        raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
     with contextlib.ExitStack() as stack:
         environment = dict(os.environ)
         if "simulate" in given:
             from neurontools.cli.private_daemon import PrivateDaemon
 
-            environment[socket_path.VARIABLE] = stack.enter_context(PrivateDaemon(given["simulate"])).socket_path
+            daemon = PrivateDaemon(given["simulate"], export_sysfs=given.get("export-sysfs"))
+            environment[socket_path.VARIABLE] = stack.enter_context(daemon).socket_path
         elif "socket" in given:
             environment[socket_path.VARIABLE] = socket_path.checked(given["socket"], "--socket")
         directory = Path(stack.enter_context(_private_directory()))

@@ -164,3 +164,22 @@ def test_the_summary_as_text() -> None:
         "errors       0 failed, 0 with NaN\n"
         "fallbacks    4 operators ran on the host\n"
     )
+
+
+def test_a_tree_like_the_drivers_is_there_while_the_script_runs(neuron_run: Run, tmp_path: Path) -> None:
+    tree = tmp_path / "host"
+    (tmp_path / "look.py").write_text(
+        "import pathlib, sys\n"
+        "print(pathlib.Path(sys.argv[1], 'sys/devices/virtual/neuron_device/neuron0/core_count').read_text())\n"
+    )
+    done = neuron_run("-q", "--simulate", "trn1.2xlarge", "--export-sysfs", str(tree), "look.py", str(tree))
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert not tree.exists()
+
+
+def test_the_tree_needs_a_simulated_host(neuron_run: Run) -> None:
+    done = neuron_run("--export-sysfs", "host", "script.py")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "neuron-run: --export-sysfs is for a simulated host; add --simulate TYPE\n",
+    )
