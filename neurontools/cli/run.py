@@ -191,11 +191,12 @@ def _progress_line(directory: Path) -> str:
 
 def _show_top(child: subprocess.Popen[bytes], environment: dict[str, str]) -> None:
     """neuron-top in the terminal until the script ends."""
-    program = shutil.which("neuron-top")
+    beside = Path(sys.executable).parent  # an environment's commands need not be on the PATH
+    program = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if program is None:
         child.terminate()
         child.wait()
-        raise UserError("--top: neuron-top is not on the PATH; install neurontools, or leave --top out")
+        raise UserError("--top: neuron-top is not installed; install neurontools, or leave --top out")
     top = subprocess.Popen([program], env=environment)
     child.wait()
     top.terminate()
