@@ -146,6 +146,12 @@ class StartDaemon(Protocol):
     ) -> RunningDaemon: ...
 
 
+def pytest_configure() -> None:
+    """Has processes of tests end on Ctrl-C also where the tests run in the background of a shell, which ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture
 def socket_directory() -> Iterator[Path]:
     """A private directory whose path is short enough for sockets."""
