@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
-import sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+import os, sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
 torch.manual_seed(0)
 device = xm.xla_device()
 model = torch.nn.Linear(8, 4).to(device)
@@ -29,7 +29,8 @@ for value, target in pl.MpDeviceLoader(data, device):
     optimizer.zero_grad()
     torch.nn.functional.cross_entropy(model(value), target).backward()
     xm.optimizer_step(optimizer)
-print("arguments", *sys.argv[1:], xm.xrt_world_size())
+line = " ".join(["arguments", *sys.argv[1:], str(xm.xrt_world_size())])
+os.write(1, f"{line}\\n".encode())  # in one piece: workers share the output
 sys.exit(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
 """
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
