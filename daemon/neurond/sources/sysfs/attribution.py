@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
+from neurond.sources.sysfs.pacing import Pacing
 from neurontools.model import ErrorCounters, ExecutionCounters, Process, StatusCounters
 
 # The driver's counters behind each outcome and each kind of error.
@@ -61,13 +62,17 @@ class Attribution:
         self._baselines: dict[int, dict[int, StatusCounters]] = {}
 
     def credited(
-        self, processes: Sequence[Process], status: Mapping[int, StatusCounters], at_seconds: float
+        self, processes: Sequence[Process], status: Mapping[int, StatusCounters], at_seconds: float, pacing: Pacing
     ) -> tuple[Process, ...]:
         """The processes with their executions and errors; unchanged where those can't be told."""
         self._baselines = {
             process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
         }
-        return tuple(self._credited(process, status, at_seconds) for process in processes)
+        made = []
+        for process in processes:
+            made.append(self._credited(process, status, at_seconds))
+            pacing.step()
+        return tuple(made)
 
     def _credited(self, process: Process, status: Mapping[int, StatusCounters], at_seconds: float) -> Process:
         known = {core: status[core] for core in process.core_indices if core in status}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neurond.sources.sysfs.owner_tracker import OwnerTracker
+from neurond.sources.sysfs.pacing import Pacing
 from neurontools.model import Instance, Process
 from neurontools.sysfs.core_holding import cores_by_process
 from neurontools.sysfs.device_directory import DeviceDirectory
@@ -18,9 +19,10 @@ _UNDECIDED_ROUNDS = 30
 class FoundProcesses:
     """Call `refresh` once a round."""
 
-    def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory], pacing: Pacing) -> None:
         self._roots = roots
-        self._tracker = OwnerTracker(OwnerScan(roots, directories))
+        self._pacing = pacing
+        self._tracker = OwnerTracker(OwnerScan(roots, directories), pacing)
         self._known: dict[int, FoundProcess] = {}
         self._rounds: dict[int, int] = {}
         self._boot = boot_unix_seconds(roots.proc)
@@ -53,6 +55,7 @@ class FoundProcesses:
                 if times is None:
                     continue
             found.append((process, devices, times))
+            self._pacing.step()
         lnc = instance.logical_neuroncore_config
         held = cores_by_process([part[:2] for part in found], instance.physical_cores_per_device, lnc)
         return tuple(

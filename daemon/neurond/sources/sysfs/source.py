@@ -12,6 +12,7 @@ from neurond.sources.sysfs.counter_files import DescriptorBudget, may_be_replace
 from neurond.sources.sysfs.device_reader import CoreReading, DeviceReader
 from neurond.sources.sysfs.found_processes import FoundProcesses
 from neurond.sources.sysfs.metadata_service import MetadataService
+from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurontools.errors import UserError
@@ -51,7 +52,8 @@ class SysfsSource:
         self._lnc = lnc
         self._inventory = inventory
         self._time_in_use = TimeInUse(time_in_use_unit, inventory.driver_version)
-        self._processes = FoundProcesses(roots, inventory.directories)
+        self._pacing = Pacing()
+        self._processes = FoundProcesses(roots, inventory.directories, self._pacing)
         self._attribution = Attribution()
         cores = len(inventory.directories) * self.instance.physical_cores_per_device
         self._budget = DescriptorBudget(cores * _FILES_PER_CORE + len(inventory.directories) * _FILES_PER_DEVICE)
@@ -85,6 +87,7 @@ class SysfsSource:
             made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of)
             cores += made
             devices.append(self._device(device, made, unhealthy))
+            self._pacing.step()
         self._time_in_use.forget({core.index for core in cores})
         self._reading = Reading(
             tuple(devices), tuple(cores), self._warnings(unhealthy), self._credited(processes, cores)
@@ -118,6 +121,7 @@ class SysfsSource:
             inventory.driver_version,
             inventory.architecture.family.generation,
             self._budget,
+            self._pacing,
             may_be_replaced=may_be_replaced(directory.path),
         )
 
@@ -210,7 +214,7 @@ class SysfsSource:
         if not self._time_in_use.is_live:
             return processes
         status: dict[int, StatusCounters] = {core.index: core.status for core in cores if core.status is not None}
-        return self._attribution.credited(processes, status, time.monotonic())
+        return self._attribution.credited(processes, status, time.monotonic(), self._pacing)
 
     def _warnings(self, unhealthy: list[str]) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())
