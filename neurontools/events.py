@@ -6,9 +6,10 @@ without decoding it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from neurontools.rpc import neuron_pb2
 from neurontools.terminal_text import visible
@@ -24,6 +25,7 @@ _ECC_KINDS = (
     ("sram_uncorrected_total", "uncorrected SRAM", True),
 )
 _LONGEST_TEXT = 200
+_Part = TypeVar("_Part", neuron_pb2.NeuronCore, neuron_pb2.Device)
 
 
 class Severity(StrEnum):
@@ -59,12 +61,12 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
         yield Event(at, "restart", Severity.WARNING, f"the daemon was restarted (PID {after.daemon_pid})")
     yield from _of_processes(before, after, at)
     yield from _of_ecc(before, after, at)
-    for index, (old, new) in enumerate(zip(before.cores, after.cores, strict=False)):
+    for old, new in _paired(before.cores, after.cores):
         started = new.execution_started_at_unix_seconds
         if started and old.execution_started_at_unix_seconds == started:
             lasted, earlier = at - started, before.taken_at_unix_seconds - started
             if lasted >= STUCK_SECONDS > earlier:
-                text = f"NC {index} has been in one execution for {lasted:.0f} s"
+                text = f"NC {new.index} has been in one execution for {lasted:.0f} s"
                 yield Event(at, "stuck", Severity.CRITICAL, text, new.owner_pid or None, new.device_index)
     for warning in after.warnings:
         if warning not in before.warnings:
@@ -103,13 +105,22 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
 
 
 def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
-    for old, new in zip(before.devices, after.devices, strict=False):
+    for old, new in _paired(before.devices, after.devices):
         for field, name, is_critical in _ECC_KINDS:
             grown = getattr(new.ecc, field) - getattr(old.ecc, field)
             if grown > 0 and old.ecc.HasField(field):  # type: ignore[arg-type]
                 severity = Severity.CRITICAL if is_critical else Severity.WARNING
                 text = f"ND {new.index}: {grown} {name} ECC error{'s' if grown > 1 else ''}"
                 yield Event(at, "ecc", severity, text, device_index=new.index)
+
+
+def _paired(before: Sequence[_Part], after: Sequence[_Part]) -> Iterator[tuple[_Part, _Part]]:
+    """Cores or devices that are in both, by index: devices come and go."""
+    if len(before) == len(after):
+        yield from (pair for pair in zip(before, after, strict=True) if pair[0].index == pair[1].index)
+        return
+    earlier = {part.index: part for part in before}
+    yield from ((earlier[part.index], part) for part in after if part.index in earlier)
 
 
 def _name(process: neuron_pb2.Process) -> str:

@@ -9,7 +9,15 @@ from operator import attrgetter
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.health import Severity, Verdict
-from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Process, Snapshot, logical_cores
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LogicalNeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    logical_cores,
+)
 
 MFU_DTYPE = "bf16"  # nobody reports the data type in use: the peak is that of bf16
 
@@ -28,7 +36,9 @@ def _counter(name: str, text: str) -> Definition:
     return Definition(f"neurontools_{name}", Kind.COUNTER, text)
 
 
-CORE_HELD = _gauge("neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free")
+CORE_HELD = _gauge(
+    "neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free; absent while that is unknown"
+)
 CORE_UTILIZATION = _gauge("neuroncore_utilization_ratio", "Share of the last period spent in executions; every core")
 CORE_FLOPS = _gauge("neuroncore_flops", "Floating point operations a second in the last period")
 CORE_MFU = _gauge("neuroncore_mfu_ratio", "FLOPS against the peak for the dtype that the catalog has")
@@ -41,6 +51,9 @@ CORE_SINCE = _gauge(
 )
 CORE_IN_FLIGHT = _gauge("neuroncore_execution_in_flight_seconds", "How long the execution in flight has been running")
 CORE_OWNER = Definition("neurontools_neuroncore_owner", Kind.INFO, "Who holds the NeuronCore")
+CORE_CANDIDATE = Definition(
+    "neurontools_neuroncore_owner_candidate", Kind.INFO, "Who has the device open and may hold the NeuronCore"
+)
 DEVICE_MEMORY = _gauge("device_memory_bytes", "HBM capacity of the device")
 STACK_USED = _gauge("device_hbm_used_bytes", "HBM in use, by stack")
 STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
@@ -49,7 +62,7 @@ DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was load
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
 DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical")
 DEVICE_FINDINGS = _gauge("device_findings", "Findings on the device by kind and severity")
-PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores")
+PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may")
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
 PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the process by category")
@@ -73,9 +86,11 @@ def own_families(
     peak_flops_per_core: float | None,
     label: LabelTexts,
 ) -> Iterator[Family]:
-    """The families of a snapshot; `holders` are its processes that hold cores. Cores are logical, by the host's LNC."""
+    """The families of a snapshot; `holders` use the runtime; cores are logical, by the LNC of the host."""
     yield from _core_families(snapshot, peak_flops_per_core, label)
-    yield Family(CORE_OWNER, list(_owners(snapshot, holders, label)))
+    owners, candidates = _owners(snapshot, label)
+    yield Family(CORE_OWNER, owners)
+    yield Family(CORE_CANDIDATE, candidates)
     yield from _device_families(snapshot, label)
     yield from _health_families(verdicts, label)
     yield from _process_families(snapshot, holders, label)
@@ -93,8 +108,9 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
     for group in logical_cores(snapshot):
         place = ("neuroncore", str(group.index)), ("neuron_device_index", str(group.device_index))
         text = label(*place)
-        held = bool(group.owner_pids)
-        samples[CORE_HELD].append((text, int(held)))
+        held, is_free = bool(group.owner_pids), group.is_free
+        if is_free is not None:
+            samples[CORE_HELD].append((text, int(not is_free)))
         utilization, flops = group.utilization_ratio, group.flops_per_second
         if utilization is not None:
             samples[CORE_UTILIZATION].append((text, utilization))
@@ -153,14 +169,20 @@ def _add_counters(samples: dict[Definition, list[Sample]], group: LogicalNeuronC
         samples[CORE_EXECUTIONS].append((text, max(executions)))
 
 
-def _owners(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Sample]:
-    by_pid = {process.pid: process for process in holders}
+def _owners(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
+    """Owners of cores, those that were concluded marked so, and candidates."""
+    by_pid = {process.pid: process for process in snapshot.processes}
+    owners: list[Sample] = []
+    candidates: list[Sample] = []
     for group in logical_cores(snapshot):
-        for pid in group.owner_pids:
-            process = by_pid.get(pid)
-            if process is not None:
-                place = ("neuroncore", str(group.index)), ("neuron_device_index", str(group.device_index))
-                yield label(*place, *owner_labels(process)), 1
+        place = ("neuroncore", str(group.index)), ("neuron_device_index", str(group.device_index))
+        mark = (("inferred", "true"),) if group.is_owner_inferred else ()
+        for pids, marks, samples in ((group.owner_pids, mark, owners), (group.candidate_pids, (), candidates)):
+            for pid in pids:
+                process = by_pid.get(pid)
+                if process is not None:
+                    samples.append((label(*place, *owner_labels(process), *marks), 1))
+    return owners, candidates
 
 
 def owner_labels(process: Process) -> tuple[tuple[str, str], ...]:
@@ -226,9 +248,11 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
         which = ("pid", str(process.pid)), ("runtime_tag", process.tag)
         text = label(*which)
         samples[PROCESS].append((label(*owner_labels(process), *_identity(process)), 1))
-        samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
-        memory = sum(snapshot.cores[index].memory.total_bytes or 0 for index in process.core_indices)
-        samples[PROCESS_MEMORY].append((text, memory))
+        if process.core_indices:  # else which are its own is unknown
+            samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
+        used = [size for core in snapshot.cores_of(process) if (size := core.memory.total_bytes) is not None]
+        if used:
+            samples[PROCESS_MEMORY].append((text, sum(used)))
         for field, category in _HOST_CATEGORIES:
             size_bytes = getattr(process.host_memory, field)
             if size_bytes:
@@ -237,7 +261,8 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
             samples[PROCESS_RESIDENT].append((text, process.resident_bytes))
         if process.cpu_user_seconds_total is not None and process.cpu_system_seconds_total is not None:
             samples[PROCESS_CPU].append((text, process.cpu_user_seconds_total + process.cpu_system_seconds_total))
-        samples[PROCESS_MODELS].append((text, len(process.models)))
+        if snapshot.source is SourceKind.SIMULATED or process.models:  # a driver doesn't tell of models
+            samples[PROCESS_MODELS].append((text, len(process.models)))
         samples[PROCESS_REPORTING].append((text, int(process.reporting)))
     for definition, values in samples.items():
         yield Family(definition, values)

@@ -49,7 +49,7 @@ class SnapshotMetrics:
         base = instance_labels(instance_info(snapshot.instance))
         if base != self._labels.base:
             self._labels = LabelTexts(base)
-        holders = [process for process in snapshot.processes if process.core_indices]
+        holders = [p for p in snapshot.processes if p.core_indices or p.runtime_version is not None]
         yield from self._runtime_families(snapshot, holders, before)
         yield from self._system_families(snapshot)
         yield from own_families(snapshot, holders, verdicts, peak_flops_per_core, self._own_labels)
@@ -67,7 +67,8 @@ class SnapshotMetrics:
         for process in holders:
             tag, lnc = ("runtime_tag", process.tag), process.logical_neuroncore_config
             for position, neuroncore_index in enumerate(process.neuroncore_indices):
-                cores = [snapshot.cores[i] for i in process.core_indices[position * lnc : (position + 1) * lnc]]
+                physical = process.core_indices[position * lnc : (position + 1) * lnc]
+                cores = [core for index in physical if (core := snapshot.core(index)) is not None]
                 core_label = ("neuroncore", str(neuroncore_index))
                 busy = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
                 if busy:
@@ -97,10 +98,13 @@ class SnapshotMetrics:
         vcpu_count = snapshot.host.vcpu_count
         for text, processes in by_tag.items():
             tag = ("runtime_tag", text)
-            host = sum(_neuron_host_bytes(process) for process in processes)
-            device = sum(_neuron_device_bytes(process, snapshot) for process in processes)
-            used.append((label(tag, ("memory_location", "host")), host))
-            used.append((label(tag, ("memory_location", "neuron_device")), device))
+            for location, sizes in (
+                ("host", [_neuron_host_bytes(process) for process in processes]),
+                ("neuron_device", [_neuron_device_bytes(process, snapshot) for process in processes]),
+            ):
+                known_sizes = [size for size in sizes if size is not None]
+                if known_sizes:
+                    used.append((label(tag, ("memory_location", location)), sum(known_sizes)))
             for mode in ("user", "system"):
                 # An invented process spends no vCPU time; that is known.
                 ratios = [0.0 if p.synthetic else getattr(p, f"vcpu_{mode}_ratio") for p in processes]
@@ -109,11 +113,14 @@ class SnapshotMetrics:
             for name, label_name, types in _COUNTERS:
                 _, totals, created = counters[name]
                 since = min((process.attached_at_unix_seconds or self._since) for process in processes)
+                told = [part for process in processes if (part := getattr(process, name)) is not None]
+                if not told:
+                    continue
                 texts = label.each(label_name, types, tag)
                 read = _READ_TOTALS[name]
-                counts = read(getattr(processes[0], name))
-                for other in processes[1:]:
-                    counts = tuple(map(add, counts, read(getattr(other, name))))
+                counts = read(told[0])
+                for other in told[1:]:
+                    counts = tuple(map(add, counts, read(other)))
                 totals.extend(zip(texts, counts, strict=True))
                 created.extend((text, since) for text in texts)
             measured = _shared_latency(processes, before)
@@ -171,22 +178,18 @@ _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CAT
 _COUNTERS = (("errors", "error_type", _ERROR_TYPES), ("executions", "status_type", _STATUS_TYPES))
 
 
-def _neuron_host_bytes(process: Process) -> int:
-    """Host memory in the categories that the original shows."""
+def _neuron_host_bytes(process: Process) -> int | None:
+    """Host memory in the categories that the original shows; None when none is known."""
     memory = process.host_memory
-    return (
-        (memory.application_memory_bytes or 0)
-        + (memory.constants_bytes or 0)
-        + (memory.dma_buffers_bytes or 0)
-        + (memory.tensors_bytes or 0)
-    )
+    sizes = (memory.application_memory_bytes, memory.constants_bytes, memory.dma_buffers_bytes, memory.tensors_bytes)
+    known_sizes = [size for size in sizes if size is not None]
+    return sum(known_sizes) if known_sizes else None
 
 
-def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int:
-    """Device memory in the categories that the original shows."""
-    return sum(
-        size_bytes or 0 for index in process.core_indices for size_bytes in _read_memory(snapshot.cores[index].memory)
-    )
+def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int | None:
+    """Device memory in the categories that the original shows; None when none is known."""
+    sizes = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
+    return sum(sizes) if sizes else None
 
 
 def _shared_latency(processes: list[Process], before: Snapshot | None) -> LatencyPercentiles | None:

@@ -58,8 +58,8 @@ class Process:
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
     models: tuple[LoadedModel, ...] = ()
-    executions: ExecutionCounters = ExecutionCounters()
-    errors: ErrorCounters = ErrorCounters()
+    executions: ExecutionCounters | None = ExecutionCounters()  # None where nobody tells whose they are
+    errors: ErrorCounters | None = ErrorCounters()
     total_latency_histogram: LatencyHistogram = LatencyHistogram()  # queueing and execution
     device_latency_histogram: LatencyHistogram = LatencyHistogram()  # execution alone
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of its last report; None before the first
@@ -70,3 +70,4 @@ class Process:
     total_latency: LatencyPercentiles | None = None  # of the last period; None when nothing ran
     device_latency: LatencyPercentiles | None = None
     attribution: Attribution | None = None  # None: it runs in no container, pod or job that is known
+    inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices where it alone has the whole device open

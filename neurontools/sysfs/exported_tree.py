@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from neurontools import catalog
-from neurontools.model import Device, ExecutionCounters, NeuronCore, Process, Snapshot
+from neurontools.model import Device, NeuronCore, Process, Snapshot
 from neurontools.sysfs.exported_device import ExportedDevice
 from neurontools.sysfs.exported_process import ExportedProcess
 from neurontools.sysfs.file_table import parsed_version
@@ -59,8 +59,10 @@ class ExportedTree:
         cores: dict[int, dict[int, NeuronCore]] = {}
         for core in snapshot.cores:
             cores.setdefault(core.device_index, {})[core.index_on_device] = core
-        outcomes: dict[int, ExecutionCounters] = {
-            process.core_indices[0]: process.executions for process in snapshot.processes if process.core_indices
+        outcomes = {
+            process.core_indices[0]: process.executions
+            for process in snapshot.processes
+            if process.core_indices and process.executions is not None
         }
         self._drop_devices({device.index for device in snapshot.devices})
         for device in snapshot.devices:

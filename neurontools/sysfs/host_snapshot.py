@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from neurontools.model import Snapshot, SourceKind
-from neurontools.sysfs.core_holding import cores_by_process
+from neurontools.sysfs.core_holding import CoreHolding
 from neurontools.sysfs.found_process import FoundProcess
 from neurontools.sysfs.inventory import read_inventory
 from neurontools.sysfs.owners import hidden_warning, scan
@@ -27,10 +27,8 @@ def read_host(roots: Roots | None = None) -> Snapshot | None:
     found = [(FoundProcess(roots.proc, devices.pid), devices) for devices in owners]
     boot = boot_unix_seconds(roots.proc) if found else None
     lnc = instance.logical_neuroncore_config
-    held = cores_by_process(found, instance.physical_cores_per_device, lnc)
-    processes = tuple(
-        process.record(devices, held.get(process.pid, ()), lnc, boot, process.times()) for process, devices in found
-    )
+    holding = CoreHolding(found, instance.physical_cores_per_device, lnc)
+    processes = tuple(process.record(devices, holding, lnc, boot, process.times()) for process, devices in found)
     return Snapshot(
         sequence=0,
         taken_at_unix_seconds=time.time(),

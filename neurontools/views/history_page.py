@@ -99,7 +99,7 @@ def _host(scene: Scene, width: int, count: int) -> list[Line]:
     memory = series.total_memory(count)
     rows = (
         ("all cores", utilization, 1.0, _percent(utilization[-1]) if utilization[-1] is not None else "-"),
-        ("device memory", memory, capacity, _bytes(memory[-1] or 0.0)),
+        ("device memory", memory, capacity, "-" if memory[-1] is None else _bytes(memory[-1])),
         ("executions", executions, highest, "-" if executions[-1] is None else f"{executions[-1]:.1f}/s"),
     )
     return [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from neurontools import units
+from neurontools.model import Process, SourceKind
 from neurontools.views.core_grid import heading
 from neurontools.views.figures import PEAK_DTYPE, ProcessFigures, ranges
 from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
@@ -75,9 +76,13 @@ def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
             parse_filter(scene.filter_text)
         except InvalidFilter as error:
             text += f"  ({foreign(str(error), 120)})"
-    free = sum(1 for core in scene.figures.cores if not core.owner_pids)
+    free = sum(1 for core in scene.figures.cores if core.is_free)
+    unknown = sum(1 for core in scene.figures.cores if core.is_free is None)
     return heading(
-        scene, clip(text, max(1, width - 4), mark=True), width, f"{free} of {len(scene.figures.cores)} cores free"
+        scene,
+        clip(text, max(1, width - 4), mark=True),
+        width,
+        f"{free} of {len(scene.figures.cores)} cores free" + (f", {unknown} unknown" if unknown else ""),
     )
 
 
@@ -147,11 +152,22 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
         facts += ", synthetic: no such process exists"
     elif not process.reporting:
         facts += ", not reporting: its numbers are old"
+    if doubt := core_doubt(process):
+        facts += f", {doubt}"
     return [
         heading(scene, f"PID {process.pid}", width, note),
         fit(((f" {foreign(process.command, 2 * width) or 'command not known'}", "text"),), width),
         fit(((clip(facts, width, mark=True), "dim"),), width),
     ]
+
+
+def core_doubt(process: Process) -> str:
+    """What isn't certain of the cores a process holds, in words; "" when they are known."""
+    if "core_indices" in process.inferred_fields:
+        return "its cores are inferred: it alone has their devices open"
+    if not process.core_indices and process.runtime_version is not None and process.device_indices:
+        return f"its cores are unknown: others have ND {ranges(process.device_indices)} open too"
+    return ""
 
 
 def _when(unix_seconds: float | None) -> str:
@@ -171,7 +187,11 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         *((("where", PLACE.text(figures)),) if process.attribution is not None else ()),
         ("started", f"{_when(process.started_at_unix_seconds)}, attached {_when(process.attached_at_unix_seconds)}"),
         ("runtime", f"{foreign(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
-        ("cores", f"NC {ranges(process.neuroncore_indices)} on ND {ranges(process.device_indices)}"),
+        (
+            "cores",
+            f"NC {ranges(process.neuroncore_indices) or '-'} on ND {ranges(process.device_indices)}"
+            + (f"; {doubt}" if (doubt := core_doubt(process)) else ""),
+        ),
         (
             "now",
             (
@@ -183,14 +203,15 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             "executions",
             (
                 f"{'-' if process.executions_per_second is None else f'{process.executions_per_second:.1f}'}/s, "
-                f"{units.count_text(process.executions.completed_total)} completed, "
-                f"{figures.failed_executions_total} failed, "
+                f"{'-' if process.executions is None else units.count_text(process.executions.completed_total)} "
+                f"completed, {'-' if figures.failed_executions_total is None else figures.failed_executions_total} "
+                "failed, "
                 f"last {units.duration_text(figures.since_last_execution_seconds)} ago"
             ),
         ),
         (
             "latency",
-            "nothing ran"
+            ("-" if process.executions is None or scene.snapshot.source is SourceKind.SYSFS else "nothing ran")
             if latency is None
             else "  ".join(
                 f"{name} {units.duration_text(getattr(latency, f'{name}_seconds'))}"
@@ -199,7 +220,9 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         ),
         (
             "errors",
-            "  ".join(
+            "-"
+            if errors is None
+            else "  ".join(
                 f"{name} {getattr(errors, f'{name}_total')}"
                 for name in ("generic", "numerical", "transient", "model", "runtime", "hardware")
             ),
@@ -214,7 +237,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         (
             "models",
             ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
-            or "none",
+            or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
         ),
     )
     style = "bad" if figures.errors_total else "text"

@@ -267,7 +267,11 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
         if core.device_index == index:
             names = [foreign(known[pid].process.tag, 40) if pid in known else str(pid) for pid in core.owner_pids]
             busy, flops = units.percent_text(core.utilization_ratio), units.flops_text(core.flops_per_second)
-            text = f"{busy:>8}  {flops:>12}  {', '.join(names) or 'free'}"
+            maybe = [f"{foreign(known[pid].process.tag, 40) if pid in known else pid}?" for pid in core.candidate_pids]
+            if core.is_owner_inferred:
+                names[-1] += " (inferred)"
+            whose = ", ".join((*names, *maybe)) or ("free" if core.is_free else "-")
+            text = f"{busy:>8}  {flops:>12}  {whose}"
             rows.append((f"NC {core.index}", text, "text" if names else "dim"))
     for verdict in scene.verdicts:
         if verdict.device_index == index:

@@ -234,5 +234,6 @@ def test_outcomes_of_executions_come_back(place: Path) -> None:
         reading = source.read()
         source.close()
     assert reading.processes[0].executions == outcomes
+    assert reading.processes[0].errors is not None
     assert reading.processes[0].errors.numerical_total == 2
     assert reading.cores[0].executions_total == 57

@@ -74,17 +74,18 @@ class SysfsSource:
         self._follow_metadata()
         raw: dict[int, list[CoreReading]] = {index: reader.read_cores() for index, reader in self._readers.items()}
         processes = self._processes.refresh(self.instance)
-        owner_of = {core: process.pid for process in reversed(processes) for core in process.core_indices}
         users: dict[int, list[int]] = {}
         for process in processes:
             if process.runtime_version is not None:
                 for index in process.device_indices:
                     users.setdefault(index, []).append(process.pid)
+        owner_of = {core: process for process in reversed(processes) for core in process.core_indices}
+        candidates = self._processes.holding.candidates
         cores: list[NeuronCore] = []
         devices: list[Device] = []
         unhealthy: list[str] = []
         for device in self._inventory.devices:
-            made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of)
+            made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates)
             cores += made
             devices.append(self._device(device, made, unhealthy))
             self._pacing.step()
@@ -162,7 +163,12 @@ class SysfsSource:
         self.instance = replace(self.instance, **facts)
 
     def _cores(
-        self, device: Device, readings: list[CoreReading], pids: tuple[int, ...], owner_of: dict[int, int]
+        self,
+        device: Device,
+        readings: list[CoreReading],
+        pids: tuple[int, ...],
+        owner_of: dict[int, Process],
+        candidates: dict[int, tuple[int, ...]],
     ) -> list[NeuronCore]:
         per_device = self.instance.physical_cores_per_device
         per_stack = max(1, per_device // max(1, len(device.hbm_stacks)))
@@ -175,19 +181,22 @@ class SysfsSource:
                 index, reading.time_in_use, reading.measured_at_seconds, pids, is_attached=is_attached
             )
             is_published = self._time_in_use.is_live or not is_attached
+            owner = owner_of.get(index)
             made.append(
                 NeuronCore(
                     index=index,
                     device_index=device.index,
                     index_on_device=position,
                     hbm_stack_index=position // per_stack,
-                    owner_pid=owner_of.get(index),
+                    owner_pid=None if owner is None else owner.pid,
                     busy_seconds_total=busy_seconds,
                     flop_total=reading.flop if is_published else None,
                     executions_total=executions_of(reading.inferences, reading.status) if is_published else None,
                     memory=reading.memory,
                     measured_at_seconds=reading.measured_at_seconds,
                     status=reading.status,
+                    candidate_pids=candidates.get(device.index, ()) if owner is None else (),
+                    inferred_fields=("owner_pid",) if owner is not None and owner.inferred_fields else (),
                 )
             )
         return made
