@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from neurond.sources.source import Reading
-from neurond.sources.sysfs.attribution import Attribution, executions_of
+from neurond.sources.sysfs.attribution import Attribution, executions_of, with_host_memory
 from neurond.sources.sysfs.counter_files import DescriptorBudget, may_be_replaced
 from neurond.sources.sysfs.device_reader import CoreReading, DeviceReader
 from neurond.sources.sysfs.found_processes import FoundProcesses
@@ -90,9 +90,8 @@ class SysfsSource:
             devices.append(self._device(device, made, unhealthy))
             self._pacing.step()
         self._time_in_use.forget({core.index for core in cores})
-        self._reading = Reading(
-            tuple(devices), tuple(cores), self._warnings(unhealthy), self._credited(processes, cores)
-        )
+        credited = with_host_memory(self._credited(processes, cores), devices)
+        self._reading = Reading(tuple(devices), tuple(cores), self._warnings(unhealthy), credited)
 
     def close(self) -> None:
         """Closes all files."""
