@@ -59,15 +59,11 @@ class ExportedTree:
         cores: dict[int, dict[int, NeuronCore]] = {}
         for core in snapshot.cores:
             cores.setdefault(core.device_index, {})[core.index_on_device] = core
-        outcomes = {
-            process.core_indices[0]: process.executions
-            for process in snapshot.processes
-            if process.core_indices and process.executions is not None
-        }
+        owners = {process.core_indices[0]: process for process in snapshot.processes if process.core_indices}
         self._drop_devices({device.index for device in snapshot.devices})
         for device in snapshot.devices:
             exported = self._devices.get(device.index) or self._add_device(device)
-            exported.update(device, cores.get(device.index, {}), outcomes)
+            exported.update(device, cores.get(device.index, {}), owners)
         self._update_processes(snapshot.processes)
 
     def close(self) -> None:
