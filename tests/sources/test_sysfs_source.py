@@ -109,6 +109,26 @@ def test_a_lone_newline_means_no_neighbours(make_tree: MakeTree, open_source: Op
     assert (device.connected_to, device.inferred_fields) == ((), ())
 
 
+def test_counters_that_wait_for_the_drivers_next_update_count_as_measured_when_they_moved(
+    make_tree: MakeTree, open_source: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a busy core would be idle in the one interval and twice as busy in the next."""
+    monkeypatch.setattr("neurond.sources.sysfs.device_reader._PATIENCE_SECONDS", float("inf"))
+    tree = make_tree("trn1.2xlarge")
+    tree.set_processes(process_on(PID, "python", cores=(0,), runtime_version="2.34.10"))
+    source = open_source(tree)
+    tree.set_core(0, executions_total=4, flop_total=7)
+    moved, idle = _core(source), _core(source, 1)
+    again = _core(source)
+    assert again.measured_at_seconds == moved.measured_at_seconds
+    assert source.read().processes[0].measured_at_seconds == moved.measured_at_seconds
+    assert (_core(source, 1).measured_at_seconds or 0) > (idle.measured_at_seconds or 0)
+    tree.set_core(0, executions_total=8, flop_total=14)
+    assert (_core(source).measured_at_seconds or 0) > (moved.measured_at_seconds or 0)
+    monkeypatch.setattr("neurond.sources.sysfs.device_reader._PATIENCE_SECONDS", 0.0)
+    assert (_core(source).measured_at_seconds or 0) > (again.measured_at_seconds or 0)
+
+
 def test_old_drivers_say_nothing_of_a_core_while_a_process_runs(make_tree: MakeTree, open_source: Open) -> None:
     tree = make_tree("trn1.2xlarge", driver_version="2.24.7.0")
     source = open_source(tree)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +15,7 @@ from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurontools.errors import UserError
-from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind, StatusCounters
+from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.sysfs.device_directory import DeviceDirectory, device_directories
 from neurontools.sysfs.inventory import Inventory, read_inventory
 from neurontools.sysfs.roots import Roots
@@ -221,8 +220,7 @@ class SysfsSource:
     def _credited(self, processes: tuple[Process, ...], cores: list[NeuronCore]) -> tuple[Process, ...]:
         if not self._time_in_use.is_live:
             return processes
-        status: dict[int, StatusCounters] = {core.index: core.status for core in cores if core.status is not None}
-        return self._attribution.credited(processes, status, time.monotonic(), self._pacing)
+        return self._attribution.credited(processes, {core.index: core for core in cores}, self._pacing)
 
     def _warnings(self, unhealthy: list[str]) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())
