@@ -109,6 +109,22 @@ def test_a_lone_newline_means_no_neighbours(make_tree: MakeTree, open_source: Op
     assert (device.connected_to, device.inferred_fields) == ((), ())
 
 
+def test_what_was_missing_at_the_start_is_looked_for_again(make_tree: MakeTree, open_source: Open) -> None:
+    """As while the driver is loaded: its tree grows bit by bit."""
+    tree = make_tree("inf1.xlarge", driver_version="2.24.7.0")
+    count = tree.device_path(0) / "core_count"
+    count.unlink()
+    core = tree.device_path(0) / "neuron_core3"
+    core.rename(core.with_name("later"))
+    source = open_source(tree)
+    assert "neuron0 shows 3 cores where inf1.xlarge has 4" in source.read().warnings
+    core.with_name("later").rename(core)
+    for _ in range(20):
+        source.refresh()
+    assert source.read().warnings == ()
+    assert _core(source, 3).memory.tensors_bytes == 0
+
+
 def test_counters_that_wait_for_the_drivers_next_update_count_as_measured_when_they_moved(
     make_tree: MakeTree, open_source: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,6 +21,7 @@ from neurontools.sysfs.inventory import Inventory, read_inventory
 from neurontools.sysfs.roots import Roots
 
 _MAX_WARNINGS = 24
+_INVENTORY_ROUNDS = 16  # so often what doesn't change is read again while something is wrong with it
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
@@ -59,6 +60,7 @@ class SysfsSource:
         self._readers = {directory.index: self._reader(directory) for directory in inventory.directories}
         self._first = {directory.index for directory in inventory.directories}
         self._went_back: dict[str, None] = {}
+        self._rounds = 0
         self.metadata = MetadataService() if use_metadata_service else None
         self._is_told = False
         self._reading = Reading(inventory.devices, (), tuple(inventory.warnings))
@@ -127,7 +129,10 @@ class SysfsSource:
     def _follow_devices(self) -> None:
         """Takes in devices that came and lets those go that vanished."""
         present = device_directories(self._roots)
-        if _identities(present) == _identities(self._inventory.directories):
+        self._rounds += 1
+        # What was missing may have come: a driver that is being loaded makes its tree bit by bit.
+        is_due = bool(self._inventory.warnings) and self._rounds % _INVENTORY_ROUNDS == 0
+        if not is_due and _identities(present) == _identities(self._inventory.directories):
             return
         try:
             inventory = Inventory(self._roots, present, lnc=self._lnc) if present else None
