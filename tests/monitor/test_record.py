@@ -86,6 +86,30 @@ def test_utilization_is_over_the_period_and_not_over_the_last_tick() -> None:
     assert told["flops"] == told["effective_flops"] > 1e12
 
 
+def test_vcpu_usage_is_over_the_period_and_not_over_the_last_tick() -> None:
+    host = ScenarioHost("inf2.xlarge")
+    before, now = host.at(10), host.at(15)
+    busy = [replace(vcpu, user_seconds_total=vcpu.user_seconds_total + 4) for vcpu in before.host.vcpu_times]
+    spent = [replace(vcpu, idle_seconds_total=vcpu.idle_seconds_total + 1) for vcpu in busy[:3]]
+    now = replace(now, host=replace(now.host, vcpu_times=(*spent, busy[3])))
+    group = made(now, before)["system_data"]["vcpu_usage"]
+    assert group["period"] == 5.0
+    assert [usage["user"] for usage in group["usage_data"].values()] == [80.0, 80.0, 80.0, 100.0]
+    assert group["average_usage"]["user"] == pytest.approx(100 * 16 / 19)
+    assert group["context_switch_count"] == 2500
+
+
+@pytest.mark.parametrize("missing", ["no past", "an older daemon's recording", "a vCPU came"])
+def test_vcpu_usage_is_that_of_the_last_interval_where_times_are_missing(missing: str) -> None:
+    host = ScenarioHost("inf2.xlarge")
+    before, now = host.at(10), host.at(15)
+    old = () if missing == "an older daemon's recording" else before.host.vcpu_times[1:]
+    earlier = None if missing == "no past" else replace(before, host=replace(before.host, vcpu_times=old))
+    group = made(now, earlier)["system_data"]["vcpu_usage"]
+    assert (group["period"], group["error"]) == (1.0, "")
+    assert group["average_usage"]["user"] == group["usage_data"]["3"]["user"] == 25.0
+
+
 def test_latency_is_null_when_nothing_ran() -> None:
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=2)
     host.at(5)
