@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
 	@echo "make test        run all tests"
-	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, the schemas of Kubernetes"
+	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, models of Kubernetes and Grafana"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"

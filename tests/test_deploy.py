@@ -26,6 +26,14 @@ def needs(tool: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed")
 
 
+def consumer(program: str) -> str:
+    """A program that `make consumers` installs."""
+    path = ROOT / ".venv/consumers/bin" / program
+    if not path.exists():
+        pytest.skip("the models of Kubernetes and Grafana are not installed; make consumers does it")
+    return str(path)
+
+
 needs_promtool = needs("promtool")
 
 
@@ -71,6 +79,22 @@ def test_dashboard_has_what_grafana_wants() -> None:
     assert {variable["name"] for variable in dashboard["templating"]["list"]} == {"datasource", "instance"}
 
 
+def test_dashboard_is_one_by_grafanas_own_models(tmp_path: Path) -> None:
+    python = consumer("python")
+
+    def unknown(file: Path) -> list[str]:
+        command = [python, str(Path(__file__).with_name("grafana_round_trip.py")), str(file)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        return done.stdout.split()
+
+    # The text of a variable's query: Grafana writes it beside the query, the models don't have it.
+    assert unknown(DEPLOY / "grafana/neuron.json") == ["/templating/list/1/definition"]
+    slip = json.loads((DEPLOY / "grafana/neuron.json").read_text("utf-8"))
+    slip["panels"][1]["gridPosition"] = slip["panels"][1].pop("gridPos")
+    (tmp_path / "slip.json").write_text(json.dumps(slip), "utf-8")
+    assert "/panels/1/gridPosition" in unknown(tmp_path / "slip.json")
+
+
 def test_configuration_in_the_manifest_is_valid() -> None:
     manifest = (DEPLOY / "kubernetes/neurond.yaml").read_text("utf-8")
     written = re.search(r"neurond\.toml: \|\n((?:    .*\n)+)", manifest)
@@ -98,10 +122,13 @@ def test_manifests_are_yaml() -> None:
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_manifests_meet_the_schemas_of_kubernetes(version: str) -> None:
-    validate = ROOT / ".venv/consumers/bin/kubernetes-validate"
-    if not validate.exists():
-        pytest.skip("the schemas of Kubernetes are not installed; make consumers does it")
-    command = [str(validate), "--strict", "--kubernetes-version", version, str(DEPLOY / "kubernetes/neurond.yaml")]
+    command = [
+        consumer("kubernetes-validate"),
+        "--strict",
+        "--kubernetes-version",
+        version,
+        str(DEPLOY / "kubernetes/neurond.yaml"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passed for resource") + done.stderr.count("passed for resource") == 3
