@@ -22,7 +22,6 @@ def document() -> dict[str, Any]:
     """The summary of this process; quantities carry their unit in their name, None is unknown."""
     cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
-    compilation = metrics.timers.get("CompileTime")
     elapsed = None
     if steps.first_seconds is not None and steps.last_seconds is not None:
         elapsed = steps.last_seconds - steps.first_seconds
@@ -40,8 +39,8 @@ def document() -> dict[str, Any]:
         "steps_per_second": rate,
         "step_p50_seconds": steps.times.quantile(0.5),
         "step_p99_seconds": steps.times.quantile(0.99),
-        "compile_seconds": compilation.total if compilation else 0.0,
-        "graphs_compiled_total": metrics.counters.get("UncachedCompile", 0),
+        "compile_seconds": sum(c.statistics.compile_seconds for c in cores),
+        "graphs_compiled_total": sum(c.statistics.compilations_total for c in cores),
         "executions_total": sum(c.statistics.executions_total for c in cores),
         "failed_executions_total": sum(c.statistics.failed_executions_total for c in cores),
         "execution_p50_seconds": execution.quantile(0.5) if execution else None,
@@ -95,7 +94,7 @@ class _Progress:
         state = {
             "steps_total": steps.steps_total,
             "steps_per_second": rate,
-            "graphs_total": metrics.counters.get("UncachedCompile", 0),
+            "graphs_total": sum(core.statistics.compilations_total for core in device.taken),
             "hbm_bytes": sum(core.memory.total_bytes for core in device.taken),
         }
         try:
