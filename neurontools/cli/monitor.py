@@ -19,7 +19,7 @@ from neurontools.cli import monitor_options
 from neurontools.cli.ask import NoDaemon
 from neurontools.cli.daemon_snapshots import DaemonSnapshots
 from neurontools.cli.options import about, parse
-from neurontools.cli.output import tell, write_document
+from neurontools.cli.output import reserve_standard_streams, tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
@@ -42,6 +42,7 @@ class _ReaderGone(Exception):
 
 def main() -> None:
     """Run the command and end the process."""
+    reserve_standard_streams()
     try:
         exit_code = _run(sys.argv[1:])
     except _ReaderGone:

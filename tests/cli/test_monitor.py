@@ -285,6 +285,17 @@ def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
     assert done.stderr.startswith("neuron-monitor: can't write to standard output: No space left on device")
 
 
+@pytest.mark.parametrize(("redirection", "told"), [(">&-", "Bad file descriptor"), (">&- 2>&-", "")])
+def test_standard_output_that_is_closed_is_told_and_nothing_is_written_elsewhere(
+    daemon: RunningDaemon, redirection: str, told: str
+) -> None:
+    command = f'"{sys.executable}" -m neurontools.cli.monitor --once --socket "{daemon.socket}" {redirection}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert told in done.stderr
+    assert bool(done.stderr) == bool(told)
+
+
 def test_a_recording(monitor: Start, start_daemon: StartDaemon, tmp_path: Path, fast: str) -> None:
     daemon = start_daemon(*LOADED)
     file = tmp_path / "host.rec"
