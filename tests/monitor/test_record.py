@@ -287,6 +287,21 @@ def test_missed_periods_are_not_made_up_for(mixed: tuple[ScenarioHost, Recorder]
     assert recorder.next_seconds == STARTED_AT_SECONDS + 15
 
 
+def test_a_period_shorter_than_the_interval_is_the_interval_and_puts_off_nobody_else() -> None:
+    host = ScenarioHost("inf2.xlarge")
+    metrics = [{"type": "memory_info"}, {"type": "neuron_hw_counters", "period": "4s"}]
+    configuration = configuration_from({"period": "250ms", "system_metrics": metrics})
+    recorder = Recorder(configuration, STARTED_AT_SECONDS + 10)
+    due = []
+    for second in range(10, 20):
+        now = host.at(second)
+        assert recorder.fits(now)
+        groups = recorder.make(now)["system_data"]
+        due.append((groups["memory_info"]["period"], "neuron_hw_counters" in groups))
+        assert not recorder.fits(now), "what is known already is no news"
+    assert due == [(0.0 if second == 10 else 1.0, second % 4 == 2) for second in range(10, 20)]
+
+
 def test_outage(mixed: tuple[ScenarioHost, Recorder]) -> None:
     host, recorder = mixed
     assert recorder.make_outage("no daemon", STARTED_AT_SECONDS + 9) is None
