@@ -2000,6 +2000,7 @@ class Host(google.protobuf.message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: builtins.int
     SWAP_TOTAL_BYTES_FIELD_NUMBER: builtins.int
     SWAP_USED_BYTES_FIELD_NUMBER: builtins.int
+    VCPU_TIMES_FIELD_NUMBER: builtins.int
     vcpu_count: builtins.int
     """How many vCPUs it has."""
     context_switches_total: builtins.int
@@ -2020,6 +2021,10 @@ class Host(google.protobuf.message.Message):
     def vcpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuUsage]:
         """By vCPU."""
 
+    @property
+    def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:
+        """vCPU time since boot, by vCPU; none when unknown."""
+
     def __init__(
         self,
         *,
@@ -2031,9 +2036,10 @@ class Host(google.protobuf.message.Message):
         memory_used_bytes: builtins.int | None = ...,
         swap_total_bytes: builtins.int | None = ...,
         swap_used_bytes: builtins.int | None = ...,
+        vcpu_times: collections.abc.Iterable[global___VcpuTimes] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpus", b"vcpus"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpu_times", b"vcpu_times", "vcpus", b"vcpus"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_switches_total", b"_context_switches_total"]) -> typing.Literal["context_switches_total"] | None: ...
     @typing.overload
@@ -2048,3 +2054,45 @@ class Host(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_count", b"_vcpu_count"]) -> typing.Literal["vcpu_count"] | None: ...
 
 global___Host = Host
+
+@typing.final
+class VcpuTimes(google.protobuf.message.Message):
+    """vCPU time that one vCPU has spent in each state since boot, seconds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    NICE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    SYSTEM_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IDLE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IO_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    SOFT_IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    user_seconds_total: builtins.float
+    """User mode."""
+    nice_seconds_total: builtins.float
+    """User mode at low priority."""
+    system_seconds_total: builtins.float
+    """System mode."""
+    idle_seconds_total: builtins.float
+    """Idle."""
+    io_wait_seconds_total: builtins.float
+    """Waiting for I/O."""
+    irq_seconds_total: builtins.float
+    """Hardware interrupts."""
+    soft_irq_seconds_total: builtins.float
+    """Software interrupts."""
+    def __init__(
+        self,
+        *,
+        user_seconds_total: builtins.float = ...,
+        nice_seconds_total: builtins.float = ...,
+        system_seconds_total: builtins.float = ...,
+        idle_seconds_total: builtins.float = ...,
+        io_wait_seconds_total: builtins.float = ...,
+        irq_seconds_total: builtins.float = ...,
+        soft_irq_seconds_total: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["idle_seconds_total", b"idle_seconds_total", "io_wait_seconds_total", b"io_wait_seconds_total", "irq_seconds_total", b"irq_seconds_total", "nice_seconds_total", b"nice_seconds_total", "soft_irq_seconds_total", b"soft_irq_seconds_total", "system_seconds_total", b"system_seconds_total", "user_seconds_total", b"user_seconds_total"]) -> None: ...
+
+global___VcpuTimes = VcpuTimes
