@@ -109,6 +109,8 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
     snapshot = wait_until(lambda: snapshot if (snapshot := daemon.snapshot()).cores[1].flop_total else None)
     process = snapshot.processes[0]
     assert process.pid == PID
+    assert process.executions is not None
+    assert process.errors is not None
     assert process.executions.completed_total == process.executions.completed_with_err_total == 1
     assert process.executions.completed_with_num_err_total == process.executions.timed_out_total == 1
     assert process.errors.transient_total == 1
