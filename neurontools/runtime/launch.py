@@ -18,8 +18,12 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
     `script` is what the device's name follows (see `neurontools.runtime.names`).
     """
     import_hook.install(environment)
-    from neurontools.runtime import setup
-    from neurontools.runtime.device import device
+    import_hook.is_installing = True
+    try:
+        from neurontools.runtime import setup
+        from neurontools.runtime.device import device
+    finally:
+        import_hook.is_installing = False
 
     if setup.is_set_up():
         return
