@@ -35,7 +35,8 @@ def main(arguments: list[str]) -> int:
     except failed as error:
         rank, failure = root_cause(error.failures, _told_by_workers(os.environ.get(DIRECTORY)))
         say(f"neuron-run: {_what_happened(rank, failure, int(count))}")
-        return failure.exitcode if failure.exitcode >= 0 else 128 - failure.exitcode
+        exit_code = int(failure.exitcode)
+        return exit_code if exit_code >= 0 else 128 - exit_code
     except signalled as error:
         return 128 + int(error.sigval)
     return 0
