@@ -147,9 +147,10 @@ class StartDaemon(Protocol):
 
 
 def pytest_configure() -> None:
-    """Has processes of tests end on Ctrl-C also where the tests run in the background of a shell, which ignores it."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Has processes of tests end on the signals that a background job of a shell, and nohup, make them ignore."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 @pytest.fixture

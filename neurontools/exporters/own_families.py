@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
+from neurontools.exporters.training_families import training_families
 from neurontools.health import Severity, Verdict
 from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Process, Snapshot, logical_cores
 
@@ -79,6 +80,7 @@ def own_families(
     yield from _device_families(snapshot, label)
     yield from _health_families(verdicts, label)
     yield from _process_families(snapshot, holders, label)
+    yield from training_families(holders, label)
     yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
     yield Family(DEVICES_EXPECTED, [(label(), snapshot.instance.device_count)])
     yield Family(DEVICES, [(label(), len(snapshot.devices))])

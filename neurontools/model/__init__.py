@@ -62,3 +62,5 @@ from neurontools.model.process import Process as Process
 from neurontools.model.process import Subgraph as Subgraph
 from neurontools.model.snapshot import Snapshot as Snapshot
 from neurontools.model.snapshot import SourceKind as SourceKind
+from neurontools.model.training import TrainingCounters as TrainingCounters
+from neurontools.model.training import TrainingRates as TrainingRates

@@ -9,6 +9,7 @@ import torch
 from neurontools.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.runtime.core import Core
 from neurontools.runtime.memory import GIB, Category, CoreMemory
+from neurontools.runtime.memory_log import write_memory_log
 from neurontools.runtime.monitoring import Monitor, Reported
 from neurontools.runtime.reporter import Reporter
 
@@ -63,7 +64,9 @@ def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
             number // UNMONITORED_CORES_PER_DEVICE if device_index is None else device_index,
             number,
             _publisher(monitor, index),
+            number % UNMONITORED_CORES_PER_DEVICE if granted.hbm_index is None else granted.hbm_index,
         )
+        memory.write_log = write_memory_log
         core = Core(index, number, memory)
         core.generator.manual_seed(seed)
         # The state of its random numbers is what the runtime itself keeps on a core.

@@ -58,6 +58,7 @@ class CoreMemory:
         device_index: int,
         core_index: int,
         publish: Callable[[str, int], None] | None = None,
+        hbm_index: int = 0,
     ) -> None:
         self.limit_bytes = limit_bytes
         self.device_index = device_index
@@ -66,6 +67,8 @@ class CoreMemory:
         self.total_bytes = 0
         self.peak_bytes = 0
         self.publish = publish
+        self.hbm_index = hbm_index  # the HBM stack on its device
+        self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # answers the path of the file
         self._published = [0] * len(Category)
 
     def allocate(self, category: Category, nbytes: int) -> None:
@@ -113,6 +116,9 @@ class CoreMemory:
             f"\t* total: {size_text(self.total_bytes)} of {size_text(self.limit_bytes)}",
         ]
         lines += [f"\t* {name}: {size_text(self.levels[row])}" for row, name in _TABLE_ROWS if self.levels[row]]
+        log_path = self.write_log(self, "\n".join(lines)) if self.write_log is not None else None
+        if log_path is not None:
+            lines.append(f"\t* by tensor: {log_path}")
         return OutOfDeviceMemory(
             "\n".join(lines)
             + f"\nNRT_RESOURCE({int(NrtStatus.RESOURCE)}): not enough HBM for {nbytes} bytes; use a smaller batch, "

@@ -13,8 +13,9 @@ from threading import RLock, Thread
 
 from neurontools.core_request import CoreRequest
 from neurontools.errors import EXIT_NO_DAEMON, UserError
-from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import to_message
 from neurontools.rpc.unary import RpcError, Status
 from neurontools.runtime.accounts import Accounts, sendable
 from neurontools.runtime.execution import Model
@@ -42,6 +43,7 @@ class Core:
     neuroncore_index: int | None = None  # logical, on the host
     device_index: int | None = None
     hbm_bytes: int | None = None  # that it can allocate from
+    hbm_index: int | None = None  # its HBM stack on the device
 
 
 class Reporter:
@@ -81,6 +83,7 @@ class Reporter:
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
         self._told: set[str] = set()
+        self._training: Callable[[], TrainingCounters] | None = None
         self._is_open = True
 
     @classmethod
@@ -165,6 +168,13 @@ class Reporter:
     def error(self, kind: ErrorKind) -> None:
         """An error happened."""
         self._journal.note(self._accounts.add_error, kind)
+
+    def count_training(self, read: Callable[[], TrainingCounters]) -> None:
+        """Each report from now on tells what `read` answers; it is called in the reporter's thread.
+
+        Its counters must not fall. While it raises, reports go without them.
+        """
+        self._training = read
 
     def flush(self, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> bool:
         """Waits until the daemon has a report of everything so far; False when it did not get one in time."""
@@ -257,9 +267,19 @@ class Reporter:
         with self._journal.settled():
             now_seconds = self._clock()
             report = self._accounts.report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
+        self._tell_training(report)
         link.report(report, CALL_TIMEOUT_SECONDS)
         with self._journal.settled():
             self._accounts.arrived()
+
+    def _tell_training(self, report: neuron_pb2.Report) -> None:
+        if self._training is None:
+            return
+        try:
+            report.training.CopyFrom(to_message(self._training()))
+        except Exception as error:
+            report.ClearField("training")
+            self._failure = str(error) or type(error).__name__
 
     def _act_on(self, error: Exception) -> None:
         """What follows from an error, and what the user is told of it, once."""
@@ -305,7 +325,7 @@ class Reporter:
     def _take(self, response: neuron_pb2.AttachResponse) -> None:
         """What the daemon granted; the next attach asks for the very same cores."""
         self.cores = tuple(
-            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes)
+            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
             for local_index, core in enumerate(response.cores)
         )
         self.instance_type = response.instance_type

@@ -21,7 +21,6 @@ def document() -> dict[str, Any]:
     """The summary of this process; quantities carry their unit in their name, None is unknown."""
     cores = device.taken
     execution = metrics.timers.get("ExecuteTime")
-    compilation = metrics.timers.get("CompileTime")
     collectives = metrics.timers.get("CollectiveTime")
     elapsed = None
     if steps.first_seconds is not None and steps.last_seconds is not None:
@@ -40,8 +39,8 @@ def document() -> dict[str, Any]:
         "steps_per_second": rate,
         "step_p50_seconds": steps.times.quantile(0.5),
         "step_p99_seconds": steps.times.quantile(0.99),
-        "compile_seconds": compilation.total if compilation else 0.0,
-        "graphs_compiled_total": metrics.counters.get("UncachedCompile", 0),
+        "compile_seconds": sum(c.statistics.compile_seconds for c in cores),
+        "graphs_compiled_total": sum(c.statistics.compilations_total for c in cores),
         "executions_total": sum(c.statistics.executions_total for c in cores),
         "failed_executions_total": sum(c.statistics.failed_executions_total for c in cores),
         "execution_p50_seconds": execution.quantile(0.5) if execution else None,
@@ -52,7 +51,7 @@ def document() -> dict[str, Any]:
         "hbm_peak_bytes": max((c.memory.peak_bytes for c in cores), default=0),
         "to_device_bytes": sum(c.statistics.to_device_bytes for c in cores),
         "from_device_bytes": sum(c.statistics.from_device_bytes for c in cores),
-        "collectives_total": collectives.count if collectives else 0,
+        "collectives_total": sum(c.statistics.collectives_total for c in cores),
         "collective_p50_seconds": collectives.quantile(0.5) if collectives else None,
         "collective_p99_seconds": collectives.quantile(0.99) if collectives else None,
         "collective_seconds": sum(c.statistics.collective_seconds for c in cores),
