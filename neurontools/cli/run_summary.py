@@ -132,10 +132,7 @@ def text(document: dict[str, Any]) -> str:
         ),
         (
             "collectives",
-            (
-                f"{count_text(document['collectives_total'])}, "
-                f"{bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}"
-            ),
+            count_text(document["collectives_total"]) + _collective_text(document),
         ),
         (
             "errors",
@@ -149,6 +146,13 @@ def text(document: dict[str, Any]) -> str:
         rows.append(("fallbacks", f"{count_text(document['fallbacks_total'])} operators ran on the host"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) + "\n"
+
+
+def _collective_text(document: dict[str, Any]) -> str:
+    if not document["collectives_total"]:
+        return ""
+    middle = duration_text(document["collective_p50_seconds"])
+    return f", {bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}, p50 {middle}"
 
 
 def _pair(middle: float | None, high: float | None) -> str:
