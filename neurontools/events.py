@@ -1,4 +1,4 @@
-"""What happened between two snapshots: processes that came and went, errors, ECC events, models, warnings.
+"""What happened between two snapshots: processes that came and went, errors, ECC events, memory, models, warnings.
 
 Works on the messages of the API, which have the field names of the model, so that a whole recorded hour can be searched
 without decoding it.
@@ -16,6 +16,12 @@ from neurontools.terminal_text import visible
 
 STUCK_SECONDS = 30.0
 """An execution that runs longer than this is told as stuck; `neurontools.health` judges more finely."""
+
+IDLE_SECONDS = 300.0
+"""A held core that has finished nothing for so long is told as idle."""
+
+MEMORY_USED_RATIO = 0.95
+"""An HBM stack that comes to have so much in use is told as nearly full."""
 
 _ERROR_KINDS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 _ECC_KINDS = (
@@ -41,7 +47,7 @@ class Event:
     """One thing that happened, in words."""
 
     at_unix_seconds: float
-    kind: str  # attached, ended, error, ecc, model, stuck, silent, warning, restart
+    kind: str  # attached, ended, error, ecc, memory, device, model, stuck, idle, silent, warning, restart
     severity: Severity
     text: str
     pid: int | None = None
@@ -60,14 +66,8 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
     if before.daemon_pid != after.daemon_pid:
         yield Event(at, "restart", Severity.WARNING, f"the daemon was restarted (PID {after.daemon_pid})")
     yield from _of_processes(before, after, at)
-    yield from _of_ecc(before, after, at)
-    for old, new in _paired(before.cores, after.cores):
-        started = new.execution_started_at_unix_seconds
-        if started and old.execution_started_at_unix_seconds == started:
-            lasted, earlier = at - started, before.taken_at_unix_seconds - started
-            if lasted >= STUCK_SECONDS > earlier:
-                text = f"NC {new.index} has been in one execution for {lasted:.0f} s"
-                yield Event(at, "stuck", Severity.CRITICAL, text, new.owner_pid or None, new.device_index)
+    yield from _of_devices(before, after, at)
+    yield from _of_cores(before, after, at)
     for warning in after.warnings:
         if warning not in before.warnings:
             yield Event(at, "warning", Severity.WARNING, visible(warning[:_LONGEST_TEXT]))
@@ -102,6 +102,41 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
         if pid not in later and process.core_indices:
             text = f"{_name(process)} ended, {len(process.neuroncore_indices)} cores are free"
             yield Event(at, "ended", Severity.INFO, text, pid)
+
+
+def _of_cores(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
+    then = before.taken_at_unix_seconds
+    idle: dict[int, list[int]] = {}
+    for old, new in _paired(before.cores, after.cores):
+        started = new.execution_started_at_unix_seconds
+        if started:
+            if old.execution_started_at_unix_seconds == started and at - started >= STUCK_SECONDS > then - started:
+                text = f"NC {new.index} has been in one execution for {at - started:.0f} s"
+                yield Event(at, "stuck", Severity.CRITICAL, text, new.owner_pid or None, new.device_index)
+            continue
+        last = new.last_execution_at_unix_seconds
+        if last and new.owner_pid and old.owner_pid == new.owner_pid and at - last >= IDLE_SECONDS > then - last:
+            idle.setdefault(new.owner_pid, []).append(new.index)
+    for pid, cores in idle.items():
+        which = f"NC {cores[0]}" if len(cores) == 1 else f"NC {cores[0]} to {cores[-1]} ({len(cores)} cores)"
+        text = f"{which} held by PID {pid}: nothing finished for {IDLE_SECONDS / 60:.0f} minutes"
+        yield Event(at, "idle", Severity.INFO, text, pid)
+
+
+def _of_devices(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
+    if len(before.devices) != len(after.devices):
+        earlier, later = ({device.index for device in each.devices} for each in (before, after))
+        for index in sorted(earlier - later):
+            yield Event(at, "device", Severity.CRITICAL, f"ND {index} is gone", device_index=index)
+        for index in sorted(later - earlier):
+            yield Event(at, "device", Severity.WARNING, f"ND {index} is there again", device_index=index)
+    yield from _of_ecc(before, after, at)
+    for old, new in _paired(before.devices, after.devices):
+        for was, stack in zip(old.hbm_stacks, new.hbm_stacks, strict=False):
+            capacity = stack.capacity_bytes
+            if stack.used_bytes >= capacity * MEMORY_USED_RATIO > was.used_bytes and capacity:
+                text = f"ND {new.index} HBM {stack.index} is nearly full: {stack.used_bytes / capacity:.0%} in use"
+                yield Event(at, "memory", Severity.WARNING, text, device_index=new.index)
 
 
 def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:

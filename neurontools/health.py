@@ -162,14 +162,14 @@ def _device_findings(device: Device, before: Device | None, limits: Thresholds) 
         yield Finding(
             Kind.ECC_UNCORRECTED,
             Severity.CRITICAL,
-            f"{uncorrected} uncorrected ECC errors since the driver was loaded",
+            f"{_counted(uncorrected, 'uncorrected ECC error')} since the driver was loaded",
             "move the work off this device; stop and start the instance to get another host",
         )
     if ecc.mem_repairable_uncorrected_total:
         yield Finding(
             Kind.ECC_REPAIRABLE,
             Severity.WARNING,
-            f"{ecc.mem_repairable_uncorrected_total} repairable uncorrected ECC errors in HBM",
+            f"{_counted(ecc.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
             "end the processes on this device and reset it (or reboot), which repairs the rows",
         )
     if before is not None and limits.ecc_corrected_events is not None:
@@ -179,7 +179,7 @@ def _device_findings(device: Device, before: Device | None, limits: Thresholds) 
             yield Finding(
                 Kind.ECC_CORRECTED,
                 Severity.WARNING,
-                f"{events} corrected ECC errors in the last minutes",
+                f"{_counted(events, 'corrected ECC error')} in the last minutes",
                 "nothing is lost yet; if they go on, move the work and have the host replaced",
             )
     if limits.memory_used_ratio is not None:
@@ -281,7 +281,7 @@ def _errors(case: _Case) -> Iterator[tuple[int, Finding]]:
     ):
         grown = getattr(process.errors, f"{name}_total") - getattr(before.errors, f"{name}_total")
         if limit is not None and grown >= limit:
-            reason = f"PID {process.pid}: {grown} {name} errors in the last minutes"
+            reason = f"PID {process.pid}: {_counted(grown, f'{name} error')} in the last minutes"
             for device_index in process.device_indices:
                 yield device_index, Finding(kind, severity, reason, action, process.pid)
 
@@ -309,25 +309,29 @@ def _latency(case: _Case) -> Iterator[tuple[int, Finding]]:
     process, before, limits = case.process, case.before, case.limits
     if before is None or limits.latency_growth_ratio is None:
         return
-    past = before.device_latency_histogram
-    if sum(past.bucket_counts) < limits.latency_executions or past is process.device_latency_histogram:
+    past, whole = before.device_latency_histogram, process.device_latency_histogram
+    if sum(past.bucket_counts) < limits.latency_executions or past is whole or not whole.bucket_indices:
+        return
+    fastest, slowest = (latency.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
+    if slowest < limits.latency_growth_ratio * fastest:  # of a steady load, and spares it all that follows
         return
     try:
-        recent = latency.difference(process.device_latency_histogram, past)
+        recent = latency.difference(whole, past)
     except ValueError:  # its reporter began anew
         return
     if sum(recent.bucket_counts) < limits.latency_executions:
         return
-    was, now = latency.percentiles(past), latency.percentiles(recent)
-    if was is None or now is None or now.p50_seconds < limits.latency_growth_ratio * was.p50_seconds:
+    was, now = latency.median_seconds(past), latency.median_seconds(recent)
+    if was is None or now is None or now < limits.latency_growth_ratio * was:
         return
-    reason = (
-        f"PID {process.pid}: median latency rose from {duration_text(was.p50_seconds)} to "
-        f"{duration_text(now.p50_seconds)}"
-    )
+    reason = f"PID {process.pid}: median latency rose from {duration_text(was)} to {duration_text(now)}"
     action = "the device may be throttled or its input slow: compare power, vCPU use and the batch size"
     for device_index in process.device_indices:
         yield device_index, Finding(Kind.LATENCY_RISEN, Severity.WARNING, reason, action, process.pid)
 
 
 _PROCESS_CHECKS: tuple[Callable[[_Case], Iterator[tuple[int, Finding]]], ...] = (_activity, _errors, _silence, _latency)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"

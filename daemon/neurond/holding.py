@@ -32,6 +32,7 @@ class Report:
     errors: model.ErrorCounters = model.ErrorCounters()
     total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
+    training: model.TrainingCounters | None = None
 
 
 @dataclass(slots=True)

@@ -251,8 +251,10 @@ def _check_counters(before: CoreReport | None, now: CoreReport, local_index: int
 def _check_progress(before: Report, now: Report) -> None:
     if now.measured_at_seconds < before.measured_at_seconds:
         raise InvalidReport("measured_at_seconds is earlier than in the report before")
-    for part in ("executions", "errors"):
+    for part in ("executions", "errors", "training"):
         earlier, later = getattr(before, part), getattr(now, part)
+        if earlier is None or later is None:
+            continue
         for name in earlier.__slots__:
-            if getattr(later, name) < getattr(earlier, name):
+            if (getattr(later, name) or 0) < (getattr(earlier, name) or 0):
                 raise InvalidReport(f"{part}.{name} fell from {getattr(earlier, name)} to {getattr(later, name)}")

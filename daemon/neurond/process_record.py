@@ -48,6 +48,7 @@ def process_record(
         errors=report.errors,
         total_latency_histogram=report.total_latency_histogram,
         device_latency_histogram=report.device_latency_histogram,
+        training=report.training,
         measured_at_seconds=report.measured_at_seconds,
         reporting=now_seconds - report.measured_at_seconds <= patience_seconds,
     )

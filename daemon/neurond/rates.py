@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neurontools import latency
-from neurontools.model import LatencyHistogram, LatencyPercentiles, NeuronCore, Process, Snapshot
+from neurontools.model import LatencyHistogram, LatencyPercentiles, NeuronCore, Process, Snapshot, TrainingRates
 
 
 class Rates:
@@ -88,12 +88,29 @@ def _execution_rates(now: Process, before: Process | None) -> dict[str, object]:
             "executions_per_second": before.executions_per_second,
             "total_latency": before.total_latency,
             "device_latency": before.device_latency,
+            "training_rates": before.training_rates,
         }
     return {
         "executions_per_second": _rate(_executions(before), _executions(now), seconds),
         "total_latency": _percentiles(before.total_latency_histogram, now.total_latency_histogram),
         "device_latency": _percentiles(before.device_latency_histogram, now.device_latency_histogram),
+        "training_rates": _training_rates(before, now, seconds),
     }
+
+
+def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRates | None:
+    earlier, later = before.training, now.training
+    if earlier is None or later is None:
+        return None
+    collective = _rate(earlier.collective_seconds_total, later.collective_seconds_total, seconds)
+    return TrainingRates(
+        steps_per_second=_rate(earlier.steps_total, later.steps_total, seconds),
+        samples_per_second=_rate(earlier.samples_total, later.samples_total, seconds),
+        collective_ratio=None if collective is None else min(1.0, collective),
+        collective_bytes_per_second=_rate(earlier.collective_bytes_total, later.collective_bytes_total, seconds),
+        to_device_bytes_per_second=_rate(earlier.to_device_bytes_total, later.to_device_bytes_total, seconds),
+        from_device_bytes_per_second=_rate(earlier.from_device_bytes_total, later.from_device_bytes_total, seconds),
+    )
 
 
 def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPercentiles | None:

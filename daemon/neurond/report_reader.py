@@ -45,6 +45,7 @@ def read_report(message: neuron_pb2.Report, core_count: int, now_seconds: float)
         errors=_bounded(from_message(model.ErrorCounters, message.errors), "errors"),
         total_latency_histogram=_histogram(message.total_latency_histogram, "total_latency_histogram"),
         device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
+        training=_training(message.training) if message.HasField("training") else None,
     )
 
 
@@ -105,6 +106,17 @@ def _histogram(message: neuron_pb2.LatencyHistogram, name: str) -> model.Latency
         raise InvalidReport(f"{name}: counts are out of range")
     _seconds(histogram.sum_seconds, f"{name} sum_seconds")
     return histogram
+
+
+def _training(message: neuron_pb2.TrainingCounters) -> model.TrainingCounters:
+    counters = from_message(model.TrainingCounters, message)
+    for name in counters.__slots__:
+        value = getattr(counters, name)
+        if isinstance(value, float):
+            _seconds(value, f"training.{name}")
+        elif value is not None:
+            _count(value, f"training.{name}")
+    return counters
 
 
 def _bounded(part: Any, name: str) -> Any:

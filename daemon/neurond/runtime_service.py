@@ -77,6 +77,7 @@ class RuntimeService:
                 device_index=shape.device_of(physical[0]),
                 core_indices=physical,
                 hbm_bytes=shape.stack_bytes,
+                hbm_index=shape.stack_of(physical[0]) % shape.stacks_per_device,
             )
         return response
 

@@ -37,6 +37,7 @@ from neurontools.model.execution import (
     StatusCounters as StatusCounters,
 )
 from neurontools.model.host import Host as Host
+from neurontools.model.host import VcpuTimes as VcpuTimes
 from neurontools.model.host import VcpuUsage as VcpuUsage
 from neurontools.model.instance import Instance as Instance
 from neurontools.model.logical import LogicalNeuronCore as LogicalNeuronCore
@@ -62,3 +63,5 @@ from neurontools.model.process import Process as Process
 from neurontools.model.process import Subgraph as Subgraph
 from neurontools.model.snapshot import Snapshot as Snapshot
 from neurontools.model.snapshot import SourceKind as SourceKind
+from neurontools.model.training import TrainingCounters as TrainingCounters
+from neurontools.model.training import TrainingRates as TrainingRates

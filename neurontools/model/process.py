@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from neurontools.model.attribution import Attribution
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
+from neurontools.model.training import TrainingCounters, TrainingRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,4 +71,6 @@ class Process:
     total_latency: LatencyPercentiles | None = None  # of the last period; None when nothing ran
     device_latency: LatencyPercentiles | None = None
     attribution: Attribution | None = None  # None: it runs in no container, pod or job that is known
+    training: TrainingCounters | None = None  # None: its runtime does not count these
+    training_rates: TrainingRates | None = None  # of the last period
     inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices where it alone has the whole device open

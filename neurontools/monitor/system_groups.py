@@ -47,14 +47,13 @@ def _vcpu_usage(period: Period) -> VcpuUsageGroup:
     switches = None
     if before is not None and now.context_switches_total is not None and before.context_switches_total is not None:
         switches = now.context_switches_total - before.context_switches_total
-    error = "" if now.vcpu_average is not None or not period.seconds else "the host's vCPU times can't be read"
+    average, vcpus, seconds = period.vcpu_usage()
     return {
-        # The daemon takes vCPU usage over its own interval.
-        "period": period.now.interval_seconds if now.vcpu_average is not None else 0.0,
-        "average_usage": _shares(now.vcpu_average or _IDLE),
-        "usage_data": dict(sorted((str(index), _shares(usage)) for index, usage in enumerate(now.vcpus))),
+        "period": seconds,
+        "average_usage": _shares(average or _IDLE),
+        "usage_data": dict(sorted((str(index), _shares(usage)) for index, usage in enumerate(vcpus))),
         "context_switch_count": max(0, switches or 0),
-        "error": error,
+        "error": "" if average is not None or not period.seconds else "the host's vCPU times can't be read",
     }
 
 

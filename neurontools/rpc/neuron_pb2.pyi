@@ -340,12 +340,15 @@ class AttachedCore(google.protobuf.message.Message):
     DEVICE_INDEX_FIELD_NUMBER: builtins.int
     CORE_INDICES_FIELD_NUMBER: builtins.int
     HBM_BYTES_FIELD_NUMBER: builtins.int
+    HBM_INDEX_FIELD_NUMBER: builtins.int
     neuroncore_index: builtins.int
     """Global logical index."""
     device_index: builtins.int
     """Device it is on."""
     hbm_bytes: builtins.int
     """HBM the core can allocate from, bytes."""
+    hbm_index: builtins.int
+    """HBM stack on the device that it allocates from."""
     @property
     def core_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Physical cores behind it, global indices."""
@@ -357,8 +360,9 @@ class AttachedCore(google.protobuf.message.Message):
         device_index: builtins.int = ...,
         core_indices: collections.abc.Iterable[builtins.int] | None = ...,
         hbm_bytes: builtins.int = ...,
+        hbm_index: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["core_indices", b"core_indices", "device_index", b"device_index", "hbm_bytes", b"hbm_bytes", "neuroncore_index", b"neuroncore_index"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["core_indices", b"core_indices", "device_index", b"device_index", "hbm_bytes", b"hbm_bytes", "hbm_index", b"hbm_index", "neuroncore_index", b"neuroncore_index"]) -> None: ...
 
 global___AttachedCore = AttachedCore
 
@@ -409,6 +413,7 @@ class Report(google.protobuf.message.Message):
     ERRORS_FIELD_NUMBER: builtins.int
     TOTAL_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
     DEVICE_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
+    TRAINING_FIELD_NUMBER: builtins.int
     measured_at_seconds: builtins.float
     """CLOCK_MONOTONIC when the numbers were taken, seconds."""
     @property
@@ -439,6 +444,10 @@ class Report(google.protobuf.message.Message):
     def device_latency_histogram(self) -> global___LatencyHistogram:
         """Latencies of the execution alone."""
 
+    @property
+    def training(self) -> global___TrainingCounters:
+        """What a training runtime counts beside executions; absent: it does not."""
+
     def __init__(
         self,
         *,
@@ -450,9 +459,10 @@ class Report(google.protobuf.message.Message):
         errors: global___ErrorCounters | None = ...,
         total_latency_histogram: global___LatencyHistogram | None = ...,
         device_latency_histogram: global___LatencyHistogram | None = ...,
+        training: global___TrainingCounters | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "total_latency_histogram", b"total_latency_histogram"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cores", b"cores", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cores", b"cores", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
 
 global___Report = Report
 
@@ -1394,6 +1404,8 @@ class Process(google.protobuf.message.Message):
     TOTAL_LATENCY_FIELD_NUMBER: builtins.int
     DEVICE_LATENCY_FIELD_NUMBER: builtins.int
     ATTRIBUTION_FIELD_NUMBER: builtins.int
+    TRAINING_FIELD_NUMBER: builtins.int
+    TRAINING_RATES_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
@@ -1480,6 +1492,14 @@ class Process(google.protobuf.message.Message):
         """The container, pod or job it runs in; absent: none that is known."""
 
     @property
+    def training(self) -> global___TrainingCounters:
+        """What a training runtime counts beside executions; absent: it does not."""
+
+    @property
+    def training_rates(self) -> global___TrainingRates:
+        """The same over the last period; absent: unknown."""
+
+    @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Fields that were concluded and not read: core_indices."""
 
@@ -1516,10 +1536,12 @@ class Process(google.protobuf.message.Message):
         total_latency: global___LatencyPercentiles | None = ...,
         device_latency: global___LatencyPercentiles | None = ...,
         attribution: global___Attribution | None = ...,
+        training: global___TrainingCounters | None = ...,
+        training_rates: global___TrainingRates | None = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -1688,6 +1710,109 @@ class Subgraph(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["device_index", b"device_index", "device_memory", b"device_memory", "host_memory", b"host_memory", "index", b"index", "neuroncore_index", b"neuroncore_index"]) -> None: ...
 
 global___Subgraph = Subgraph
+
+@typing.final
+class TrainingCounters(google.protobuf.message.Message):
+    """What a training runtime counts beside executions, since the process attached."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEPS_TOTAL_FIELD_NUMBER: builtins.int
+    SAMPLES_TOTAL_FIELD_NUMBER: builtins.int
+    COMPILATIONS_TOTAL_FIELD_NUMBER: builtins.int
+    COMPILE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    COLLECTIVES_TOTAL_FIELD_NUMBER: builtins.int
+    COLLECTIVE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    COLLECTIVE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    TO_DEVICE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    FROM_DEVICE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    steps_total: builtins.int
+    """Calls of an optimizer's step."""
+    samples_total: builtins.int
+    """Samples in the batches of its loader; absent: it uses none."""
+    compilations_total: builtins.int
+    """Graphs compiled; those found in the cache are not."""
+    compile_seconds_total: builtins.float
+    """Time of these compilations, seconds."""
+    collectives_total: builtins.int
+    """Collectives carried out."""
+    collective_seconds_total: builtins.float
+    """Time in collectives, part of the busy time, seconds."""
+    collective_bytes_total: builtins.int
+    """Bytes that the process put into collectives."""
+    to_device_bytes_total: builtins.int
+    """Bytes copied from the host to the device."""
+    from_device_bytes_total: builtins.int
+    """Bytes copied from the device to the host."""
+    def __init__(
+        self,
+        *,
+        steps_total: builtins.int = ...,
+        samples_total: builtins.int | None = ...,
+        compilations_total: builtins.int = ...,
+        compile_seconds_total: builtins.float = ...,
+        collectives_total: builtins.int = ...,
+        collective_seconds_total: builtins.float = ...,
+        collective_bytes_total: builtins.int = ...,
+        to_device_bytes_total: builtins.int = ...,
+        from_device_bytes_total: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_samples_total", b"_samples_total", "samples_total", b"samples_total"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_samples_total", b"_samples_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_samples_total", b"_samples_total"]) -> typing.Literal["samples_total"] | None: ...
+
+global___TrainingCounters = TrainingCounters
+
+@typing.final
+class TrainingRates(google.protobuf.message.Message):
+    """TrainingCounters over the last period; what is absent is unknown."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    SAMPLES_PER_SECOND_FIELD_NUMBER: builtins.int
+    COLLECTIVE_RATIO_FIELD_NUMBER: builtins.int
+    COLLECTIVE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    TO_DEVICE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    FROM_DEVICE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    steps_per_second: builtins.float
+    """Steps a second."""
+    samples_per_second: builtins.float
+    """Samples a second."""
+    collective_ratio: builtins.float
+    """Share of the time spent in collectives."""
+    collective_bytes_per_second: builtins.float
+    """Bytes put into collectives a second."""
+    to_device_bytes_per_second: builtins.float
+    """Bytes from the host to the device a second."""
+    from_device_bytes_per_second: builtins.float
+    """Bytes from the device to the host a second."""
+    def __init__(
+        self,
+        *,
+        steps_per_second: builtins.float | None = ...,
+        samples_per_second: builtins.float | None = ...,
+        collective_ratio: builtins.float | None = ...,
+        collective_bytes_per_second: builtins.float | None = ...,
+        to_device_bytes_per_second: builtins.float | None = ...,
+        from_device_bytes_per_second: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second"]) -> typing.Literal["collective_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_ratio", b"_collective_ratio"]) -> typing.Literal["collective_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_from_device_bytes_per_second", b"_from_device_bytes_per_second"]) -> typing.Literal["from_device_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_samples_per_second", b"_samples_per_second"]) -> typing.Literal["samples_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_steps_per_second", b"_steps_per_second"]) -> typing.Literal["steps_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_to_device_bytes_per_second", b"_to_device_bytes_per_second"]) -> typing.Literal["to_device_bytes_per_second"] | None: ...
+
+global___TrainingRates = TrainingRates
 
 @typing.final
 class ExecutionCounters(google.protobuf.message.Message):
@@ -1893,6 +2018,7 @@ class Host(google.protobuf.message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: builtins.int
     SWAP_TOTAL_BYTES_FIELD_NUMBER: builtins.int
     SWAP_USED_BYTES_FIELD_NUMBER: builtins.int
+    VCPU_TIMES_FIELD_NUMBER: builtins.int
     vcpu_count: builtins.int
     """How many vCPUs it has."""
     context_switches_total: builtins.int
@@ -1913,6 +2039,10 @@ class Host(google.protobuf.message.Message):
     def vcpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuUsage]:
         """By vCPU."""
 
+    @property
+    def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:
+        """vCPU time since boot, by vCPU; none when unknown."""
+
     def __init__(
         self,
         *,
@@ -1924,9 +2054,10 @@ class Host(google.protobuf.message.Message):
         memory_used_bytes: builtins.int | None = ...,
         swap_total_bytes: builtins.int | None = ...,
         swap_used_bytes: builtins.int | None = ...,
+        vcpu_times: collections.abc.Iterable[global___VcpuTimes] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpus", b"vcpus"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpu_times", b"vcpu_times", "vcpus", b"vcpus"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_switches_total", b"_context_switches_total"]) -> typing.Literal["context_switches_total"] | None: ...
     @typing.overload
@@ -1941,3 +2072,45 @@ class Host(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_count", b"_vcpu_count"]) -> typing.Literal["vcpu_count"] | None: ...
 
 global___Host = Host
+
+@typing.final
+class VcpuTimes(google.protobuf.message.Message):
+    """vCPU time that one vCPU has spent in each state since boot, seconds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    NICE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    SYSTEM_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IDLE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IO_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    SOFT_IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    user_seconds_total: builtins.float
+    """User mode."""
+    nice_seconds_total: builtins.float
+    """User mode at low priority."""
+    system_seconds_total: builtins.float
+    """System mode."""
+    idle_seconds_total: builtins.float
+    """Idle."""
+    io_wait_seconds_total: builtins.float
+    """Waiting for I/O."""
+    irq_seconds_total: builtins.float
+    """Hardware interrupts."""
+    soft_irq_seconds_total: builtins.float
+    """Software interrupts."""
+    def __init__(
+        self,
+        *,
+        user_seconds_total: builtins.float = ...,
+        nice_seconds_total: builtins.float = ...,
+        system_seconds_total: builtins.float = ...,
+        idle_seconds_total: builtins.float = ...,
+        io_wait_seconds_total: builtins.float = ...,
+        irq_seconds_total: builtins.float = ...,
+        soft_irq_seconds_total: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["idle_seconds_total", b"idle_seconds_total", "io_wait_seconds_total", b"io_wait_seconds_total", "irq_seconds_total", b"irq_seconds_total", "nice_seconds_total", b"nice_seconds_total", "soft_irq_seconds_total", b"soft_irq_seconds_total", "system_seconds_total", b"system_seconds_total", "user_seconds_total", b"user_seconds_total"]) -> None: ...
+
+global___VcpuTimes = VcpuTimes

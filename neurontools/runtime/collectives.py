@@ -18,8 +18,9 @@ import torch.distributed as dist
 from neurontools.nrt import NrtStatus
 from neurontools.runtime.buffer import Tensor, buffers
 from neurontools.runtime.core import Core
+from neurontools.runtime.deadline import deadline
 from neurontools.runtime.device import device
-from neurontools.runtime.executor import ExecutionFailed
+from neurontools.runtime.failure import ExecutionFailed
 from neurontools.runtime.metrics import metrics
 from neurontools.runtime.operator import Operator, operators
 from neurontools.runtime.recorder import recording_kernel
@@ -82,11 +83,14 @@ def _collective(
     nbytes = sum(t.nbytes for t in (inputs or outputs))
     try:
         _KINDS[kind](_groups[group], list(outputs), list(inputs), reduction, root)
+    except ExecutionFailed:
+        raise
     except RuntimeError as error:
         raise CollectiveFailed(kind, error) from error
     seconds = time.perf_counter() - started
     with buffers.lock:
         statistics = device.current.statistics
+        statistics.collectives_total += 1
         statistics.collective_seconds += seconds
         statistics.collective_bytes += nbytes
         metrics.time("CollectiveTime", seconds)
@@ -103,7 +107,7 @@ def _all_reduce(group: Any, outputs: list[Tensor], _inputs: list[Tensor], reduct
         options.reduceOp = _REDUCE_OPS["sum" if average else reduction]
         works.append(group.allreduce([tensor], options))
     for work in works:
-        work.wait()
+        deadline.wait(group, work)
     for tensor, original in zip(contiguous, outputs, strict=True):
         if average:
             tensor.div_(group.size())
@@ -116,14 +120,14 @@ def _broadcast(group: Any, outputs: list[Tensor], _inputs: list[Tensor], _reduct
         contiguous = tensor.contiguous()
         options = dist.BroadcastOptions()
         options.rootRank = root
-        group.broadcast([contiguous], options).wait()
+        deadline.wait(group, group.broadcast([contiguous], options))
         if contiguous is not tensor:
             tensor.copy_(contiguous)
 
 
 def _all_gather(group: Any, outputs: list[Tensor], inputs: list[Tensor], _reduction: str, _root: int) -> None:
     contiguous = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in outputs]
-    group.allgather([contiguous], [inputs[0].contiguous()]).wait()
+    deadline.wait(group, group.allgather([contiguous], [inputs[0].contiguous()]))
     for tensor, original in zip(contiguous, outputs, strict=True):
         original.copy_(tensor)
 
@@ -144,7 +148,7 @@ def _all_to_all(group: Any, outputs: list[Tensor], inputs: list[Tensor], _reduct
             works.append(group.send([inputs[peer].contiguous()], peer, 7))
             works.append(group.recv([received[peer]], peer, 7))
     for work in works:
-        work.wait()
+        deadline.wait(group, work)
     for peer in range(size):
         if peer != rank:
             outputs[peer].copy_(received[peer])
@@ -154,7 +158,7 @@ def _gather(group: Any, outputs: list[Tensor], inputs: list[Tensor], _reduction:
     options = dist.GatherOptions()
     options.rootRank = root
     contiguous = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in outputs]
-    group.gather([contiguous] if contiguous else [], [inputs[0].contiguous()], options).wait()
+    deadline.wait(group, group.gather([contiguous] if contiguous else [], [inputs[0].contiguous()], options))
     for tensor, original in zip(contiguous, outputs, strict=True):
         original.copy_(tensor)
 
@@ -163,17 +167,17 @@ def _scatter(group: Any, outputs: list[Tensor], inputs: list[Tensor], _reduction
     options = dist.ScatterOptions()
     options.rootRank = root
     received = torch.empty_like(outputs[0], memory_format=torch.contiguous_format)
-    group.scatter([received], [[t.contiguous() for t in inputs]] if inputs else [], options).wait()
+    deadline.wait(group, group.scatter([received], [[t.contiguous() for t in inputs]] if inputs else [], options))
     outputs[0].copy_(received)
 
 
 def _send(group: Any, _outputs: list[Tensor], inputs: list[Tensor], _reduction: str, peer: int) -> None:
-    group.send([inputs[0].contiguous()], peer, 0).wait()
+    deadline.wait(group, group.send([inputs[0].contiguous()], peer, 0))
 
 
 def _receive(group: Any, outputs: list[Tensor], _inputs: list[Tensor], _reduction: str, peer: int) -> None:
     received = torch.empty_like(outputs[0], memory_format=torch.contiguous_format)
-    group.recv([received], peer, 0).wait()
+    deadline.wait(group, group.recv([received], peer, 0))
     outputs[0].copy_(received)
 
 

@@ -21,6 +21,9 @@ class CoreStatistics:
     failed_executions_total: int = 0
     to_device_bytes: int = 0
     from_device_bytes: int = 0
+    compilations_total: int = 0
+    compile_seconds: float = 0.0
+    collectives_total: int = 0
     collective_seconds: float = 0.0
     collective_bytes: int = 0
 

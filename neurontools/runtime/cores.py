@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
 from neurontools.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.runtime.core import Core
 from neurontools.runtime.memory import GIB, Category, CoreMemory
+from neurontools.runtime.memory_log import write_memory_log
 from neurontools.runtime.monitoring import Monitor, Reported
 from neurontools.runtime.reporter import Reporter
 
@@ -62,22 +63,15 @@ def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
             granted.hbm_bytes or UNMONITORED_HBM_BYTES,
             number // UNMONITORED_CORES_PER_DEVICE if device_index is None else device_index,
             number,
-            _publisher(monitor, index),
+            number % UNMONITORED_CORES_PER_DEVICE if granted.hbm_index is None else granted.hbm_index,
         )
+        memory.write_log = write_memory_log
         core = Core(index, number, memory)
         core.generator.manual_seed(seed)
         # The state of its random numbers is what the runtime itself keeps on a core.
         memory.allocate(Category.RUNTIME, core.generator.get_state().numel())
-        memory.settle()
         cores.append(core)
     return cores, monitor
-
-
-def _publisher(monitor: Reported, index: int) -> Callable[[str, int], None]:
-    def publish(field: str, change_bytes: int) -> None:
-        monitor.memory(index, field, change_bytes)
-
-    return publish
 
 
 def _asked_for(environment: Mapping[str, str], index: int) -> int:

@@ -15,6 +15,8 @@ from neurontools.runtime.bounded import RecentlyUsed
 from neurontools.runtime.buffer import Buffer, Tensor, buffers, release
 from neurontools.runtime.compile_cache import CompileCache
 from neurontools.runtime.core import Core
+from neurontools.runtime.deadline import EXEC_TIMEOUT, deadline
+from neurontools.runtime.failure import ExecutionFailed
 from neurontools.runtime.graph import Graph
 from neurontools.runtime.memory import Category, OutOfDeviceMemory
 from neurontools.runtime.metrics import metrics
@@ -26,16 +28,7 @@ from neurontools.runtime.program import Program
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
 FAIL_ON_NAN = "NEURON_FAIL_ON_NAN"
-EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"
 EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
-
-
-class ExecutionFailed(RuntimeError):
-    """An execution ended with an NRT status other than success; the text begins with its name."""
-
-    def __init__(self, status: NrtStatus, text: str) -> None:
-        super().__init__(f"NRT_{status.name}({int(status)}): {text}")
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +113,6 @@ class Executor:
             buffers.drain()
             graph = core.graph
             if not graph.signatures:
-                core.memory.settle()
                 return
             core.graph = Graph()
             metrics.count(f"Flush:{reason}")
@@ -129,8 +121,6 @@ class Executor:
             except BaseException as error:
                 _abandon(graph, error)
                 raise
-            finally:
-                core.memory.settle()
 
     def _execute(self, core: Core, graph: Graph) -> None:
         queued = time.perf_counter()
@@ -147,6 +137,9 @@ class Executor:
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
         inputs: Any = [listed[number].value for number in model.inputs]
+        timeout_seconds = self.policy.timeout_seconds
+        if timeout_seconds is not None:
+            deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
         try:
             # A default device or another mode of the script is for the script's own calls.
             with (
@@ -155,6 +148,7 @@ class Executor:
                 torch._C.DisableTorchFunction(),
             ):
                 outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)
+                deadline.check()
                 bad = self._not_a_number(loaded, outputs)
         except BaseException as error:
             memory.free(Category.TENSORS, output_bytes)
@@ -162,6 +156,8 @@ class Executor:
             status = _status_of(error)
             self.monitor.end(started, 0, status, begun - queued)
             raise
+        finally:
+            deadline.clear()
         ended = time.perf_counter()
         del inputs
         for number, value, nbytes in zip(model.outputs, outputs, loaded.output_bytes, strict=True):
@@ -178,25 +174,16 @@ class Executor:
         metrics.time("ExecuteTime", ended - begun)
         metrics.time("ExecuteLatency", ended - queued)
         metrics.count("ExecuteComputation")
-        self._finish(core, started, loaded.flops, ended - begun, begun - queued, bad)
+        self._finish(core, started, loaded.flops, begun - queued, bad)
 
-    def _finish(self, core: Core, started: Any, flops: int, seconds: float, queued: float, bad: bool) -> None:
+    def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool) -> None:
         """Reports the outcome and raises what the variables ask to raise."""
         status = NrtStatus.SUCCESS
         if bad:
             status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR
             core.statistics.numerical_errors_total += 1
             metrics.count("NumericalErrors")
-        timeout_seconds = self.policy.timeout_seconds
-        if timeout_seconds is not None and seconds > timeout_seconds:
-            status = NrtStatus.TIMEOUT
         self.monitor.end(started, flops, status, queued)
-        if status is NrtStatus.TIMEOUT:
-            raise ExecutionFailed(
-                status,
-                f"inference timeout ({timeout_seconds:g} s) on Neuron Device {core.memory.device_index} NC "
-                f"{core.global_index}: the execution took {seconds:.1f} s; raise {EXEC_TIMEOUT} or use a smaller batch",
-            )
         if bad and self.policy.fail_on_nan:
             raise ExecutionFailed(
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"
@@ -210,12 +197,12 @@ class Executor:
             metrics.count("CachedCompile")
             return loaded
         flags = self.flags
-        loaded = self._load(core, self._model(graph, alive, flags), flags)
+        loaded = self._load(core, self._model(core, graph, alive, flags), flags)
         for forgotten in self.programs.put(key, loaded):
             self._unload(forgotten)
         return loaded
 
-    def _model(self, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> Model:
+    def _model(self, core: Core, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> Model:
         started = time.perf_counter()
         text = compiler.graph_text(graph, alive)
         hash_text = compiler.graph_hash(text)
@@ -226,8 +213,11 @@ class Executor:
                 if model is None:
                     model = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
                     self.cache.store(model, text, flags)
+                    seconds = time.perf_counter() - started
+                    core.statistics.compilations_total += 1
+                    core.statistics.compile_seconds += seconds
                     metrics.count("UncachedCompile")
-                    metrics.time("CompileTime", time.perf_counter() - started)
+                    metrics.time("CompileTime", seconds)
                     metrics.sample("TensorsGraphSize", len(graph.signatures))
         return model
 
@@ -242,7 +232,8 @@ class Executor:
             raise
         numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
         handle = self.monitor.load_model(core, model.module, code_bytes, model.scratchpad_bytes)
-        loaded = LoadedProgram(Program(model, numerics), code_bytes, handle)
+        check = None if self.policy.timeout_seconds is None else deadline.check
+        loaded = LoadedProgram(Program(model, numerics, check), code_bytes, handle)
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 

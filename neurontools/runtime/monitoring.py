@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from neurontools.model import DeviceMemory
+from neurontools.model import DeviceMemory, HostMemory
 from neurontools.nrt import NrtStatus
 from neurontools.runtime.core import Core
 from neurontools.runtime.execution import Model as ReportedModel
@@ -72,10 +72,14 @@ class Reported:
         self.reporter = reporter
 
     def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> tuple[ReportedModel, int]:
-        """A model was loaded; its code counts towards the core's memory until it is unloaded."""
+        """A model was loaded; its code counts towards the core's memory until it is unloaded.
+
+        The host keeps the instructions too, from which the core got them: what the original counts as DMA buffers.
+        """
         del scratchpad_bytes  # shared by the models of the core, so it is reported with the core's memory
         memory = {core.local_index: DeviceMemory(model_code_bytes=code_bytes)}
-        return self.reporter.load_model(name, memory=memory), core.local_index
+        host_memory = HostMemory(dma_buffers_bytes=code_bytes)
+        return self.reporter.load_model(name, memory=memory, host_memory=host_memory), core.local_index
 
     def unload_model(self, handle: tuple[ReportedModel, int]) -> None:
         """A model left its core."""
@@ -94,11 +98,6 @@ class Reported:
             return
         model.end(token, flops, _OUTCOMES.get(status, Outcome.COMPLETED_WITH_ERR), queued_seconds)
         self.reporter.error(_ERRORS.get(status, ErrorKind.GENERIC))
-
-    def memory(self, core_index: int, field: str, change_bytes: int) -> None:
-        """HBM of a core was taken or given back; the code of models is told with the models."""
-        if field != "model_code_bytes":
-            self.reporter.add_memory(core_index, field, change_bytes)  # type: ignore[arg-type]
 
     def error(self, kind: str) -> None:
         """An error outside of executions."""

@@ -26,8 +26,9 @@ class Program:
     bytes with an argument, are copied into the announced layout, or views of them would read the wrong elements.
     """
 
-    def __init__(self, model: Model, numerics: Numerics) -> None:
+    def __init__(self, model: Model, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
         self.model = model
+        self.check = check  # called after each instruction; what it raises ends the execution
         self.calls = [numerics.call_of(instruction, model) for instruction in model.instructions]
         self.restrided: set[int] = set()
         self.source = ""
@@ -77,6 +78,8 @@ def _interpret(
         del arguments, keywords, results
         for number in instruction.dead:
             values.pop(number, None)
+        if program.check is not None:
+            program.check()
     return [values[number] for number in model.outputs]
 
 
@@ -211,6 +214,8 @@ def _generate(program: Program) -> tuple[str, Run]:
         )
         if instruction.dead:
             lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
+        if program.check is not None:
+            lines.append(f"    {writer.name(program.check, 'c')}()")
     lines.append("    return [" + ", ".join(f"v{number}" for number in model.outputs) + "]")
     source = "\n".join(lines) + "\n"
     # The source is made of numbers and of names given here; nothing in it comes from a file or from the script.

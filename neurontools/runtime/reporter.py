@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from threading import RLock, Thread
 
 from neurontools.core_request import CoreRequest
 from neurontools.errors import EXIT_NO_DAEMON, UserError
-from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.unary import RpcError, Status
 from neurontools.runtime.accounts import Accounts, sendable
@@ -22,8 +21,8 @@ from neurontools.runtime.execution import Model
 from neurontools.runtime.journal import Journal
 from neurontools.runtime.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
 from neurontools.runtime.link import CoresUnavailable, Link, NoDaemon
+from neurontools.runtime.narration import say
 from neurontools.socket_path import candidates, checked, named
-from neurontools.terminal_text import visible
 from neurontools.version import __version__
 
 PROCESS_TAG = "NEURON_PROCESS_TAG"
@@ -32,7 +31,7 @@ FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
-_LONGEST_TAG, _LONGEST_VERSION, _LONGEST_LINE = 255, 64, 500
+_LONGEST_TAG, _LONGEST_VERSION = 255, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +42,7 @@ class Core:
     neuroncore_index: int | None = None  # logical, on the host
     device_index: int | None = None
     hbm_bytes: int | None = None  # that it can allocate from
+    hbm_index: int | None = None  # its HBM stack on the device
 
 
 class Reporter:
@@ -82,6 +82,7 @@ class Reporter:
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
         self._told: set[str] = set()
+        self._look: Callable[[Reporter], None] | None = None
         self._is_open = True
 
     @classmethod
@@ -166,6 +167,14 @@ class Reporter:
     def error(self, kind: ErrorKind) -> None:
         """An error happened."""
         self._journal.note(self._accounts.add_error, kind)
+
+    def set_training(self, counters: TrainingCounters) -> None:
+        """What was counted beside executions so far; no counter may fall."""
+        self._journal.note(self._accounts.set_training, counters)
+
+    def before_reports(self, look: Callable[[Reporter], None]) -> None:
+        """Has `look` called before each report from now on, in the reporter's thread, to tell what it does not note."""
+        self._look = look
 
     def flush(self, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> bool:
         """Waits until the daemon has a report of everything so far; False when it did not get one in time."""
@@ -255,12 +264,23 @@ class Reporter:
             link = self._link
         if link is None:
             return  # closed in the meantime
+        self._look_around()
         with self._journal.settled():
             now_seconds = self._clock()
             report = self._accounts.report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
         link.report(report, CALL_TIMEOUT_SECONDS)
         with self._journal.settled():
             self._accounts.arrived()
+
+    def _look_around(self) -> None:
+        """What the look finds; where it fails, the report goes without and the failure is told."""
+        if self._look is None:
+            return
+        try:
+            self._look(self)
+        except Exception as error:
+            self._journal.ignored += 1
+            self._journal.last_error = str(error) or type(error).__name__
 
     def _act_on(self, error: Exception) -> None:
         """What follows from an error, and what the user is told of it, once."""
@@ -306,7 +326,7 @@ class Reporter:
     def _take(self, response: neuron_pb2.AttachResponse) -> None:
         """What the daemon granted; the next attach asks for the very same cores."""
         self.cores = tuple(
-            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes)
+            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
             for local_index, core in enumerate(response.cores)
         )
         self.instance_type = response.instance_type
@@ -324,11 +344,8 @@ class Reporter:
         if matter in self._told:
             return
         self._told.add(matter)
-        line = visible(text.partition("\n")[0])[:_LONGEST_LINE]
-        try:
-            print(f"neurontools: {line}", file=sys.stderr, flush=True)  # noqa: T201
-        except (OSError, ValueError, AttributeError):
-            self._failure = text  # no standard error, or a closed one
+        if not say(f"neurontools: {text}"):
+            self._failure = text
 
     def _switch_off_in_child(self) -> None:
         """In a forked child: the notes vanish, and the parent's end is seen although this copy lives on."""

@@ -26,9 +26,9 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
         hidden = len(verdicts) - room + 1
         verdicts = [*verdicts[: room - 1], fit(((f"   … {hidden} more lines", "dim"),), width)]
     page.add(*verdicts)
-    events = list(reversed(scene.events))
+    events = list(reversed(_events(scene)))
     known = f"{len(events)} events up to here; Enter goes to one"
-    page.add(heading(scene, "Events", width, known))
+    page.add(heading(scene, "Events" if scene.pid is None else f"Events of PID {scene.pid}", width, known))
     list_height = max(1, height - len(page.lines))
     cursor = min(scene.cursor, max(0, len(events) - 1))
     top = visible_top(cursor, scene.top, list_height, len(events))
@@ -44,19 +44,47 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
 
 def moment_of_row(scene: Scene, row: int) -> float | None:
     """The time of the event in a row of the log."""
-    events = scene.events
+    events = _events(scene)
     return events[len(events) - 1 - row].at_unix_seconds if 0 <= row < len(events) else None
 
 
+def _devices_of_tab(scene: Scene) -> set[int] | None:
+    """The devices of the current tab's process; None for all."""
+    if scene.pid is None:
+        return None
+    return {device for figures in scene.figures.shown(scene.pid) for device in figures.process.device_indices}
+
+
+def _verdicts(scene: Scene) -> tuple[Verdict, ...]:
+    """The verdicts on the devices of the current tab."""
+    devices = _devices_of_tab(scene)
+    return tuple(verdict for verdict in scene.verdicts if devices is None or verdict.device_index in devices)
+
+
+def _events(scene: Scene) -> tuple[Event, ...]:
+    """What has happened to the process of the current tab and to its devices."""
+    devices = _devices_of_tab(scene)
+    if devices is None:
+        return scene.events
+    return tuple(
+        event
+        for event in scene.events
+        if (event.device_index in devices if event.pid is None else event.pid == scene.pid)
+    )
+
+
 def _verdict_lines(scene: Scene, width: int) -> list[Line]:
-    verdicts = scene.verdicts
+    verdicts = _verdicts(scene)
     counts = {gravity: sum(1 for verdict in verdicts if verdict.severity is gravity) for gravity in Gravity}
     parts = [
         f"{count} {gravity.name.lower()}"
         for gravity, count in reversed(counts.items())
         if count and gravity is not Gravity.OK
     ]
-    text = f"Health: {counts[Gravity.OK]} of {len(verdicts)} devices well" + (f", {', '.join(parts)}" if parts else "")
+    whose = "" if scene.pid is None else f" of PID {scene.pid}"
+    text = f"Health: {counts[Gravity.OK]} of {len(verdicts)} devices{whose} well" + (
+        f", {', '.join(parts)}" if parts else ""
+    )
     lines = [heading(scene, text, width)]
     if verdicts and not parts:
         lines.append(fit(((f" {scene.glyphs.good} ", "good"), ("nothing to do", "text")), width))

@@ -22,7 +22,7 @@ def history_page(scene: Scene, width: int, height: int) -> Page:
         return page
     count = min(series.count_within(scene.window_seconds), _MOST_SAMPLES)
     if height >= 12:
-        page.add(*_host(scene, width, count))
+        page.add(*_whole(scene, width, count))
     device = scene.device_index
     per_device = scene.snapshot.instance.physical_cores_per_device
     first, cores = device * per_device, per_device
@@ -68,9 +68,12 @@ def _device_bar(scene: Scene, width: int) -> Page:
     page = Page([heading(scene, "History", width, f"l: last {units.duration_text(scene.window_seconds)}")])
     devices: list[Run] = [(" Device ", "label")]
     left = 8
+    of_tab = {device for figures in scene.figures.shown(scene.pid) for device in figures.process.device_indices}
     for device in scene.snapshot.devices:
         text = f" {device.index} "
-        devices.append((text, "mine" if device.index == scene.device_index else "dim"))
+        is_of_tab = scene.pid is not None and device.index in of_tab
+        style = "mine" if device.index == scene.device_index else "text" if is_of_tab else "dim"
+        devices.append((text, style))
         page.targets.append(Target(1, left, left + width_of(text), "device", str(device.index)))
         left += width_of(text)
     cores: list[Run] = [(" Core   ", "label"), (" all ", "mine" if scene.core_index is None else "dim")]
@@ -86,19 +89,26 @@ def _device_bar(scene: Scene, width: int) -> Page:
     return page
 
 
-def _host(scene: Scene, width: int, count: int) -> list[Line]:
-    """The whole host in three sparklines."""
+def _whole(scene: Scene, width: int, count: int) -> list[Line]:
+    """What the tab shows, the whole host or a process, in three sparklines."""
     series = scene.series
     if series is None:
         return []
     room = max(1, width - 38)
-    capacity = float(sum(device.memory_bytes for device in scene.snapshot.devices)) or 1.0
-    executions = series.total_executions(count)
+    if scene.pid is None:
+        capacity = float(sum(device.memory_bytes for device in scene.snapshot.devices)) or 1.0
+        executions = series.total_executions(count)
+        utilization = series.total_utilization(count)
+        memory = series.total_memory(count)
+    else:
+        executions = series.process_executions(scene.pid, count)
+        utilization = series.process_utilization(scene.pid, count)
+        memory = series.process_memory(scene.pid, count)
+        capacity = max((value for value in memory if value is not None), default=0.0) or 1.0
     highest = max((value for value in executions if value is not None), default=0.0) or 1.0
-    utilization = series.total_utilization(count)
-    memory = series.total_memory(count)
+    whole = "all cores" if scene.pid is None else f"PID {scene.pid}"
     rows = (
-        ("all cores", utilization, 1.0, _percent(utilization[-1]) if utilization[-1] is not None else "-"),
+        (whole, utilization, 1.0, _percent(utilization[-1]) if utilization[-1] is not None else "-"),
         ("device memory", memory, capacity, "-" if memory[-1] is None else _bytes(memory[-1])),
         ("executions", executions, highest, "-" if executions[-1] is None else f"{executions[-1]:.1f}/s"),
     )

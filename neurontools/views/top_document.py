@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 
 from neurontools import health
-from neurontools.model import DeviceMemory, HostMemory, Snapshot
+from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
 from neurontools.views.figures import Figures, ProcessFigures, ranges
 
 SCHEMA_VERSION = 1
@@ -85,6 +85,27 @@ class TopModel:
 
 
 @dataclass(frozen=True, slots=True)
+class TopTraining:
+    """What a training runtime counts beside executions; None: not seen, or no rate yet."""
+
+    steps_total: int
+    steps_per_second: float | None
+    samples_total: int | None
+    samples_per_second: float | None
+    compilations_total: int
+    compile_seconds_total: float
+    collectives_total: int
+    collective_seconds_total: float
+    collective_ratio: float | None
+    collective_bytes_total: int
+    collective_bytes_per_second: float | None
+    to_device_bytes_total: int
+    to_device_bytes_per_second: float | None
+    from_device_bytes_total: int
+    from_device_bytes_per_second: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class TopProcess:
     """One process that holds NeuronCores or uses the runtime."""
 
@@ -114,6 +135,7 @@ class TopProcess:
     errors_total: int | None
     since_last_execution_seconds: float | None
     attached_at: str | None
+    training: TopTraining | None
     models: tuple[TopModel, ...]
 
 
@@ -246,6 +268,7 @@ def _process(figures: ProcessFigures) -> TopProcess:
         errors_total=figures.errors_total,
         since_last_execution_seconds=figures.since_last_execution_seconds,
         attached_at=_time(process.attached_at_unix_seconds),
+        training=_training(process),
         models=tuple(
             TopModel(
                 model.model_id,
@@ -261,6 +284,14 @@ def _process(figures: ProcessFigures) -> TopProcess:
     )
 
 
+def _training(process: Process) -> TopTraining | None:
+    if process.training is None:
+        return None
+    counters, rates = process.training, process.training_rates or TrainingRates()
+    values = {name: getattr(part, name) for part in (counters, rates) for name in part.__slots__}
+    return TopTraining(**values)
+
+
 def _time(unix_seconds: float | None) -> str | None:
     if unix_seconds is None:
         return None
@@ -273,7 +304,7 @@ def json_text(document_: TopDocument, *, indent: int | None = None) -> str:
     return json.dumps(asdict(document_), indent=indent, separators=separators, allow_nan=False)
 
 
-_CSV_SKIPPED = ("models",)
+_CSV_SKIPPED = ("training", "models")
 CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field.name not in _CSV_SKIPPED))
 
 

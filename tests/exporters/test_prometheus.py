@@ -14,7 +14,7 @@ import pytest
 from neurontools import health
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Snapshot
+from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Snapshot, TrainingCounters
 from tests.scenario_host import ScenarioHost
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -214,6 +214,17 @@ def test_health_verdicts() -> None:
     assert one(samples, "neurontools_device_health", neuron_device_index="1") == 1
     assert one(samples, "neurontools_device_findings", kind="idle", severity="notice", neuron_device_index="1") == 2
     assert one(samples, "neurontools_neuroncore_execution_in_flight_seconds", neuroncore="0") == 390
+
+
+def test_counters_of_training_are_there_for_who_counts_them() -> None:
+    now = ScenarioHost("inf2.xlarge").at(1)
+    first, *others = now.processes
+    counters = TrainingCounters(steps_total=7, compile_seconds_total=1.5, to_device_bytes_total=99)
+    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=counters), *others))))
+    expected = {"steps_total": 7, "compile_seconds_total": 1.5, "to_device_bytes_total": 99, "collectives_total": 0}
+    for name, value in expected.items():
+        assert list(samples[f"neurontools_process_{name}"].values()) == [value]
+    assert "neurontools_process_samples_total" not in samples, "no loader is not 0 samples"
 
 
 def test_ultraserver_id_is_a_label_where_it_is_known() -> None:

@@ -260,6 +260,11 @@ def test_time_that_runs_backwards_is_refused() -> None:
     [
         ({"executions": model.ExecutionCounters(3)}, {}, "executions.completed_total fell from 3 to 0"),
         ({"errors": model.ErrorCounters(hardware_total=1)}, {}, "errors.hardware_total fell from 1 to 0"),
+        (
+            {"training": model.TrainingCounters(steps_total=3)},
+            {"training": model.TrainingCounters(steps_total=2)},
+            "training.steps_total fell from 3 to 2",
+        ),
     ],
 )
 def test_a_counter_of_a_process_that_falls_is_refused(

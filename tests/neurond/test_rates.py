@@ -15,6 +15,8 @@ from neurontools.model import (
     Process,
     Snapshot,
     SourceKind,
+    TrainingCounters,
+    TrainingRates,
 )
 
 INSTANCE = Instance("trn1.2xlarge", None, 1, 2, 1, (1,), 32, 16, "single")
@@ -248,3 +250,19 @@ def test_nothing_is_kept_of_processes_that_left() -> None:
     host.take(4)
     assert not host.rates._measured
     assert not host.rates._processes
+
+
+def test_what_a_training_runtime_counts_has_rates() -> None:
+    def at(moment: float, counters: TrainingCounters | None) -> TrainingRates | None:
+        return host.take(moment, core(moment), process(moment, training=counters)).processes[0].training_rates
+
+    host = Host()
+    assert at(1.0, TrainingCounters(steps_total=3)) is None
+    counters = TrainingCounters(steps_total=9, collective_seconds_total=0.5, to_device_bytes_total=200)
+    later = at(3.0, counters)
+    assert later == TrainingRates(3.0, None, 0.25, 0.0, 100.0, 0.0)
+    assert at(3.0, counters) == later, "no new report: the rates stay"
+    counters = replace(counters, samples_total=32, collective_seconds_total=9.0)
+    assert at(4.0, counters) == TrainingRates(0.0, None, 1.0, 0.0, 0.0, 0.0)
+    assert at(6.0, replace(counters, samples_total=96)) == TrainingRates(0.0, 32.0, 0.0, 0.0, 0.0, 0.0)
+    assert at(7.0, None) is None

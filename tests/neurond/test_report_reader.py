@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neurond.holding import CoreReport
+from neurond.holding import CoreReport, Report
 from neurond.ledger import InvalidReport, Ledger, Refusal
 from neurond.report_reader import read_report
 from neurond.sampler import Sampler
@@ -22,7 +22,7 @@ UUID = "0123456789abcdef" * 2
 LARGEST = 2**63 - 1
 
 
-def read(core_count: int = 2, **fields: Any) -> object:
+def read(core_count: int = 2, **fields: Any) -> Report:
     return read_report(pb.Report(**fields), core_count, now_seconds=100.0)
 
 
@@ -47,6 +47,12 @@ def test_a_report_as_a_process_sends_it() -> None:
     assert report.models[0].subgraphs[0].neuroncore_index == 1
     assert report.executions == model.ExecutionCounters(completed_total=3)
     assert report.total_latency_histogram == model.LatencyHistogram((3, 9), (1, 2), 0.5)
+
+
+def test_training_counters_are_there_when_they_are_told() -> None:
+    assert read().training is None
+    told = read(training=pb.TrainingCounters(steps_total=4)).training
+    assert told == model.TrainingCounters(steps_total=4, samples_total=None)
 
 
 def core(**fields: Any) -> dict[str, Any]:
@@ -101,6 +107,12 @@ def histogram(indices: list[int], counts: list[int], sum_seconds: float = 0.0) -
         (histogram([9, 3], [1, 1]), "total_latency_histogram: bucket indices must ascend"),
         (histogram([5000, 3], [1, 1]), "total_latency_histogram: bucket indices must ascend"),
         (histogram([3, 4], [LARGEST, 1]), "total_latency_histogram: counts are out of range"),
+        ({"training": pb.TrainingCounters(steps_total=2**63)}, "training.steps_total is out of range"),
+        ({"training": pb.TrainingCounters(samples_total=2**63)}, "training.samples_total is out of range"),
+        (
+            {"training": pb.TrainingCounters(compile_seconds_total=float("nan"))},
+            "training.compile_seconds_total is not a time",
+        ),
         (histogram([3], [1], float("nan")), "total_latency_histogram sum_seconds is not a time"),
     ],
 )

@@ -102,6 +102,32 @@ def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None
     assert dashboard.pid == snapshots()[-1].processes[-1].pid
 
 
+def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
+    press(dashboard, "L")
+    everything = press(dashboard, "e")
+    events = re.compile(r"(\d+) events up to here")
+    count = int(events.findall(everything)[0])
+    assert "of 16 devices well" in everything
+    shown = press(dashboard, "2")  # holds NC 0, of ND 0
+    pid = dashboard.pid
+    assert f"of 1 devices of PID {pid} well" in shown
+    of_tab = int(events.findall(shown)[0])
+    assert 0 < of_tab < count
+    listed = [line for line in shown.splitlines() if "corrected HBM ECC" in line and "do:" not in line]
+    assert listed
+    assert all("ND 0:" in line or "ND 0 " in line for line in listed)
+    press(dashboard, "down", "enter")
+    moment = next(each for each in dashboard.feed.timeline.moments if each.at_unix_seconds == dashboard.time.at)
+    assert any(event.device_index == 0 or event.pid == pid for event in moment.events)
+
+
+def test_the_history_follows_the_tab(dashboard: Dashboard) -> None:
+    assert " all cores " in press(dashboard, "h")
+    shown = press(dashboard, "2")
+    assert f" PID {dashboard.pid} " in shown
+    assert " all cores " not in shown
+
+
 def test_f_shows_teraflops(dashboard: Dashboard) -> None:
     assert "TFLOPS" not in text(dashboard)
     shown = press(dashboard, "f")

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from neurontools.model import Attribution, Snapshot
+from neurontools.model import Attribution, Snapshot, TrainingCounters, TrainingRates
 from neurontools.views.process_page import process_page
 from neurontools.views.scene import Scene
+from neurontools.views.top_document import document
 from tests.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
@@ -43,3 +44,49 @@ def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
 
 def test_the_column_is_not_there_while_it_would_be_empty() -> None:
     assert "WHERE" not in text_of(Scene.of(placed(None), page="processes"), 200)
+
+
+COUNTERS = TrainingCounters(
+    steps_total=1200,
+    samples_total=38400,
+    compilations_total=3,
+    compile_seconds_total=1.25,
+    collectives_total=1200,
+    collective_seconds_total=60.0,
+    collective_bytes_total=3 * 2**30,
+    to_device_bytes_total=2**20,
+    from_device_bytes_total=4800,
+)
+RATES = TrainingRates(10.0, 320.0, 0.125, 2**20, 1024.0, None)
+
+
+def details(counters: TrainingCounters | None, rates: TrainingRates | None) -> dict[str, str]:
+    first, *others = HOST.processes
+    changed = replace(HOST, processes=(replace(first, training=counters, training_rates=rates), *others))
+    lines = text_of(Scene.of(changed, details_pid=first.pid), 200).splitlines()
+    return {line[:12].strip(): line[12:].strip() for line in lines}
+
+
+def test_what_a_training_runtime_counts_is_among_the_details() -> None:
+    shown = details(COUNTERS, RATES)
+    assert shown["training"] == "10.0 steps/s, 1,200 so far; 320.0 samples/s, 38,400 so far"
+    assert shown["compiled"] == "3 graphs in 1.2 s"
+    assert shown["collectives"] == "12.50% of the time, 1.0 MB/s; 1,200 so far, 3.0 GB"
+    assert shown["transfers"] == "to device 1.0 KB/s, 1.0 MB so far; from device -, 4.7 KB so far"
+
+
+def test_unknown_rates_and_things_that_did_not_happen() -> None:
+    shown = details(TrainingCounters(steps_total=1), None)
+    assert shown["training"] == "- steps/s, 1 so far"
+    assert not {"compiled", "collectives", "transfers"} & shown.keys()
+    assert not {"training", "compiled", "collectives", "transfers"} & details(None, None).keys()
+
+
+def test_the_document_has_them_too() -> None:
+    first, *others = HOST.processes
+    changed = replace(HOST, processes=(replace(first, training=COUNTERS, training_rates=RATES), *others))
+    told, *silent = document(changed).processes
+    assert told.training is not None
+    assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
+    assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
+    assert [each.training for each in silent] == [None] * len(others)

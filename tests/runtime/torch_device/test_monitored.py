@@ -45,6 +45,7 @@ print(json.dumps({
     "steps": steps, "flops": counter.get_total_flops(), "parameters": parameters, "bytes": info["bytes_used"],
     # gradients, the loss, the batch and its targets
     "tensors": parameters + 4 + value.nbytes + target.nbytes, "loss": loss.item(),
+    "to_device": parameters + value.nbytes + target.nbytes, "from_device": loss.nbytes,
 }), flush=True)
 sys.stdin.read()
 """
@@ -175,6 +176,15 @@ def test_every_number_is_the_scripts_own(host: Host) -> None:
     total += levels.model_shared_scratchpad_bytes + levels.runtime_memory_bytes
     assert total == done["bytes"]
     assert sum(model.executions_total for model in process.models) == done["steps"]
+    assert process.host_memory.dma_buffers_bytes == levels.model_code_bytes > 0
+    training = process.training
+    assert training.steps_total == done["steps"]
+    assert not training.HasField("samples_total")  # the script has no loader
+    assert training.to_device_bytes_total == done["to_device"]
+    assert training.from_device_bytes_total == done["from_device"]
+    assert training.compilations_total == len(process.models)
+    assert 0 < training.compile_seconds_total < 60
+    assert training.collectives_total == 0
     assert 0 < core.busy_seconds_total < 60
     script.communicate()
     until(lambda: not host.snapshot().processes)

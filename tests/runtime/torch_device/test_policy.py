@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from neurontools.nrt import NrtStatus
-from neurontools.runtime.executor import ExecutionFailed, Policy
+from neurontools.runtime.executor import Policy
+from neurontools.runtime.failure import ExecutionFailed
 
 
 class Told:
@@ -76,11 +78,42 @@ def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
 def test_a_time_out(xla: Any, executor: Any) -> None:
     executor._policy = Policy(False, 1e-9, None)
     kept = torch.zeros(2).to("xla") + 1
-    with pytest.raises(ExecutionFailed, match=r"^NRT_TIMEOUT\(5\): inference timeout"):
+    with pytest.raises(ExecutionFailed, match=r"^NRT_TIMEOUT\(5\): .*inference timeout"):
         xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.TIMEOUT]
+    with pytest.raises(RuntimeError, match=r"no value: .*NRT_TIMEOUT"):
+        kept.tolist()
     executor._policy = Policy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "600"})
-    assert kept.tolist() == [1.0, 1.0]
-    assert executor.monitor.statuses[0] is NrtStatus.TIMEOUT
+    assert (torch.zeros(2).to("xla") + 1).tolist() == [1.0, 1.0]
+
+
+def test_a_time_out_ends_an_execution_between_two_operators(xla: Any, executor: Any) -> None:
+    ran: list[str] = []
+    with torch.library._scoped_library("deadline", "FRAGMENT") as library:
+        library.define("slow(Tensor x, str name) -> Tensor")
+
+        def slow(x: torch.Tensor, name: str) -> torch.Tensor:
+            ran.append(name)
+            until = time.monotonic() + 0.2
+            while time.monotonic() < until:
+                pass
+            return x + 1
+
+        library.impl("slow", slow, "CPU")
+        library.impl("slow", lambda x, name: torch.empty_like(x), "Meta")
+        executor._policy = Policy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "600"})
+        for attempt in range(3):  # interpreted, then generated
+            if attempt == 2:
+                executor._policy = Policy(False, 0.1, None)
+            kept = torch.zeros(2).to("xla")
+            for name in ("first", "second"):
+                kept = torch.ops.deadline.slow(kept, name)
+            if attempt == 2:
+                with pytest.raises(ExecutionFailed, match=r"inference timeout \(100 ms\) on Neuron Device 0 NC 0"):
+                    xla.flush_all("Test")
+            else:
+                xla.flush_all("Test")
+    assert ran == ["first", "second"] * 2 + ["first"]
 
 
 def test_failures_have_their_status(xla: Any, executor: Any) -> None:

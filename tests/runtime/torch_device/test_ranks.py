@@ -82,6 +82,19 @@ except RuntimeError as error:
     open("error", "w").write(str(error))
     raise
 """
+HANGING = """
+import os, sys, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
+dist.init_process_group("xla")
+value = torch.ones(3, device=xm.xla_device())
+dist.all_reduce(value); xm.mark_step()
+if dist.get_rank() == 1:
+    while not os.path.exists("error"): time.sleep(0.01)
+    sys.exit(0)
+try:
+    dist.all_reduce(value); xm.mark_step()
+except RuntimeError as error:
+    open("error.part", "w").write(str(error)); os.rename("error.part", "error")
+"""
 
 
 SPAWNING = """
@@ -115,6 +128,16 @@ def test_gradients_are_averaged_as_over_the_whole_batch(run_python: Callable[...
     parameters, losses = json.loads(run.stdout)
     assert parameters < 1e-6
     assert losses < 1e-6
+
+
+def test_a_collective_that_hangs_ends_at_the_time_out(run_python: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(HANGING)
+    run = torchrun(run_python, "script.py", NEURON_RT_EXEC_TIMEOUT="1")
+    assert run.returncode == 0, run.stderr[-3000:]
+    error = (tmp_path / "error").read_text()
+    assert error.startswith(
+        "NRT_TIMEOUT(5): (FATAL-RT-UNDEFINED-STATE) inference timeout (1000 ms) on Neuron Device 0 NC 0"
+    )
 
 
 def test_the_others_end_with_an_error_when_a_rank_dies(run_python: Callable[..., Any], tmp_path: Path) -> None:

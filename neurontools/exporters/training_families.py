@@ -1,0 +1,35 @@
+"""Families of what training runtimes count beside executions: `neurontools_process_…`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neurontools.exporters.exposition import Definition, Family, Kind, Sample
+from neurontools.exporters.labels import LabelTexts
+from neurontools.model import Process
+
+_FAMILIES = (
+    ("steps_total", "steps", "Calls of an optimizer's step"),
+    ("samples_total", "samples", "Samples in the batches of the loader"),
+    ("compilations_total", "compilations", "Graphs compiled, not found in the cache"),
+    ("compile_seconds_total", "compile_seconds", "Time of compilations"),
+    ("collectives_total", "collectives", "Collectives carried out"),
+    ("collective_seconds_total", "collective_seconds", "Time in collectives, part of the busy time"),
+    ("collective_bytes_total", "collective_bytes", "Bytes that the process put into collectives"),
+    ("to_device_bytes_total", "to_device_bytes", "Bytes copied from the host to the device"),
+    ("from_device_bytes_total", "from_device_bytes", "Bytes copied from the device to the host"),
+)
+_DEFINITIONS = tuple(
+    (field, Definition(f"neurontools_process_{name}", Kind.COUNTER, text)) for field, name, text in _FAMILIES
+)
+
+
+def training_families(holders: list[Process], label: LabelTexts) -> Iterator[Family]:
+    """The families of these processes; one whose runtime does not count these has no samples."""
+    of_process = label.named("pid", "runtime_tag")
+    counting = [
+        (of_process(process.pid, process.tag), process.training) for process in holders if process.training is not None
+    ]
+    for field, definition in _DEFINITIONS:
+        samples: list[Sample] = [(text, getattr(counters, field)) for text, counters in counting]
+        yield Family(definition, [(text, value) for text, value in samples if value is not None])

@@ -1,0 +1,174 @@
+"""One process: the facts about it, and plots of its recent past."""
+
+from __future__ import annotations
+
+import time
+
+from neurontools import units
+from neurontools.model import Process, SourceKind, TrainingRates
+from neurontools.views.core_grid import heading
+from neurontools.views.figures import PEAK_DTYPE, ProcessFigures, ranges
+from neurontools.views.line import Line, Page, clip, fit, foreign
+from neurontools.views.plots import plot_with_scale
+from neurontools.views.process_columns import PLACE
+from neurontools.views.scene import Scene
+
+
+def when_text(unix_seconds: float | None) -> str:
+    """A moment in local time, as month, day and clock; "-" for an unknown one."""
+    return "-" if unix_seconds is None else time.strftime("%m-%d %H:%M:%S", time.localtime(unix_seconds))
+
+
+def core_doubt(process: Process) -> str:
+    """What isn't certain of the cores a process holds, in words; "" when they are known."""
+    if "core_indices" in process.inferred_fields:
+        return "its cores are inferred: it alone has their devices open"
+    if not process.core_indices and process.runtime_version is not None and process.device_indices:
+        return f"its cores are unknown: others have ND {ranges(process.device_indices)} open too"
+    return ""
+
+
+def process_details(scene: Scene, figures: ProcessFigures, width: int, height: int) -> Page:
+    """One process: facts, then plots of its recent past."""
+    process = figures.process
+    page = Page([heading(scene, f"Process {process.pid}  {foreign(process.tag, 60)}", width, "Esc back")])
+    latency = process.total_latency
+    errors = process.errors
+    host = process.host_memory
+    facts = (
+        ("command", foreign(process.command, 1000) or "-"),
+        ("user", f"{foreign(process.user or '-', 40)} (uid {process.uid if process.uid is not None else '-'})"),
+        *((("where", PLACE.text(figures)),) if process.attribution is not None else ()),
+        (
+            "started",
+            f"{when_text(process.started_at_unix_seconds)}, attached {when_text(process.attached_at_unix_seconds)}",
+        ),
+        ("runtime", f"{foreign(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
+        (
+            "cores",
+            f"NC {ranges(process.neuroncore_indices) or '-'} on ND {ranges(process.device_indices)}"
+            + (f"; {doubt}" if (doubt := core_doubt(process)) else ""),
+        ),
+        (
+            "now",
+            (
+                f"util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
+                f"MFU {units.percent_text(figures.mfu_ratio)} of {PEAK_DTYPE} peak"
+            ),
+        ),
+        (
+            "executions",
+            (
+                f"{'-' if process.executions_per_second is None else f'{process.executions_per_second:.1f}'}/s, "
+                f"{'-' if process.executions is None else units.count_text(process.executions.completed_total)} "
+                f"completed, {'-' if figures.failed_executions_total is None else figures.failed_executions_total} "
+                "failed, "
+                f"last {units.duration_text(figures.since_last_execution_seconds)} ago"
+            ),
+        ),
+        (
+            "latency",
+            ("-" if process.executions is None or scene.snapshot.source is SourceKind.SYSFS else "nothing ran")
+            if latency is None
+            else "  ".join(
+                f"{name} {units.duration_text(getattr(latency, f'{name}_seconds'))}"
+                for name in ("p0", "p25", "p50", "p75", "p99", "p100")
+            ),
+        ),
+        (
+            "errors",
+            "-"
+            if errors is None
+            else "  ".join(
+                f"{name} {getattr(errors, f'{name}_total')}"
+                for name in ("generic", "numerical", "transient", "model", "runtime", "hardware")
+            ),
+        ),
+        (
+            "memory",
+            (
+                f"device {units.bytes_text(figures.device_memory_bytes)}, host {units.bytes_text(host.total_bytes)} "
+                f"of {units.bytes_text(process.resident_bytes)} resident"
+            ),
+        ),
+        *_training_facts(process),
+        (
+            "models",
+            ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
+            or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
+        ),
+    )
+    style = "bad" if figures.errors_total else "text"
+    for name, text in facts[: max(1, height - 2)]:
+        runs: Line = (
+            (f" {name:<11}", "label"),
+            (clip(text, width - 12, mark=True), style if name == "errors" else "text"),
+        )
+        page.add(fit(runs, width))
+    series = scene.series
+    room = height - len(page.lines)
+    if series is None or room < 4:
+        return page
+    count = min(series.count_within(scene.window_seconds), 3600)
+    pid = process.pid
+    plots = (
+        ("Utilization", series.process_utilization(pid, count), 1.0, lambda value: units.percent_text(value, 0)),
+        ("FLOPS", series.process_flops(pid, count), None, units.flops_text),
+        ("Device memory", series.process_memory(pid, count), None, lambda value: units.bytes_text(int(value))),
+        ("Executions a second", series.process_executions(pid, count), None, lambda value: f"{value:.1f}"),
+        ("Latency p99", series.process_latency(pid, count), None, units.duration_text),
+    )
+    across = 2 if width >= 100 else 1
+    down = max(1, min(-(-len(plots) // across), room // 4))
+    each = room // down
+    for row in range(down):
+        parts = [
+            plot_with_scale(scene, title, values, highest, text, width // across, each)
+            for title, values, highest, text in plots[row * across : (row + 1) * across]
+        ]
+        for number in range(each):
+            runs = tuple(run for part in parts if number < len(part) for run in part[number])
+            page.add(fit(runs, width))
+    return page
+
+
+def _training_facts(process: Process) -> tuple[tuple[str, str], ...]:
+    """What the process counts beside executions, a line for what there was."""
+    counters, rates = process.training, process.training_rates or TrainingRates()
+    if counters is None:
+        return ()
+    facts = []
+    if counters.steps_total:
+        text = f"{_rate_text(rates.steps_per_second)} steps/s, {units.count_text(counters.steps_total)} so far"
+        if counters.samples_total is not None:
+            samples = units.count_text(counters.samples_total)
+            text += f"; {_rate_text(rates.samples_per_second)} samples/s, {samples} so far"
+        facts.append(("training", text))
+    if counters.compilations_total:
+        seconds = units.duration_text(counters.compile_seconds_total)
+        facts.append(("compiled", f"{units.count_text(counters.compilations_total)} graphs in {seconds}"))
+    if counters.collectives_total:
+        text = (
+            f"{units.percent_text(rates.collective_ratio)} of the time, "
+            f"{_size_rate_text(rates.collective_bytes_per_second)}; "
+            f"{units.count_text(counters.collectives_total)} so far, "
+            f"{units.bytes_text(counters.collective_bytes_total)}"
+        )
+        facts.append(("collectives", text))
+    if counters.to_device_bytes_total or counters.from_device_bytes_total:
+        text = (
+            f"to device {_size_rate_text(rates.to_device_bytes_per_second)}, "
+            f"{units.bytes_text(counters.to_device_bytes_total)} so far; "
+            f"from device {_size_rate_text(rates.from_device_bytes_per_second)}, "
+            f"{units.bytes_text(counters.from_device_bytes_total)} so far"
+        )
+        facts.append(("transfers", text))
+    return tuple(facts)
+
+
+def _rate_text(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.1f}"
+
+
+def _size_rate_text(bytes_per_second: float | None) -> str:
+    return "-" if bytes_per_second is None else f"{units.bytes_text(int(bytes_per_second))}/s"
