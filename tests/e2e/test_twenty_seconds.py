@@ -183,6 +183,7 @@ def test_every_number_that_is_shown_is_the_scripts_own(
 
     ready = told("ready")
     process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and p.measured_at_seconds else None)
+    assert process.executions is not None
     before = process.executions.completed_total
     request.getfixturevalue("monitor")
     untrained = len(wait_until(lambda: records(tmp_path)))  # told before the training: nothing ran
@@ -209,14 +210,19 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     steps, seconds = trained["steps"], trained["seconds"]
     assert steps > 100
     process = wait_until(
-        lambda: p if (p := daemon.find(ready["pid"])) and p.executions.completed_total == before + steps else None
+        lambda: (
+            p
+            if (p := daemon.find(ready["pid"])) and p.executions and p.executions.completed_total == before + steps
+            else None
+        )
     )
     wait_until(lambda: sum(each["execution_stats"]["execution_summary"]["completed"] for each in later()) == steps)
     wait_until(lambda: later()[-1]["execution_stats"]["execution_summary"]["completed"] == 0)
     snapshot = daemon.snapshot()
     idle, core = snapshot.cores
-    process = daemon.find(ready["pid"])
-    assert process is not None
+    found = daemon.find(ready["pid"])
+    assert found is not None
+    process = found
 
     # Who and where.
     assert (process.tag, process.uid, process.command) == ("twenty", os.getuid(), command)
@@ -226,6 +232,7 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     # Executions and operations.
     assert core.executions_total == before + steps
     assert core.flop_total == FLOP_PER_STEP * steps
+    assert process.executions is not None
     assert process.executions.completed_total == before + steps
     assert sum(model.executions_total for model in process.models) == before + steps
     assert process.executions.completed_with_num_err_total == 0
@@ -263,7 +270,11 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     (tmp_path / "fail").touch()
     failed = told("failed")
     assert failed["is_nan"]
-    process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and p.errors.numerical_total else None)
+    process = wait_until(
+        lambda: p if (p := daemon.find(ready["pid"])) and p.errors and p.errors.numerical_total else None
+    )
+    assert process.executions is not None
+    assert process.errors is not None
     assert (process.errors.numerical_total, process.executions.completed_with_num_err_total) == (1, 1)
     assert process.executions.completed_total == before + steps
     counters = wait_until(
