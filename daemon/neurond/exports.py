@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from neurond.metrics import Metrics, MetricsListener
+from neurond.metrics_access import MetricsAccess
 from neurond.settings import Settings
 from neurond.store import Store
 from neurontools.errors import EXIT_FAILURE, UserError
@@ -30,7 +31,7 @@ class Exports:
     async def start(self) -> None:
         """Begins to listen and to send; UserError when that can't be had."""
         if self._settings.metrics_listen is not None:
-            self._listener = MetricsListener(self._metrics)
+            self._listener = MetricsListener(self._metrics, MetricsAccess(self._settings))
             try:
                 await self._listener.listen(self._settings.metrics_listen)
             except (OSError, OverflowError) as error:
@@ -50,6 +51,8 @@ class Exports:
         """Takes note of the snapshot of a tick."""
         if self._listener is not None or self._sender is not None:
             self._metrics.observe(snapshot)
+        if self._listener is not None:
+            self._listener.access.renew()
         if self._sender is not None:
             self._sender.observe(snapshot)
 
