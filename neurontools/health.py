@@ -162,14 +162,14 @@ def _device_findings(device: Device, before: Device | None, limits: Thresholds) 
         yield Finding(
             Kind.ECC_UNCORRECTED,
             Severity.CRITICAL,
-            f"{uncorrected} uncorrected ECC errors since the driver was loaded",
+            f"{_counted(uncorrected, 'uncorrected ECC error')} since the driver was loaded",
             "move the work off this device; stop and start the instance to get another host",
         )
     if ecc.mem_repairable_uncorrected_total:
         yield Finding(
             Kind.ECC_REPAIRABLE,
             Severity.WARNING,
-            f"{ecc.mem_repairable_uncorrected_total} repairable uncorrected ECC errors in HBM",
+            f"{_counted(ecc.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
             "end the processes on this device and reset it (or reboot), which repairs the rows",
         )
     if before is not None and limits.ecc_corrected_events is not None:
@@ -179,7 +179,7 @@ def _device_findings(device: Device, before: Device | None, limits: Thresholds) 
             yield Finding(
                 Kind.ECC_CORRECTED,
                 Severity.WARNING,
-                f"{events} corrected ECC errors in the last minutes",
+                f"{_counted(events, 'corrected ECC error')} in the last minutes",
                 "nothing is lost yet; if they go on, move the work and have the host replaced",
             )
     if limits.memory_used_ratio is not None:
@@ -281,7 +281,7 @@ def _errors(case: _Case) -> Iterator[tuple[int, Finding]]:
     ):
         grown = getattr(process.errors, f"{name}_total") - getattr(before.errors, f"{name}_total")
         if limit is not None and grown >= limit:
-            reason = f"PID {process.pid}: {grown} {name} errors in the last minutes"
+            reason = f"PID {process.pid}: {_counted(grown, f'{name} error')} in the last minutes"
             for device_index in process.device_indices:
                 yield device_index, Finding(kind, severity, reason, action, process.pid)
 
@@ -331,3 +331,7 @@ def _latency(case: _Case) -> Iterator[tuple[int, Finding]]:
 
 
 _PROCESS_CHECKS: tuple[Callable[[_Case], Iterator[tuple[int, Finding]]], ...] = (_activity, _errors, _silence, _latency)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
