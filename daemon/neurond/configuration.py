@@ -6,6 +6,7 @@ the daemon (`__main__`).
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,12 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 def _listen_address(text: str) -> str:
     listen_address(text)
+    return text
+
+
+def _http_url(text: str) -> str:
+    if not re.match(r"https?://[^\s/]+", text):
+        raise ValueError(f"{_shown(text)} is no URL; write one such as http://127.0.0.1:4318")
     return text
 
 
@@ -66,7 +73,7 @@ class MetricsTable(_Table):
     tls_key: _Path | None = None
     tls_client_ca: _Path | None = None
     bearer_token_file: _Path | None = None
-    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
+    otlp_endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
 

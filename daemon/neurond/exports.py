@@ -24,6 +24,7 @@ class Exports:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
+        self._store = store
         self._metrics = Metrics(store, Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._listener: MetricsListener | None = None
         self._sender: _Sender | None = None
@@ -44,7 +45,10 @@ class Exports:
             from neurond.otlp import OtlpSender
 
             self._sender = OtlpSender(
-                self._settings.otlp_endpoint, self._settings.otlp_interval_seconds, self._metrics.verdicts
+                self._settings.otlp_endpoint,
+                self._settings.otlp_interval_seconds,
+                self._metrics.verdicts,
+                self._store.latest.snapshot,
             )
 
     def observe(self, snapshot: Snapshot) -> None:

@@ -135,7 +135,8 @@ class MetricsListener:
             ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
         )
         bound: int = self._server.sockets[0].getsockname()[1]
-        _log.info("metrics on %s://%s:%d/metrics", "https" if context else "http", host or "*", bound)
+        shown = f"[{host}]" if host and ":" in host else host or "*"
+        _log.info("metrics on %s://%s:%d/metrics", "https" if context else "http", shown, bound)
         return bound
 
     def close(self) -> None:
