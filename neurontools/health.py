@@ -261,7 +261,7 @@ def _activity(case: _Case) -> Iterator[tuple[int, Finding]]:
 
 def _errors(case: _Case) -> Iterator[tuple[int, Finding]]:
     process, before, limits = case.process, case.before, case.limits
-    if before is None:
+    if before is None or before.errors is None or process.errors is None:
         return
     for kind, severity, name, limit, action in (
         (

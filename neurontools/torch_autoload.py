@@ -23,6 +23,8 @@ def autoload() -> None:
     from neurontools.runtime import import_hook, names
 
     import_hook.install(os.environ)
+    if import_hook.is_installing:
+        return
     script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
     if names.device_name(os.environ, script) == "neuron":
         from neurontools.runtime import launch

@@ -153,6 +153,11 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Has the long tests begin first."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture
 def socket_directory() -> Iterator[Path]:
     """A private directory whose path is short enough for sockets."""

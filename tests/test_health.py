@@ -90,6 +90,7 @@ def test_errors_of_a_process_count_for_its_devices() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=3)
     earlier, now = host.at(10), host.at(20)
     first, second, third = now.processes
+    assert third.errors is not None
     errors = replace(third.errors, numerical_total=3, hardware_total=1)
     now = replace(now, processes=(first, second, replace(third, errors=errors)))
     assert kinds(health.verdicts(now, earlier)) == {1: ["hardware_errors", "numerical_errors"]}

@@ -5,28 +5,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic, sleep
+from time import monotonic
 from types import FrameType
 from typing import Any
 
 from neurontools import socket_path
-from neurontools.cli import run_options, run_summary
+from neurontools.cli import run_options, run_summary, run_terminal
 from neurontools.cli.options import about
-from neurontools.cli.output import tell
-from neurontools.core_request import NUM_CORES, VISIBLE_CORES, CoreRequest, parse_visible_cores
-from neurontools.errors import EXIT_INTERRUPTED, EXIT_TIMED_OUT, EXIT_USAGE, UserError
+from neurontools.cli.output import tell, write_document
+from neurontools.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
+from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024
 _PROGRESS_SECONDS = 0.5
-_WAIT_POLL_SECONDS = 0.5
+_END_SECONDS = 30.0
+_STDOUT, _STDERR = 1, 2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -39,6 +39,9 @@ def main() -> None:
         exit_code = error.exit_code
     except KeyboardInterrupt:
         exit_code = EXIT_INTERRUPTED
+    except OSError as error:
+        tell(f"{_COMMAND}: {error.filename or 'operating system'}: {error.strerror}; look at its disk and permissions")
+        exit_code = EXIT_FAILURE
     sys.exit(exit_code)
 
 
@@ -57,8 +60,17 @@ def _main(arguments: list[str]) -> int:
         raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
     if "export-sysfs" in given and "simulate" not in given:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
+    workers = run_options.count(given, "nproc-per-node", _MOST_WORKERS)
+    if workers == 0:
+        raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
+    longest_wait_seconds = run_options.count(given, "wait", 10**8)
+    environment = dict(os.environ)
+    _choose_cores(given, workers, environment)
+    if "top" in given:
+        from neurontools.cli import run_top
+
+        run_top.program()
     with contextlib.ExitStack() as stack:
-        environment = dict(os.environ)
         if "simulate" in given:
             from neurontools.cli.private_daemon import PrivateDaemon
 
@@ -66,13 +78,16 @@ def _main(arguments: list[str]) -> int:
             environment[socket_path.VARIABLE] = stack.enter_context(daemon).socket_path
         elif "socket" in given:
             environment[socket_path.VARIABLE] = socket_path.checked(given["socket"], "--socket")
-        directory = Path(stack.enter_context(_private_directory()))
-        environment["NEURONTOOLS_SUMMARY_DIRECTORY"] = str(directory)
-        workers = run_options.count(given, "nproc-per-node", _MOST_WORKERS)
-        _choose_cores(given, workers, environment)
-        if "wait" in given:
-            _wait_for_cores(run_options.count(given, "wait", 10**8) or 0, workers or 1, environment)
-        return _run(_command(given, workers, script), given, environment, directory)
+        directory = stack.enter_context(_private_directory())
+        environment.pop(run_summary.DIRECTORY, None)
+        if directory is not None:
+            environment[run_summary.DIRECTORY] = str(directory)
+        look: Callable[[], None] = _nothing
+        if longest_wait_seconds is not None:
+            from neurontools.cli.run_wait import Turn
+
+            look = stack.enter_context(Turn(longest_wait_seconds, workers or 1, environment)).end_when_taken
+        return _run(_command(given, workers, script), given, environment, directory, look)
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:
@@ -96,42 +111,52 @@ def _command(given: dict[str, str], workers: int | None, script: list[str]) -> l
     target = ["-m", given["module"], *script] if "module" in given else script
     if workers is None:
         return [sys.executable, "-m", "neurontools.runtime", *target]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
-    return [*launcher, "-m", "neurontools.runtime", *target]
+    return [sys.executable, "-m", "neurontools.runtime.workers", str(workers), *target]
 
 
-def _run(command: list[str], given: dict[str, str], environment: dict[str, str], directory: Path) -> int:
+def _run(
+    command: list[str],
+    given: dict[str, str],
+    environment: dict[str, str],
+    directory: Path | None,
+    look: Callable[[], None],
+) -> int:
+    """Runs the script and tells how it went; `look` is called several times a second meanwhile."""
     began = monotonic()
-    with contextlib.ExitStack() as stack:
-        output: Any = None
+    with _Child() as child:
         if "top" in given:
-            output = stack.enter_context((directory / "output.log").open("wb"))
-        # A process group of its own would take the terminal from the script; signals are forwarded instead.
-        child = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        with _forwarding(child):
-            if "top" in given:
-                _show_top(child, environment)
-            elif "quiet" in given or not sys.stderr.isatty():
-                child.wait()
-            else:
-                _show_progress(child, directory)
-    exit_code = child.returncode if child.returncode >= 0 else 128 - child.returncode
-    if "top" in given:
-        sys.stdout.write((directory / "output.log").read_text(errors="replace"))
-        sys.stdout.flush()
+            from neurontools.cli import run_top
+
+            child.start(command, environment, subprocess.PIPE, subprocess.STDOUT)
+            run_top.show(child.process, environment, look)
+        elif "quiet" in given or not run_terminal.can_show(_STDERR):
+            child.start(command, environment)
+            _wait(child.process, look)
+        else:
+            _show_progress(child, command, environment, directory, look)
+    exit_code = child.process.returncode
+    if exit_code < 0:
+        exit_code = 128 - exit_code
     workers = run_summary.read_workers(directory)
-    document = run_summary.combined(workers, exit_code, monotonic() - began)
+    count = max(run_options.count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
+    document = run_summary.combined(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
-        sys.stderr.write("\n" + run_summary.text(document))
+        tell_lines("\n" + run_summary.text(document))
     if "summary-json" in given:
         _write_summary(given["summary-json"], document)
     return exit_code
 
 
+def tell_lines(text: str) -> None:
+    """Text of several lines on standard error; lost when it can't be written."""
+    with contextlib.suppress(OSError):
+        os.write(_STDERR, text.encode())
+
+
 def _write_summary(target: str, document: dict[str, Any]) -> None:
     text = json.dumps(document, indent=2) + "\n"
     if target == "-":
-        sys.stdout.write(text)
+        write_document(text.encode())
         return
     try:
         Path(target).write_text(text)
@@ -139,109 +164,131 @@ def _write_summary(target: str, document: dict[str, Any]) -> None:
         raise UserError(f"--summary-json {target}: {error.strerror}; give a file that can be written") from None
 
 
-@contextlib.contextmanager
-def _forwarding(child: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Hands signals on to the script, which ends as it likes; Ctrl-C reaches it through the terminal anyway."""
+class _Child:
+    """The script's process while it runs. Signals are handed on to it, which ends as it likes.
 
-    def forward(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGINT or not sys.stdin.isatty():
-            child.send_signal(number)
+    Leaving the context by an error ends it.
+    """
 
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._before: dict[signal.Signals, Any] = {}
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        """The process; RuntimeError before it was started."""
+        if self._process is None:
+            raise RuntimeError("the script was not started")
+        return self._process
+
+    def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
+        """Starts it. A process group of its own would take the terminal from it."""
+        self._process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
+        for number in self._early:
+            self._process.send_signal(number)
+
+    def __enter__(self) -> _Child:
+        self._before = {number: signal.signal(number, self._forward) for number in _FORWARDED}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            if self._process is not None:
+                if self._process.poll() is None:
+                    self._process.terminate()
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        self._process.wait(_END_SECONDS)
+                    self._process.kill()
+                    self._process.wait()
+                if self._process.stdout is not None:
+                    self._process.stdout.close()
+        finally:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+
+    def _forward(self, number: int, _frame: FrameType | None) -> None:
+        # Ctrl-C reaches the script through the terminal, if it is the terminal's foreground.
+        if number == signal.SIGINT and _is_foreground():
+            return
+        if self._process is None:
+            self._early.append(number)
+        else:
+            self._process.send_signal(number)
+
+
+def _is_foreground() -> bool:
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
-def _show_progress(child: subprocess.Popen[bytes], directory: Path) -> None:
-    shown = ""
-    while True:
-        try:
-            child.wait(_PROGRESS_SECONDS)
-            break
-        except subprocess.TimeoutExpired:
-            line = _progress_line(directory)
-            if line and line != shown:
-                sys.stderr.write(f"\r\x1b[K{line}")
-                sys.stderr.flush()
-                shown = line
-    if shown:
-        sys.stderr.write("\r\x1b[K")
-
-
-def _progress_line(directory: Path) -> str:
-    """What the first worker wrote last: its steps, their rate, graphs and HBM."""
-    from neurontools.units import bytes_text, count_text
-
-    for path in sorted(directory.glob("*.progress")):
-        try:
-            state = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        rate = state["steps_per_second"]
-        return (
-            f"step {count_text(state['steps_total'])}"
-            + (f"  {rate:.1f} steps/s" if rate else "")
-            + f"  {state['graphs_total']} graphs  HBM {bytes_text(state['hbm_bytes'])}"
-        )
-    return ""
-
-
-def _show_top(child: subprocess.Popen[bytes], environment: dict[str, str]) -> None:
-    """neuron-top in the terminal until the script ends."""
-    beside = Path(sys.executable).parent  # an environment's commands need not be on the PATH
-    program = shutil.which("neuron-top", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
-    if program is None:
-        child.terminate()
+def _wait(child: subprocess.Popen[bytes], look: Callable[[], None]) -> None:
+    if look is _nothing:
         child.wait()
-        raise UserError("--top: neuron-top is not installed; install neurontools, or leave --top out")
-    top = subprocess.Popen([program], env=environment)
-    child.wait()
-    top.terminate()
-    top.wait()
+        return
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(_PROGRESS_SECONDS)
+            return
+        look()
 
 
-def _wait_for_cores(longest_seconds: float, workers: int, environment: dict[str, str]) -> None:
-    """Returns when the cores that the environment asks for are free."""
-    request = CoreRequest.from_environment(environment)
-    deadline = monotonic() + longest_seconds if longest_seconds else None
-    told = False
-    while not _are_free(request, workers, environment):
-        if deadline is not None and monotonic() > deadline:
-            raise UserError(
-                f"--wait {longest_seconds:g}: the NeuronCores did not become free; see neuron-ls for who has them",
-                EXIT_TIMED_OUT,
-            )
-        if not told:
-            tell(f"{_COMMAND}: waiting for free NeuronCores")
-            told = True
-        sleep(_WAIT_POLL_SECONDS)
+def _show_progress(
+    child: _Child, command: list[str], environment: dict[str, str], directory: Path | None, look: Callable[[], None]
+) -> None:
+    """The script's output with a line of progress below it, in the terminal of standard error."""
+    from neurontools.cli.run_progress import Progress
+
+    terminal, progress = run_terminal.Terminal(_STDERR), Progress()
+    began = monotonic()
+    next_seconds = 0.0
+
+    def tick() -> None:
+        nonlocal next_seconds
+        now = monotonic()
+        if now < next_seconds:
+            return
+        next_seconds = now + _PROGRESS_SECONDS
+        look()
+        shown = ""
+        if run_terminal.can_show(_STDERR):
+            workers = run_summary.read_workers(directory)
+            shown = progress.line(workers[0] if workers else None, now - began, run_terminal.columns(_STDERR))
+        terminal.show(shown)
+
+    with run_terminal.pseudo_terminal(_STDERR) as (outer, inner):
+        child.start(command, environment, inner if _is_same_terminal() else None, inner)
+        process = child.process
+        try:
+            run_terminal.relay(outer, lambda: process.poll() is not None, terminal.write, tick)
+        finally:
+            terminal.show("")
 
 
-def _are_free(request: CoreRequest, workers: int, environment: dict[str, str]) -> bool:
-    from neurontools.cli.ask import ask
-    from neurontools.rpc import neuron_pb2
+def _is_same_terminal() -> bool:
+    try:
+        return os.isatty(_STDOUT) and os.fstat(_STDOUT).st_rdev == os.fstat(_STDERR).st_rdev
+    except OSError:
+        return False
 
-    path = socket_path.named(None, environment) or socket_path.default(environment)
-    reply = neuron_pb2.GetSnapshotResponse.FromString(ask(path, "/neurontools.v1.MonitorService/GetSnapshot", b"", 5.0))
-    snapshot = reply.snapshot
-    lnc = request.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config or 1
-    owned = {core.index // lnc for core in snapshot.cores if core.HasField("owner_pid")}
-    total = len(snapshot.cores) // lnc
-    if request.first is not None and request.count is not None:
-        return not owned & set(range(request.first, request.first + request.count))
-    needed = max(request.count or total, workers)
-    if workers > 1:
-        return not owned & set(range(workers))
-    return any(not owned & set(range(first, first + needed)) for first in range(total - needed + 1))
+
+def _nothing() -> None:
+    return None
 
 
 @contextlib.contextmanager
-def _private_directory() -> Iterator[str]:
-    with tempfile.TemporaryDirectory(prefix="neuron-run-", ignore_cleanup_errors=True) as directory:
-        yield directory
+def _private_directory() -> Iterator[Path | None]:
+    """Where the workers say how they are; None, and a line that says so, where there is no room for it."""
+    try:
+        directory = tempfile.TemporaryDirectory(prefix="neuron-run-", ignore_cleanup_errors=True)
+    except OSError as error:
+        tell(f"{_COMMAND}: no summary: {tempfile.gettempdir()}: {error.strerror}; the script runs all the same")
+        yield None
+        return
+    with directory as name:
+        yield Path(name)
 
 
 _ABOUT = about(_COMMAND, run_options)

@@ -19,6 +19,7 @@ _SUMS = [
     "from_device_bytes",
     "collective_seconds",
     "collective_bytes",
+    "collectives_total",
     "numerical_errors_total",
     "fallbacks_total",
     "compile_seconds",
@@ -31,14 +32,19 @@ _LARGEST = [
     "step_p99_seconds",
     "execution_p50_seconds",
     "execution_p99_seconds",
+    "collective_p50_seconds",
+    "collective_p99_seconds",
     "training_seconds",
 ]
 
 
-def read_workers(directory: Path) -> list[dict[str, Any]]:
-    """The summaries that workers left, by rank; a worker that was killed left none."""
+DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"  # as the runtime knows it
+
+
+def read_workers(directory: Path | None) -> list[dict[str, Any]]:
+    """What the workers told last, by rank; that of a worker that was killed may be a second old."""
     found = []
-    for path in directory.glob("*.json"):
+    for path in directory.glob("*.json") if directory is not None else ():
         try:
             found.append(json.loads(path.read_text()))
         except (OSError, ValueError):
@@ -46,9 +52,15 @@ def read_workers(directory: Path) -> list[dict[str, Any]]:
     return sorted((w for w in found if isinstance(w, dict)), key=lambda worker: worker.get("rank", 0))
 
 
-def combined(workers: list[dict[str, Any]], exit_code: int, wall_seconds: float) -> dict[str, Any]:
-    """One document for the run. Sums over the workers, except times of a step and peaks: those are the largest."""
-    document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": len(workers)}
+def combined(
+    workers: list[dict[str, Any]], exit_code: int, wall_seconds: float, worker_count: int | None = None
+) -> dict[str, Any]:
+    """One document for the run. Sums over the workers, except times of a step and peaks: those are the largest.
+
+    `worker_count` is how many there were, of which some may have left nothing.
+    """
+    count = len(workers) if worker_count is None else worker_count
+    document: dict[str, Any] = {"exit_code": exit_code, "wall_seconds": wall_seconds, "workers": count}
     for name in _SUMS:
         known = [worker[name] for worker in workers if worker.get(name) is not None]
         document[name] = sum(known) if known else None
@@ -120,7 +132,7 @@ def text(document: dict[str, Any]) -> str:
         ),
         (
             "collectives",
-            f"{bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}",
+            count_text(document["collectives_total"]) + _collective_text(document),
         ),
         (
             "errors",
@@ -134,6 +146,13 @@ def text(document: dict[str, Any]) -> str:
         rows.append(("fallbacks", f"{count_text(document['fallbacks_total'])} operators ran on the host"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) + "\n"
+
+
+def _collective_text(document: dict[str, Any]) -> str:
+    if not document["collectives_total"]:
+        return ""
+    middle = duration_text(document["collective_p50_seconds"])
+    return f", {bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}, p50 {middle}"
 
 
 def _pair(middle: float | None, high: float | None) -> str:

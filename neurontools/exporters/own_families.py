@@ -10,7 +10,15 @@ from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.training_families import training_families
 from neurontools.health import Severity, Verdict
-from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Process, Snapshot, logical_cores
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LogicalNeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    logical_cores,
+)
 
 MFU_DTYPE = "bf16"  # nobody reports the data type in use: the peak is that of bf16
 
@@ -38,7 +46,9 @@ def _counter(name: str, text: str) -> Definition:
     return Definition(f"neurontools_{name}", Kind.COUNTER, text)
 
 
-CORE_HELD = _gauge("neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free")
+CORE_HELD = _gauge(
+    "neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free; absent while that is unknown"
+)
 CORE_UTILIZATION = _gauge("neuroncore_utilization_ratio", "Share of the last period spent in executions; every core")
 CORE_FLOPS = _gauge("neuroncore_flops", "Floating point operations a second in the last period")
 CORE_MFU = _gauge("neuroncore_mfu_ratio", "FLOPS against the peak for the dtype that the catalog has")
@@ -51,6 +61,9 @@ CORE_SINCE = _gauge(
 )
 CORE_IN_FLIGHT = _gauge("neuroncore_execution_in_flight_seconds", "How long the execution in flight has been running")
 CORE_OWNER = Definition("neurontools_neuroncore_owner", Kind.INFO, "Who holds the NeuronCore")
+CORE_CANDIDATE = Definition(
+    "neurontools_neuroncore_owner_candidate", Kind.INFO, "Who has the device open and may hold the NeuronCore"
+)
 DEVICE_MEMORY = _gauge("device_memory_bytes", "HBM capacity of the device")
 STACK_USED = _gauge("device_hbm_used_bytes", "HBM in use, by stack")
 STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
@@ -59,7 +72,7 @@ DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was load
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
 DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical")
 DEVICE_FINDINGS = _gauge("device_findings", "Findings on the device by kind and severity")
-PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores")
+PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may")
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
 PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the process by category")
@@ -83,9 +96,11 @@ def own_families(
     peak_flops_per_core: float | None,
     label: LabelTexts,
 ) -> Iterator[Family]:
-    """The families of a snapshot; `holders` are its processes that hold cores. Cores are logical, by the host's LNC."""
+    """The families of a snapshot; `holders` use the runtime; cores are logical, by the LNC of the host."""
     yield from _core_families(snapshot, peak_flops_per_core, label)
-    yield Family(CORE_OWNER, list(_owners(snapshot, holders, label)))
+    owners, candidates = _owners(snapshot, label)
+    yield Family(CORE_OWNER, owners)
+    yield Family(CORE_CANDIDATE, candidates)
     yield from _device_families(snapshot, label)
     yield from _health_families(verdicts, label)
     yield from _process_families(snapshot, holders, label)
@@ -106,8 +121,9 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
     memory_rows = label.rows(*_PLACE, "category", last=_CATEGORY_NAMES)
     for group in logical_cores(snapshot):
         text = of_core(group.index, group.device_index)
-        held = bool(group.owner_pids)
-        samples[CORE_HELD].append((text, int(held)))
+        held, is_free = bool(group.owner_pids), group.is_free
+        if is_free is not None:
+            samples[CORE_HELD].append((text, int(not is_free)))
         utilization, flops = group.utilization_ratio, group.flops_per_second
         if utilization is not None:
             samples[CORE_UTILIZATION].append((text, utilization))
@@ -164,14 +180,25 @@ def _add_counters(samples: dict[Definition, list[Sample]], group: LogicalNeuronC
         samples[CORE_EXECUTIONS].append((text, max(executions)))
 
 
-def _owners(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Sample]:
-    by_pid = {process.pid: process for process in holders}
-    of_owner = label.named(*_PLACE, *_OWNER)
+def _owners(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
+    """Owners of cores, those that were concluded marked so, and candidates."""
+    by_pid = {process.pid: process for process in snapshot.processes}
+    of_owner, of_inferred = label.named(*_PLACE, *_OWNER), label.named(*_PLACE, *_OWNER, "inferred")
+    owners: list[Sample] = []
+    candidates: list[Sample] = []
     for group in logical_cores(snapshot):
+        place = group.index, group.device_index
         for pid in group.owner_pids:
             process = by_pid.get(pid)
             if process is not None:
-                yield of_owner(group.index, group.device_index, *_owner(process)), 1
+                who = _owner(process)
+                text = of_inferred(*place, *who, "true") if group.is_owner_inferred else of_owner(*place, *who)
+                owners.append((text, 1))
+        for pid in group.candidate_pids:
+            process = by_pid.get(pid)
+            if process is not None:
+                candidates.append((of_owner(*place, *_owner(process)), 1))
+    return owners, candidates
 
 
 def _owner(process: Process) -> tuple[str | int, ...]:
@@ -238,9 +265,11 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
     for process in holders:
         text = of_process(process.pid, process.tag)
         samples[PROCESS].append((of_identity(*_owner(process), *_identity(process)), 1))
-        samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
-        sizes = [_read_memory(snapshot.cores[index].memory) for index in process.core_indices]
-        samples[PROCESS_MEMORY].append((text, sum([sum(filter(None, of_core)) for of_core in sizes])))
+        if process.core_indices:  # else which are its own is unknown
+            samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
+        used = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
+        if used:
+            samples[PROCESS_MEMORY].append((text, sum(used)))
         host_sizes = zip(
             host_memory_rows(process.pid, process.tag), _read_host_memory(process.host_memory), strict=True
         )
@@ -249,7 +278,8 @@ def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTe
             samples[PROCESS_RESIDENT].append((text, process.resident_bytes))
         if process.cpu_user_seconds_total is not None and process.cpu_system_seconds_total is not None:
             samples[PROCESS_CPU].append((text, process.cpu_user_seconds_total + process.cpu_system_seconds_total))
-        samples[PROCESS_MODELS].append((text, len(process.models)))
+        if snapshot.source is SourceKind.SIMULATED or process.models:  # a driver doesn't tell of models
+            samples[PROCESS_MODELS].append((text, len(process.models)))
         samples[PROCESS_REPORTING].append((text, int(process.reporting)))
     for definition, values in samples.items():
         yield Family(definition, values)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from operator import add, attrgetter
 
 from neurontools import latency
@@ -49,7 +49,7 @@ class SnapshotMetrics:
         base = instance_labels(instance_info(snapshot.instance))
         if base != self._labels.base:
             self._labels = LabelTexts(base)
-        holders = [process for process in snapshot.processes if process.core_indices]
+        holders = [p for p in snapshot.processes if p.core_indices or p.runtime_version is not None]
         yield from self._runtime_families(snapshot, holders, before)
         yield from self._system_families(snapshot)
         yield from own_families(snapshot, holders, verdicts, peak_flops_per_core, self._own_labels)
@@ -68,7 +68,8 @@ class SnapshotMetrics:
         for process in holders:
             tag, lnc = process.tag, process.logical_neuroncore_config
             for position, neuroncore_index in enumerate(process.neuroncore_indices):
-                cores = [snapshot.cores[i] for i in process.core_indices[position * lnc : (position + 1) * lnc]]
+                physical = process.core_indices[position * lnc : (position + 1) * lnc]
+                cores = [core for index in physical if (core := snapshot.core(index)) is not None]
                 busy = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
                 if busy:
                     utilization.append((of_core(tag, neuroncore_index), sum(busy) / len(busy)))
@@ -95,9 +96,12 @@ class SnapshotMetrics:
         vcpu_rows = label.rows("runtime_tag", "usage_type", last=_VCPU_MODES)
         percentile_rows = label.rows("runtime_tag", "percentile", last=known.PERCENTILES)
         for tag, processes in by_tag.items():
-            host = sum([_neuron_host_bytes(process) for process in processes])
-            device = sum([_neuron_device_bytes(process, snapshot) for process in processes])
-            used.extend(zip(memory_rows(tag), (host, device), strict=True))
+            host = [_neuron_host_bytes(process) for process in processes]
+            device = [_neuron_device_bytes(process, snapshot) for process in processes]
+            for text, sizes in zip(memory_rows(tag), (host, device), strict=True):
+                known_sizes = [size for size in sizes if size is not None]
+                if known_sizes:
+                    used.append((text, sum(known_sizes)))
             # An invented process spends no vCPU time; that is known.
             ratios = [(0.0, 0.0) if process.synthetic else _read_vcpu(process) for process in processes]
             for text, mode in zip(vcpu_rows(tag), zip(*ratios, strict=True), strict=True):
@@ -108,24 +112,24 @@ class SnapshotMetrics:
                 latencies.extend(zip(percentile_rows(tag), _read_percentiles(measured), strict=True))
         yield Family(known.RUNTIME_MEMORY, used)
         yield Family(known.RUNTIME_VCPU, vcpu)
-        yield self._counters(known.EXECUTION_ERRORS, by_tag, "error_type", _ERROR_TYPES, _read_errors)
-        yield self._counters(known.EXECUTION_STATUS, by_tag, "status_type", _STATUS_TYPES, _read_executions)
+        yield self._counters(known.EXECUTION_ERRORS, by_tag, "error_type", "errors")
+        yield self._counters(known.EXECUTION_STATUS, by_tag, "status_type", "executions")
         yield Family(known.EXECUTION_LATENCY, latencies)
 
     def _counters(
-        self,
-        definition: Definition,
-        by_tag: dict[str, list[Process]],
-        label_name: str,
-        kinds: tuple[str, ...],
-        read: Callable[[Process], tuple[int, ...]],
+        self, definition: Definition, by_tag: dict[str, list[Process]], label_name: str, part_name: str
     ) -> Family:
+        """A family of the counters of a part of the processes; nothing of those that don't tell it."""
+        kinds, read = _COUNTERS[part_name]
         rows = self._labels.rows("runtime_tag", label_name, last=kinds)
         totals: list[Sample] = []
         created: list[Sample] = []
         for tag, processes in by_tag.items():
-            texts, counts = rows(tag), read(processes[0])
-            for other in processes[1:]:
+            told = [part for process in processes if (part := getattr(process, part_name)) is not None]
+            if not told:
+                continue
+            texts, counts = rows(tag), read(told[0])
+            for other in told[1:]:
                 counts = tuple(map(add, counts, read(other)))
             since = min([process.attached_at_unix_seconds or self._since for process in processes])
             totals.extend(zip(texts, counts, strict=True))
@@ -166,30 +170,28 @@ class SnapshotMetrics:
         yield Family(known.HARDWARE_INFO, [(hardware, 1)])
 
 
-_read_errors = attrgetter(*(f"errors.{kind}_total" for kind in _ERROR_TYPES))
-_read_executions = attrgetter(*(f"executions.{kind}_total" for kind in _STATUS_TYPES))
+_COUNTERS = {
+    part: (kinds, attrgetter(*(f"{kind}_total" for kind in kinds)))
+    for part, kinds in (("errors", _ERROR_TYPES), ("executions", _STATUS_TYPES))
+}
 _read_vcpu = attrgetter(*(f"vcpu_{mode}_ratio" for mode in _VCPU_MODES))
 _read_percentiles = attrgetter(*(f"{percentile}_seconds" for percentile in known.PERCENTILES))
 _read_ecc = attrgetter(*(event.replace("_ecc", "") + "_total" for event in known.ECC_EVENTS))
 _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CATEGORIES))
 
 
-def _neuron_host_bytes(process: Process) -> int:
-    """Host memory in the categories that the original shows."""
+def _neuron_host_bytes(process: Process) -> int | None:
+    """Host memory in the categories that the original shows; None when none is known."""
     memory = process.host_memory
-    return (
-        (memory.application_memory_bytes or 0)
-        + (memory.constants_bytes or 0)
-        + (memory.dma_buffers_bytes or 0)
-        + (memory.tensors_bytes or 0)
-    )
+    sizes = (memory.application_memory_bytes, memory.constants_bytes, memory.dma_buffers_bytes, memory.tensors_bytes)
+    known_sizes = [size for size in sizes if size is not None]
+    return sum(known_sizes) if known_sizes else None
 
 
-def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int:
-    """Device memory in the categories that the original shows."""
-    return sum(
-        size_bytes or 0 for index in process.core_indices for size_bytes in _read_memory(snapshot.cores[index].memory)
-    )
+def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int | None:
+    """Device memory in the categories that the original shows; None when none is known."""
+    sizes = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
+    return sum(sizes) if sizes else None
 
 
 def _shared_latency(processes: list[Process], before: Snapshot | None) -> LatencyPercentiles | None:

@@ -85,7 +85,8 @@ class RecordMetrics:
                 self._forget(tag, name)
             try:
                 for definition, labels, value in read(group):
-                    self._put(tag, definition, labels, value)
+                    if value is not None:  # null is unknown
+                        self._put(tag, definition, labels, value)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 problems.append(f"{name}: {type(error).__name__}: {error}")
 
@@ -116,7 +117,7 @@ class RecordMetrics:
             self._info[known.HARDWARE_INFO] = self._labels.named(*known.HARDWARE_LABELS)(*values)
 
 
-_Reading = tuple[Definition, tuple[tuple[str, str], ...], float]
+_Reading = tuple[Definition, tuple[tuple[str, str], ...], float | None]
 
 
 def _neuroncore_counters(group: Mapping[str, Any]) -> Iterator[_Reading]:

@@ -37,16 +37,18 @@ class Period:
             return None
         return earlier
 
-    def counts(self, name: str, process: Process) -> dict[str, int]:
+    def counts(self, name: str, process: Process) -> dict[str, int] | None:
         """By counter, without `_total`: what the process counted in `executions` or `errors` in the period.
 
-        A process that attached within the period counted all of it there.
+        A process that attached within the period counted all of it there. None where nobody tells.
         """
-        now: ExecutionCounters | ErrorCounters = getattr(process, name)
+        now: ExecutionCounters | ErrorCounters | None = getattr(process, name)
+        if now is None:
+            return None
         earlier = self.process_before(process)
         if earlier is None and self.before is None:
             return dict.fromkeys(_short_names(now), 0)
-        before = getattr(earlier, name) if earlier is not None else type(now)()
+        before = (getattr(earlier, name) if earlier is not None else None) or type(now)()
         return {short: max(0, getattr(now, full) - getattr(before, full)) for short, full in _short_names(now).items()}
 
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:

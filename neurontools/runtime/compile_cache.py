@@ -10,19 +10,20 @@ damaged entry cost a compilation, never the training.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
-import sys
+import stat
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 
+from neurontools.runtime import entry_lock
 from neurontools.runtime.compiler_flags import CompilerFlags
 from neurontools.runtime.model import FORMAT, InvalidModel, Model
+from neurontools.runtime.narration import say
 from neurontools.version import __version__
 
 CACHE_URL = "NEURON_COMPILE_CACHE_URL"
@@ -40,6 +41,7 @@ class CompileCache:
         self.version_directory = f"neuronxcc-{version}"
         self.hits_total = 0
         self.rebuilt_total = 0
+        self.longest_wait_seconds = entry_lock.LONGEST_WAIT_SECONDS
         self._announced: set[str] = set()
 
     def directory(self, flags: CompilerFlags) -> Path | None:
@@ -66,15 +68,13 @@ class CompileCache:
         entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
         neff = entry / "model.neff"
         try:
-            digest = (entry / "model.done").read_text().strip()
-            status = neff.stat()
-            # The default directory is open to everybody: only what this user or root wrote is executed.
-            if status.st_uid not in (os.geteuid(), 0) or status.st_size > _LARGEST_MODEL_BYTES:
-                return None
-            data = neff.read_bytes()
+            digest = _read_trusted(entry / "model.done", 256)
+            data = _read_trusted(neff, _LARGEST_MODEL_BYTES)
         except OSError:
             return None
-        if hashlib.sha256(data).hexdigest() != digest:
+        if digest is None or data is None:
+            return None
+        if hashlib.sha256(data).hexdigest().encode() != digest.strip():
             self._discard(entry, "its digest does not match")
             return None
         try:
@@ -91,20 +91,24 @@ class CompileCache:
 
     @contextlib.contextmanager
     def locked(self, graph_hash: str, flags: CompilerFlags) -> Iterator[None]:
-        """Held while one of several ranks compiles a graph; the others wait and then find it."""
+        """Held while one of several ranks compiles a graph; the others wait and then find it.
+
+        A rank that dies meanwhile frees it at once; one that is stopped keeps the others waiting, but not for ever.
+        """
         directory = self.directory(flags)
-        handle = -1
-        if directory is not None:
-            with contextlib.suppress(OSError):
-                entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
-                entry.mkdir(parents=True, exist_ok=True)
-                handle = os.open(entry / "model.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-                fcntl.flock(handle, fcntl.LOCK_EX)
-        try:
+        if directory is None:
             yield
-        finally:
-            if handle >= 0:
-                os.close(handle)
+            return
+        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
+        with contextlib.suppress(OSError):
+            entry.mkdir(parents=True, exist_ok=True)
+
+        def waiting(seconds: float) -> None:
+            neff = entry / "model.neff"
+            self._info(f"Another process must be compiling {neff}, been waiting for: {seconds / 60:.1f} minutes")
+
+        with entry_lock.held(entry / "model.lock", waiting, self.longest_wait_seconds):
+            yield
 
     def store(self, model: Model, text: str, flags: CompilerFlags) -> None:
         """Writes a model; `text` is the recorded graph."""
@@ -137,6 +141,16 @@ class CompileCache:
             _log("INFO", text)
 
 
+def _read_trusted(path: Path, most_bytes: int) -> bytes | None:
+    """A file that this user or root wrote; None for another's, because the default directory is open to everybody."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if status.st_uid not in (os.geteuid(), 0) or not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
+            return None
+        return file.read()
+
+
 def _write(path: Path, data: bytes) -> None:
     """Writes a file so that it is there whole or not at all."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -152,4 +166,4 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _log(level: str, text: str) -> None:
-    print(f"{level} ||NCC_WRAPPER||: {text}", file=sys.stderr)  # noqa: T201
+    say(f"{level} ||NCC_WRAPPER||: {text}")

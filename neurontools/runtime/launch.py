@@ -9,9 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from neurontools.runtime import import_hook, names
-
-SUMMARY = "NEURONTOOLS_SUMMARY_DIRECTORY"
+from neurontools.runtime import import_hook, names, summary_files
 
 
 def install(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
@@ -20,8 +18,12 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
     `script` is what the device's name follows (see `neurontools.runtime.names`).
     """
     import_hook.install(environment)
-    from neurontools.runtime import setup
-    from neurontools.runtime.device import device
+    import_hook.is_installing = True
+    try:
+        from neurontools.runtime import setup
+        from neurontools.runtime.device import device
+    finally:
+        import_hook.is_installing = False
 
     if setup.is_set_up():
         return
@@ -31,11 +33,11 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
     if not import_hook.is_spawned_worker:
         device.cores  # noqa: B018  (takes them now, so that the tools show the process from its start)
     _hook_spawned_processes(device.name)
-    directory = environment.get(SUMMARY)
+    directory = environment.get(summary_files.DIRECTORY)
     if directory:
         from neurontools.runtime import summary
 
-        summary.write_at_exit(Path(directory))
+        summary.keep_in(Path(directory))
 
 
 def _hook_spawned_processes(name: str) -> None:

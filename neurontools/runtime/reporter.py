@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from neurontools.runtime.execution import Model
 from neurontools.runtime.journal import Journal
 from neurontools.runtime.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
 from neurontools.runtime.link import CoresUnavailable, Link, NoDaemon
+from neurontools.runtime.narration import say
 from neurontools.socket_path import candidates, checked, named
-from neurontools.terminal_text import visible
 from neurontools.version import __version__
 
 PROCESS_TAG = "NEURON_PROCESS_TAG"
@@ -32,7 +31,7 @@ FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
-_LONGEST_TAG, _LONGEST_VERSION, _LONGEST_LINE = 255, 64, 500
+_LONGEST_TAG, _LONGEST_VERSION = 255, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,11 +344,8 @@ class Reporter:
         if matter in self._told:
             return
         self._told.add(matter)
-        line = visible(text.partition("\n")[0])[:_LONGEST_LINE]
-        try:
-            print(f"neurontools: {line}", file=sys.stderr, flush=True)  # noqa: T201
-        except (OSError, ValueError, AttributeError):
-            self._failure = text  # no standard error, or a closed one
+        if not say(f"neurontools: {text}"):
+            self._failure = text
 
     def _switch_off_in_child(self) -> None:
         """In a forked child: the notes vanish, and the parent's end is seen although this copy lives on."""

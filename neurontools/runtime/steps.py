@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +20,6 @@ class Steps:
     batches_total: int = 0
     first_seconds: float | None = None
     last_seconds: float | None = None
-    watcher: Callable[[float], None] | None = None
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
     def step_done(self) -> None:
@@ -33,8 +31,6 @@ class Steps:
             self.first_seconds = now
         self.last_seconds = now
         self.steps_total += 1
-        if self.watcher is not None:
-            self.watcher(now)
 
     def batch_loaded(self, samples: int) -> None:
         """A loader gave a batch of so many samples to the script."""

@@ -74,6 +74,7 @@ def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: 
     assert summary["flop_total"] == 6 * 2 * 2 * 5 * 8 * 4
     assert 0 < summary["mfu_ratio"] < 1
     assert "\nsteps        6 (" in run.stderr
+    assert "\ncollectives  0\n" in run.stderr
 
 
 def test_workers_have_a_core_each(neuron_run: Run) -> None:
@@ -147,6 +148,10 @@ def test_the_summary_as_text() -> None:
         "executions_total": 101,
         "flop_total": 475 * 10**12,
         "hbm_peak_bytes": 3 << 30,
+        "collectives_total": 202,
+        "collective_seconds": 2.5,
+        "collective_bytes": 3 << 20,
+        "collective_p50_seconds": 0.0125,
         "fallbacks_total": 4,
     }
     document = run_summary.combined([worker], 0, 61.0)
@@ -161,7 +166,7 @@ def test_the_summary_as_text() -> None:
         "compute      9.5 TFLOPS, MFU 10.0000%\n"
         "HBM peak     3.0 GB\n"
         "transfers    0 to, 0 from the device\n"
-        "collectives  0 in 0 s\n"
+        "collectives  202, 3.0 MB in 2.5 s, p50 12.5 ms\n"
         "errors       0 failed, 0 with NaN\n"
         "fallbacks    4 operators ran on the host\n"
     )

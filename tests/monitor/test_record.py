@@ -62,7 +62,10 @@ def test_counts_are_of_the_period_and_whole_numbers() -> None:
     ]
     assert all(type(count) is int for count in counts)
     assert counts[0] + counts[1] == counts[2]
-    assert counts[2] == third.processes[0].executions.completed_total - first.processes[0].executions.completed_total
+    started, ended = first.processes[0].executions, third.processes[0].executions
+    assert started is not None
+    assert ended is not None
+    assert counts[2] == ended.completed_total - started.completed_total
 
 
 def test_period_is_the_time_between_the_snapshots() -> None:
@@ -173,6 +176,7 @@ def test_an_ended_process_vanishes_and_a_new_one_counts_from_its_start() -> None
     new = replace(new, attached_at_unix_seconds=now.taken_at_unix_seconds - 1)
     document = made(replace(now, processes=(new,)), before)
     assert [entry["pid"] for entry in document["neuron_runtime_data"]] == [new.pid]
+    assert new.executions is not None
     assert runtime(document)["execution_stats"]["execution_summary"]["completed"] == new.executions.completed_total
 
 

@@ -109,6 +109,8 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
     snapshot = wait_until(lambda: snapshot if (snapshot := daemon.snapshot()).cores[1].flop_total else None)
     process = snapshot.processes[0]
     assert process.pid == PID
+    assert process.executions is not None
+    assert process.errors is not None
     assert process.executions.completed_total == process.executions.completed_with_err_total == 1
     assert process.executions.completed_with_num_err_total == process.executions.timed_out_total == 1
     assert process.errors.transient_total == 1
@@ -156,7 +158,8 @@ def test_counts_of_many_threads_are_exact(daemon: Daemon, reporters: list[Report
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     assert reporter.flush(10)
-    cores = wait_until(lambda: cores if (cores := daemon.snapshot().cores)[0].executions_total == 9000 else None)
+    wait_until(lambda: sum(core.executions_total or 0 for core in daemon.snapshot().cores[:2]) == 18000)
+    cores = daemon.snapshot().cores
     assert [core.executions_total for core in cores[:2]] == [9000, 9000]
     assert [core.flop_total for core in cores[:2]] == [27000, 27000]
     assert [core.memory.tensors_bytes for core in cores[:2]] == [18000, 18000]
@@ -330,6 +333,7 @@ def test_wrong_calls_are_counted_and_never_raise(daemon: Daemon, reporters: list
 
 
 def test_closed_reporter_does_nothing(daemon: Daemon, reporters: list[Reporter]) -> None:
+    before = set(threading.enumerate())  # other tests of this process may have left the device's reporter
     with attach(reporters, daemon.socket) as reporter:
         model = reporter.load_model("m")
     for _ in range(1000):
@@ -337,7 +341,7 @@ def test_closed_reporter_does_nothing(daemon: Daemon, reporters: list[Reporter])
             reporter.add_memory(0, "tensors_bytes", 1)
     assert not reporter.flush(10)
     reporter.close()
-    wait_until(lambda: not any(thread.name == "neurontools-reporter" for thread in threading.enumerate()))
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_killed_process_frees_its_cores(daemon: Daemon) -> None:

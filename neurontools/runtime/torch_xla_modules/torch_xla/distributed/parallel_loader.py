@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ from neurontools.runtime.steps import steps
 from ..core import xla_model as xm
 
 _END = object()
+_LONGEST_END_SECONDS = 30.0  # for a dataset that takes its time over the batch at hand
 
 
 class _Batches:
@@ -28,13 +31,14 @@ class _Batches:
         self._is_open = True
         self._thread = threading.Thread(target=self._fetch, name="ParallelLoader", daemon=True)
         self._thread.start()
+        _open_batches.add(self)
 
     def _fetch(self) -> None:
         try:
             for item in self._iterator:
-                self._put((xm.send_cpu_data_to_device(item, self._device), _samples(item, self._batch_dim)))
                 if not self._is_open:
                     return
+                self._put((xm.send_cpu_data_to_device(item, self._device), _samples(item, self._batch_dim)))
             self._put(_END)
         except BaseException as error:
             self._put(error)
@@ -55,10 +59,22 @@ class _Batches:
         return item
 
     def close(self) -> None:
-        """Ends the thread."""
+        """Ends the thread, once it has the batch at hand; may be called again."""
         self._is_open = False
         while not self._queue.empty():
             self._queue.get_nowait()
+        if self._thread is not threading.current_thread():
+            self._thread.join(_LONGEST_END_SECONDS)
+
+
+_open_batches: weakref.WeakSet[_Batches] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter ends: a thread that is in torch's C++ then would abort the process."""
+    for batches in tuple(_open_batches):
+        batches.close()
 
 
 class PerDeviceLoader:

@@ -1,0 +1,23 @@
+"""What the runtime says on standard error, next to what the script says there."""
+
+from __future__ import annotations
+
+import sys
+
+from neurontools.terminal_text import visible
+
+_LONGEST_LINE = 1000
+
+
+def say(text: str) -> bool:
+    """Writes a line to standard error; False when it is lost: a full disk, a closed stream, none at all."""
+    line = visible(text.partition("\n")[0])[:_LONGEST_LINE]
+    stream = sys.stderr
+    if stream is None:
+        return False
+    try:
+        stream.write(f"{line}\n")  # in one piece: ranks share the stream
+        stream.flush()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True

@@ -1,0 +1,72 @@
+"""The files in which workers keep neuron-run informed: a JSON document a process, replaced once a second."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any
+
+DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"
+INTERVAL_SECONDS = 1.0
+
+
+class SummaryFile:
+    """Writes what `document` gives, unless it is None, to a file until the process ends, from a thread of its own.
+
+    A process that is killed has left its state of a second before. A full disk loses the file and nothing else; a
+    forked child writes nothing.
+    """
+
+    def __init__(self, directory: Path, document: Callable[[], dict[str, Any] | None]) -> None:
+        self._document = document
+        self._owner = os.getpid()
+        self._path = directory / f"{self._owner}.json"
+        self._turn = Lock()
+        self._ended = Event()
+
+    def start(self) -> None:
+        """Begins to write; where the system refuses a thread, the file is written at the end alone."""
+        atexit.register(self._end)
+        try:
+            Thread(target=self._run, name="neurontools-summary", daemon=True).start()
+        except RuntimeError:
+            return
+
+    def _run(self) -> None:
+        self._write(has_ended=False)
+        while not self._ended.wait(INTERVAL_SECONDS):
+            self._write(has_ended=False)
+
+    def _end(self) -> None:
+        if os.getpid() == self._owner:
+            self._ended.set()
+            self._write(has_ended=True)
+
+    def _write(self, *, has_ended: bool) -> None:
+        with self._turn:
+            if self._ended.is_set() and not has_ended:
+                return
+            temporary = self._path.with_suffix(".new")
+            try:
+                document = self._document()
+                if document is None:
+                    return
+                document |= {"has_ended": has_ended, "failure": _failure() if has_ended else None}
+                temporary.write_text(json.dumps(document))
+                temporary.replace(self._path)
+            except Exception:  # whatever it is, training goes on; the next second brings another try
+                return
+
+
+def _failure() -> str | None:
+    """The exception that ends this process; None when it ends well, or with sys.exit."""
+    error = getattr(sys, "last_value", None)
+    if error is None:
+        return None
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

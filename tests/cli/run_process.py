@@ -1,0 +1,175 @@
+"""neuron-run as a process that a test talks to while it runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from neurontools.rpc import neuron_pb2, unary
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 60.0
+T = TypeVar("T")
+COMMAND = (sys.executable, "-m", "neurontools.cli.run")
+
+TRAINING = """
+import os, sys, torch, torch_xla.core.xla_model as xm
+device = xm.xla_device()
+weight = torch.ones(4, 4, device=device, requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+open(f"pid{xm.get_ordinal()}", "w").write(str(os.getpid()))
+while not os.path.exists("stop"):
+    optimizer.zero_grad()
+    (weight @ weight).sum().backward()
+    xm.optimizer_step(optimizer); xm.mark_step()
+    with torch.no_grad(): weight.fill_(1.0)
+    open(f"alive{xm.get_ordinal()}", "a").write(".")
+"""
+"""Trains on as many workers as there are until there is a file `stop`; writes its PID, and a dot a step."""
+
+
+def until(look: Callable[[], T]) -> T:
+    """What `look` answers, once it is true."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (answer := look()):
+        assert time.monotonic() < deadline, "what the test waits for did not happen"
+        time.sleep(0.02)
+    return answer
+
+
+def environment(directory: Path, socket: str = "", **changes: str) -> dict[str, str]:
+    """The variables of a user who has none of ours set, with a compile cache of the test's own."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
+    return {
+        **kept,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+        "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
+        "NEURONTOOLS_SOCKET": socket or str(directory / "none.sock"),
+        "OMP_NUM_THREADS": "1",
+        "TERM": "xterm",
+        **changes,
+    }
+
+
+class Started:
+    """neuron-run with these arguments, its output in pipes."""
+
+    def __init__(self, directory: Path, *arguments: str, socket: str = "", **changes: str) -> None:
+        self.directory = directory
+        self.process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            cwd=directory,
+            env=environment(directory, socket, **changes),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def pid_of(self, rank: int = 0) -> int:
+        """The PID of a worker that has trained some steps."""
+        until(lambda: len(self._read(f"alive{rank}")) > 5)
+        return int(self._read(f"pid{rank}"))
+
+    def stop_training(self) -> None:
+        (self.directory / "stop").touch()
+
+    def end(self) -> tuple[int, str, str]:
+        """Waits for the end: exit code, output, errors."""
+        output, errors = self.process.communicate(timeout=DEADLINE_SECONDS)
+        return self.process.returncode, output, errors
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.communicate(timeout=DEADLINE_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self.directory / name).read_text()
+        except FileNotFoundError:
+            return ""
+
+
+class OnTerminal:
+    """neuron-run in a terminal of its own, so wide."""
+
+    def __init__(self, directory: Path, columns: int, *arguments: str, socket: str = "", **changes: str) -> None:
+        self._own, terminal = os.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        self.written = ""
+        script = (
+            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script, *COMMAND, *arguments],
+            cwd=directory,
+            env=environment(directory, socket, **changes),
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
+        os.close(terminal)
+
+    def read_until(self, pattern: str) -> str:
+        """Reads until what was written has this in it; all that was written."""
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while re.search(pattern, self.written) is None:
+            assert time.monotonic() < deadline, self.written
+            assert self._read(), self.written
+        return self.written
+
+    def type(self, keys: str) -> None:
+        os.write(self._own, keys.encode())
+
+    def resize(self, columns: int) -> None:
+        fcntl.ioctl(self._own, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+
+    def end(self) -> tuple[int, str]:
+        """Waits for the end: exit code and all that was written."""
+        while self._read():
+            pass
+        return self.process.wait(DEADLINE_SECONDS), self.written
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            while self._read():
+                pass
+            self.process.wait(DEADLINE_SECONDS)
+        os.close(self._own)
+
+    def _read(self) -> bool:
+        """Reads something; False at the end."""
+        if not select.select([self._own], [], [], DEADLINE_SECONDS)[0]:
+            return False
+        try:
+            data = os.read(self._own, 65536)
+        except OSError:
+            return False
+        self.written += data.decode()
+        return bool(data)
+
+
+def owners(socket: str) -> list[int]:
+    """The PIDs that hold a core, a PID a core."""
+    reply = unary.call(socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10.0)
+    snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
+    return [core.owner_pid for core in snapshot.cores if core.HasField("owner_pid")]

@@ -1,0 +1,147 @@
+"""neuron-run and the end of its workers: signals, and workers that die."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run_process import TRAINING, OnTerminal, Started, owners, until
+from tests.conftest import StartDaemon
+
+pytest.importorskip("torch")
+Start = Callable[..., Started]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Started] = []
+
+    def begin(*arguments: str, **changes: str) -> Started:
+        started.append(Started(tmp_path, "--summary-json", "out.json", *arguments, **changes))
+        return started[-1]
+
+    (tmp_path / "script.py").write_text(TRAINING)
+    yield begin
+    for each in started:
+        each.close()
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_ends_all_workers_and_frees_their_cores(
+    start: Start, start_daemon: StartDaemon, tmp_path: Path, workers: int, number: signal.Signals
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    run = start(*(("-n", "2") if workers == 2 else ()), "script.py", socket=daemon.socket)
+    pids = [run.pid_of(rank) for rank in range(workers)]
+    assert sorted(owners(daemon.socket)) == sorted(pids)
+    run.process.send_signal(number)
+    exit_code, _, errors = run.end()
+    # A script that SIGINT interrupts ends as Python does, with a traceback and by the signal.
+    assert exit_code == 128 + number, errors
+    assert not [pid for pid in pids if is_alive(pid)]
+    until(lambda: owners(daemon.socket) == [])
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
+
+
+def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    (tmp_path / "script.py").write_text(
+        TRAINING.replace("while not", "try:\n  while not")
+        .replace("    optimizer.zero", "      optimizer.zero")
+        .replace("    (weight @", "      (weight @")
+        .replace("    xm.opt", "      xm.opt")
+        .replace("    with torch", "      with torch")
+        .replace('    open(f"alive', '      open(f"alive')
+        + "except KeyboardInterrupt: open('interrupts', 'a').write('i')\n"
+    )
+    run = OnTerminal(tmp_path, 120, "script.py", socket=daemon.socket)
+    try:
+        run.read_until(r"step \d")
+        run.type("\x03")
+        exit_code, written = run.end()
+    finally:
+        run.close()
+    assert (tmp_path / "interrupts").read_text() == "i", "the script was interrupted more than once"
+    assert exit_code == 0
+    assert "steps        " in written
+    until(lambda: owners(daemon.socket) == [])
+
+
+DYING = """
+import os, signal, sys, torch, torch_xla.core.xla_model as xm
+value = torch.ones(4, device=xm.xla_device())
+for step in range(20): xm.all_reduce("sum", value); xm.mark_step()
+if xm.get_ordinal() == 1:
+    if sys.argv[1] == "exit": sys.exit(7)
+    if sys.argv[1] == "raise": raise ValueError("of its own")
+    os.kill(os.getpid(), signal.SIGKILL)
+while True: xm.all_reduce("sum", value); xm.mark_step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "exit_code", "told"),
+    [
+        ("exit", 7, "ended with exit code 7; the other one was ended"),
+        ("raise", 1, "ended with exit code 1; the other one was ended"),
+        ("kill", 137, "was killed by SIGKILL; the other one was ended"),
+    ],
+)
+def test_a_worker_that_dies(start: Start, tmp_path: Path, how: str, exit_code: int, told: str) -> None:
+    (tmp_path / "script.py").write_text(DYING)
+    run = start("--simulate", "trn1.2xlarge", "-n", "2", "script.py", how)
+    ended, _, errors = run.end()
+    assert ended == exit_code, errors
+    (line,) = [line for line in errors.splitlines() if line.startswith("neuron-run: ")]
+    assert line.startswith("neuron-run: worker 1 (PID ")
+    assert line.endswith(told)
+    summary = json.loads((tmp_path / "out.json").read_text())
+    assert (summary["workers"], summary["exit_code"]) == (2, exit_code)
+    told_by = {rank["rank"]: rank["failure"] for rank in summary["ranks"]}
+    if how == "raise":
+        assert told_by[1] == "ValueError: of its own"
+    assert 1 in told_by, "a worker that is killed leaves what it told before"
+
+
+def test_one_worker_of_one(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys, torch_xla.core.xla_model as xm; xm.xla_device(); sys.exit(3)")
+    assert start("-n", "1", "script.py").end()[0] == 3
+
+
+def test_the_cause_is_the_worker_that_failed_first() -> None:
+    from types import SimpleNamespace as Failure
+
+    from neurontools.runtime.workers import root_cause
+
+    failures = {
+        0: Failure(exitcode=-15, pid=10, timestamp=1),
+        1: Failure(exitcode=1, pid=11, timestamp=1),
+        2: Failure(exitcode=7, pid=12, timestamp=2),
+        3: Failure(exitcode=9, pid=13, timestamp=3),
+    }
+    assert root_cause(failures, {})[0] == 1
+    assert root_cause(failures, {11: "CollectiveFailed: NRT_HW_ERR_COLLECTIVES(1200): …"})[0] == 2
+    assert root_cause({0: failures[0]}, {})[0] == 0
+
+
+def test_the_variables_of_the_agent_are_not_those_of_a_worker(start: Start, tmp_path: Path) -> None:
+    """Told to use the runtime everywhere, the agent takes no cores all the same."""
+    (tmp_path / "script.py").write_text(
+        "import os, torch\n"
+        "print(torch.ones(2, device='neuron').sum().item(), os.environ.get('TORCH_DEVICE_BACKEND_AUTOLOAD'))\n"
+    )
+    run = start(
+        "--simulate", "trn1.2xlarge", "-n", "2", "script.py", NEURONTOOLS_RUNTIME="1", NEURONTOOLS_DEVICE="neuron"
+    )
+    exit_code, output, errors = run.end()
+    assert (exit_code, output.split()) == (0, ["2.0", "None"] * 2), errors

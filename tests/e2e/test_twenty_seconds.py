@@ -1,0 +1,328 @@
+"""Twenty seconds of training, read from outside by the tools: every number shown equals the script's own.
+
+The script is written as those of the SDK's tutorials are; what it counts and times, it does with its own means. Counts
+and bytes have to be equal. Times are those of the same executions, taken on two sides of the same call.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.version import __version__
+from tests.conftest import RunningDaemon, StartDaemon, wait_until
+
+pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20.0
+BATCH, FEATURES, HIDDEN, CLASSES = 64, 512, 1024, 10
+# 2 operations a multiply-add; forward once, backward for weights and inputs, but the first layer's input needs none.
+FLOP_PER_STEP = 2 * BATCH * (2 * FEATURES * HIDDEN + 3 * HIDDEN * CLASSES)
+SCRIPT = f"""
+import json, os, time
+from pathlib import Path
+import torch
+import torch_xla.core.xla_model as xm
+import torch_xla.distributed.parallel_loader as pl
+
+def wait_for(name):
+    while not Path(name).exists(): time.sleep(0.02)
+
+class Batches:  # random data for so many seconds
+    def __iter__(self):
+        end = time.monotonic() + {SECONDS}
+        while time.monotonic() < end:
+            yield torch.randn({BATCH}, {FEATURES}), torch.randint(0, {CLASSES}, ({BATCH},))
+    def __len__(self): return 10**9
+
+def save(name, document):
+    Path(name + ".new").write_text(json.dumps(document))
+    os.rename(name + ".new", name)
+
+def bytes_of(tensors): return sum(t.numel() * t.element_size() for t in tensors if t.device.type == "xla")
+
+torch.manual_seed(0)
+device = xm.xla_device()
+first, last = torch.nn.Linear({FEATURES}, {HIDDEN}), torch.nn.Linear({HIDDEN}, {CLASSES})
+model = torch.nn.Sequential(first, torch.nn.ReLU(), last).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+parameters = list(model.parameters())
+xm.mark_step()
+save("ready", {{"pid": os.getpid(), "to_device": bytes_of(parameters)}})
+wait_for("go")
+
+steps = samples = loaded = 0
+seconds = []
+losses = []
+began = time.monotonic()
+for inputs, targets in pl.MpDeviceLoader(Batches(), device):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+    loss.backward()
+    optimizer.step()
+    before = time.monotonic()
+    xm.mark_step()
+    seconds.append(time.monotonic() - before)
+    steps += 1
+    samples += len(inputs)
+    loaded += bytes_of([inputs, targets])
+ended = time.monotonic()
+state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
+alive = [p.grad for p in parameters] + state + [inputs, targets, loss]
+save("trained", {{
+    "steps": steps, "samples": samples, "seconds": seconds, "elapsed": ended - began, "loaded": loaded,
+    "constants": bytes_of(parameters), "tensors": bytes_of(alive),
+    "used": xm.get_memory_info(device)["bytes_used"], "random": torch.get_rng_state().numel(),
+}})
+wait_for("fail")
+bad = torch.zeros(1).to(device) / 0  # not a number
+xm.mark_step()
+first, last = loss.item(), bad.item()
+save("failed", {{"loss": first, "is_nan": last != last}})
+wait_for("stop")
+"""
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> RunningDaemon:
+    return start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.25")
+
+
+@pytest.fixture
+def environment(tmp_path: Path, daemon: RunningDaemon) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_", "TORCHELASTIC"))}
+    return {
+        **kept,
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+        "NEURONTOOLS_SOCKET": daemon.socket,
+        "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
+        "NEURON_PROCESS_TAG": "twenty",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture
+def training(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "neurontools.cli.run", "--cores", "1", "--summary-json", "summary.json"),
+            *("train.py", "--epochs", "3"),
+        ],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    yield process
+    if process.poll() is None:
+        process.terminate()
+    process.communicate(timeout=60)
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """neuron-monitor, a record a second."""
+    metrics = [{"type": kind} for kind in ("neuroncore_counters", "memory_used", "execution_stats")]
+    runtimes = [{"tag_filter": ".*", "metrics": metrics}]
+    (tmp_path / "monitor.json").write_text(
+        json.dumps({"period": "1s", "neuron_runtimes": runtimes, "system_metrics": []})
+    )
+    with (tmp_path / "records").open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "neurontools.cli.monitor", "-c", "monitor.json"],
+            cwd=tmp_path,
+            env=environment,
+            stdout=output,
+            text=True,
+        )
+    yield process
+    process.kill()
+    process.wait()
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    """What neuron-monitor has told of the one process so far."""
+    told = [json.loads(line) for line in (directory / "records").read_text().split("\n")[:-1]]
+    return [data["report"] for record in told for data in record["neuron_runtime_data"]]
+
+
+def neuron_ls(environment: dict[str, str]) -> list[dict[str, Any]]:
+    command = [sys.executable, str(ROOT / "scripts" / "neuron-ls"), "-j"]
+    done = subprocess.run(command, capture_output=True, env=environment, check=True)
+    document: list[dict[str, Any]] = json.loads(done.stdout)
+    return document
+
+
+@pytest.mark.long
+def test_every_number_that_is_shown_is_the_scripts_own(
+    training: subprocess.Popen[str],
+    environment: dict[str, str],
+    daemon: RunningDaemon,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    def told(name: str) -> dict[str, Any]:
+        def look() -> Any:
+            assert training.poll() is None, training.communicate()
+            path = tmp_path / name
+            return json.loads(path.read_text()) if path.exists() else None
+
+        return {**wait_until(look)}
+
+    ready = told("ready")
+    process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and p.measured_at_seconds else None)
+    before = process.executions.completed_total
+    request.getfixturevalue("monitor")
+    untrained = len(wait_until(lambda: records(tmp_path)))  # told before the training: nothing ran
+
+    def later() -> list[dict[str, Any]]:
+        return records(tmp_path)[untrained:]
+
+    (tmp_path / "go").touch()
+
+    # While it trains, neuron-ls is asked all the time: who, with what, since the start; never anything else.
+    command = f"{sys.executable} -m neurontools.runtime train.py --epochs 3"
+    expected = [{"pid": ready["pid"], "command": command, "neuron_runtime_version": __version__}]
+    asked = 0
+    while not (tmp_path / "trained").exists():
+        assert training.poll() is None, training.communicate()
+        (device,) = neuron_ls(environment)
+        assert device["neuron_processes"] == expected
+        assert (device["neuron_device"], device["nc_count"], device["memory_size"]) == (0, 2, 32 << 30)
+        asked += 1
+        time.sleep(0.1)  # not a load of its own
+    assert asked > 10
+
+    trained = told("trained")
+    steps, seconds = trained["steps"], trained["seconds"]
+    assert steps > 100
+    process = wait_until(
+        lambda: p if (p := daemon.find(ready["pid"])) and p.executions.completed_total == before + steps else None
+    )
+    wait_until(lambda: sum(each["execution_stats"]["execution_summary"]["completed"] for each in later()) == steps)
+    wait_until(lambda: later()[-1]["execution_stats"]["execution_summary"]["completed"] == 0)
+    snapshot = daemon.snapshot()
+    idle, core = snapshot.cores
+    process = daemon.find(ready["pid"])
+    assert process is not None
+
+    # Who and where.
+    assert (process.tag, process.uid, process.command) == ("twenty", os.getuid(), command)
+    assert (process.neuroncore_indices, process.device_indices, core.owner_pid) == ((1,), (0,), ready["pid"])
+    assert (idle.owner_pid, idle.executions_total, idle.flop_total) == (None, 0, 0)
+
+    # Executions and operations.
+    assert core.executions_total == before + steps
+    assert core.flop_total == FLOP_PER_STEP * steps
+    assert process.executions.completed_total == before + steps
+    assert sum(model.executions_total for model in process.models) == before + steps
+    assert process.executions.completed_with_num_err_total == 0
+
+    # Memory, to the byte: what the script can add up by category, the compiled models as they are on disk, the rest
+    # by the total that the script is told.
+    entries = [path.parent for path in (tmp_path / "cache").rglob("model.done")]
+    code_bytes = sum((entry / "model.neff").stat().st_size for entry in entries)
+    memory = core.memory
+    assert (
+        memory.constants_bytes == trained["constants"] == 4 * (FEATURES * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
+    )
+    assert memory.tensors_bytes == trained["tensors"]
+    assert memory.model_code_bytes == code_bytes
+    assert memory.runtime_memory_bytes == trained["random"]
+    known = trained["constants"] + trained["tensors"] + code_bytes + trained["random"]
+    assert memory.model_shared_scratchpad_bytes == trained["used"] - known
+    assert {model.name for model in process.models} == {entry.name for entry in entries}
+
+    # Times: the script's clock stands around the same calls, so it can only have seen a little more.
+    assert core.busy_seconds_total is not None
+    assert 0.9 * sum(seconds) < core.busy_seconds_total <= sum(seconds) + 0.1  # what ran before the training
+
+    # Training.
+    training_counters = process.training
+    assert training_counters is not None
+    assert (training_counters.steps_total, training_counters.samples_total) == (steps, trained["samples"])
+    assert training_counters.compilations_total == len(entries)
+    assert training_counters.to_device_bytes_total == ready["to_device"] + trained["loaded"]
+    assert (training_counters.collectives_total, training_counters.from_device_bytes_total) == (0, 0)
+
+    check_records(later(), trained)
+
+    # An execution whose result is not a number, and the transfers of two numbers.
+    (tmp_path / "fail").touch()
+    failed = told("failed")
+    assert failed["is_nan"]
+    process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and p.errors.numerical_total else None)
+    assert (process.errors.numerical_total, process.executions.completed_with_num_err_total) == (1, 1)
+    assert process.executions.completed_total == before + steps
+    counters = wait_until(
+        lambda: t if (p := daemon.find(ready["pid"])) and (t := p.training) and t.from_device_bytes_total else None
+    )
+    assert counters.from_device_bytes_total == 8
+
+    # The end: no process, and a summary with the same numbers.
+    (tmp_path / "stop").touch()
+    output, errors = training.communicate(timeout=60)
+    assert (training.returncode, output) == (0, ""), errors
+    wait_until(lambda: daemon.find(ready["pid"]) is None)
+    assert neuron_ls(environment)[0]["neuron_processes"] == []
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert (summary["exit_code"], summary["workers"], summary["cores"]) == (0, 1, [1])
+    assert (summary["steps_total"], summary["samples_total"]) == (steps, trained["samples"])
+    assert summary["executions_total"] == before + steps + 1
+    assert summary["flop_total"] == FLOP_PER_STEP * steps
+    assert summary["numerical_errors_total"] == 1
+    assert summary["hbm_peak_bytes"] >= trained["used"]
+    assert summary["from_device_bytes"] == 8
+    assert summary["training_seconds"] == pytest.approx(trained["elapsed"], rel=0.05)
+    assert summary["mfu_ratio"] == pytest.approx(summary["flop_total"] / summary["training_seconds"] / 95e12, rel=1e-6)
+
+
+def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
+    """Each record of neuron-monitor is about executions that the script timed one by one, in this order."""
+    seconds = trained["seconds"]
+    first = 0
+    busy = flop = 0.0
+    told_count = close = close_to_longest = 0
+    for each in told:
+        stats, cores = each["execution_stats"], each["neuroncore_counters"]["neuroncores_in_use"]
+        completed = stats["execution_summary"]["completed"]
+        mine = sorted(seconds[first : first + completed])
+        first += completed
+        assert list(cores) == ["1"]
+        period = each["neuroncore_counters"]["period"]
+        busy += cores["1"]["neuroncore_utilization"] / 100 * period
+        if not completed:
+            continue
+        flop += cores["1"]["flops"] * period
+        latency = stats["latency_stats"]["device_latency"]
+        middle, longest = mine[math.ceil(completed / 2) - 1], mine[-1]
+        assert latency["p50"] < 1.02 * longest
+        assert latency["p100"] < 1.02 * longest
+        # A thread that lost the CPU between the script's clock and the execution is seen by one of them alone.
+        close += latency["p50"] > 0.8 * middle
+        close_to_longest += latency["p100"] > 0.8 * longest
+        told_count += 1
+        assert not any(stats["error_summary"].values())
+        used = each["memory_used"]["neuron_runtime_used_bytes"]
+        breakdown = used["usage_breakdown"]["neuroncore_memory_usage"]["1"]
+        assert breakdown["constants"] == trained["constants"]
+        assert sum(breakdown.values()) == used["neuron_device"]
+    assert first == len(seconds)
+    assert told_count > 10
+    assert close > 0.8 * told_count
+    assert close_to_longest > 0.5 * told_count
+    # Rates are those between two reports of the process, which lie a little beside the ends of a period.
+    assert flop == pytest.approx(FLOP_PER_STEP * first, rel=0.05)
+    assert busy == pytest.approx(sum(seconds), rel=0.1)

@@ -1,0 +1,72 @@
+"""`import torch_xla` before `import torch`, in a Python that starts with the .pth file of the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+ROOT = Path(__file__).parents[2]
+PTH = ROOT / "scripts" / "neurontools.pth"
+BEGIN = "import site, sys; site.addsitedir(sys.argv[1])\n"  # what the start of Python does with site-packages
+OURS = "print(*sorted(name for name in sys.modules if name.partition('.')[0] == 'neurontools'))"
+WHICH = "import torch_xla; print('ours' if 'neurontools' in torch_xla.__file__ else 'real')"
+
+
+@pytest.fixture
+def site_directory(tmp_path: Path) -> Path:
+    directory = tmp_path / "site"
+    directory.mkdir()
+    (directory / PTH.name).write_text(PTH.read_text())
+    return directory
+
+
+def python(site_directory: Path, code: str, *paths: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {n: v for n, v in os.environ.items() if not n.startswith(("NEURON", "TORCHELASTIC", "PYTHONPATH"))}
+    path = os.pathsep.join(map(str, (ROOT, *paths)))
+    return subprocess.run(
+        [sys.executable, "-c", BEGIN + code, str(site_directory)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**inherited, "PYTHONPATH": path, "NEURONTOOLS_SOCKET": str(site_directory / "none.sock"), **environment},
+    )
+
+
+def test_other_programs_load_nothing(site_directory: Path) -> None:
+    for environment in ({}, {"NEURONTOOLS_RUNTIME": "0", "TORCHELASTIC_RUN_ID": "x"}):
+        assert python(site_directory, OURS, **environment).stdout.split() == []
+
+
+def test_workers_load_one_small_module(site_directory: Path) -> None:
+    loaded = python(site_directory, OURS, TORCHELASTIC_RUN_ID="x").stdout.split()
+    assert loaded == ["neurontools", "neurontools.torch_xla_path"]
+
+
+@pytest.mark.parametrize("opt_in", [{"TORCHELASTIC_RUN_ID": "x"}, {"NEURONTOOLS_RUNTIME": "1"}])
+@pytest.mark.parametrize("package", ["torch_xla", "torch_neuronx"])
+def test_the_first_import_may_be_ours(site_directory: Path, opt_in: dict[str, str], package: str) -> None:
+    code = f"import {package}, torch; print(torch.ones(2, device='xla').tolist())"
+    done = python(site_directory, code, NEURON_COMPILE_CACHE_URL=str(site_directory / "cache"), **opt_in)
+    assert done.stdout == "[1.0, 1.0]\n", done.stderr
+
+
+def test_a_real_torch_xla_is_not_shadowed_unless_ours_is_forced(site_directory: Path, tmp_path: Path) -> None:
+    real = tmp_path / "real" / "torch_xla"
+    real.mkdir(parents=True)
+    (real / "__init__.py").write_text("")
+    run = python(site_directory, WHICH, real.parent, TORCHELASTIC_RUN_ID="x")
+    assert run.stdout == "real\n", run.stderr
+    forced = python(site_directory, WHICH, real.parent, TORCHELASTIC_RUN_ID="x", NEURONTOOLS_FORCE_TORCH_XLA="1")
+    assert forced.stdout == "ours\n", forced.stderr
+    without = python(site_directory, WHICH, TORCHELASTIC_RUN_ID="x")
+    assert without.stdout == "ours\n", without.stderr
+
+
+def test_without_an_opt_in_there_is_no_torch_xla(site_directory: Path) -> None:
+    assert "No module named 'torch_xla'" in python(site_directory, WHICH).stderr
