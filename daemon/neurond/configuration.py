@@ -6,6 +6,7 @@ the daemon (`__main__`).
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from neurond.load import SCENARIOS
+from neurond.metrics_access import MetricsAccess
 from neurond.settings import Settings
 from neurond.socket_files import group_id
 from neurontools import catalog, core_request, socket_path
@@ -23,7 +25,7 @@ from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
-_Directory = Annotated[str, Field(min_length=1)]
+_Path = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -32,6 +34,12 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 def _listen_address(text: str) -> str:
     listen_address(text)
+    return text
+
+
+def _http_url(text: str) -> str:
+    if not re.match(r"https?://[^\s/]+", text):
+        raise ValueError(f"{_shown(text)} is no URL; write one such as http://127.0.0.1:4318")
     return text
 
 
@@ -61,7 +69,11 @@ class MetricsTable(_Table):
     """[metrics] of the configuration file."""
 
     listen: Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_listen_address)] | None = None
-    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = None
+    tls_certificate: _Path | None = None
+    tls_key: _Path | None = None
+    tls_client_ca: _Path | None = None
+    bearer_token_file: _Path | None = None
+    otlp_endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
 
@@ -94,9 +106,9 @@ class LoadTable(_Table):
 class SysfsTable(_Table):
     """[sysfs] of the configuration file: where the driver is read."""
 
-    root: _Directory = "/sys"
-    proc_root: _Directory = "/proc"
-    dev_root: _Directory = "/dev"
+    root: _Path = "/sys"
+    proc_root: _Path = "/proc"
+    dev_root: _Path = "/dev"
     imds: bool = False
     time_in_use_unit: Literal["auto", "us", "ns", "ps"] = "auto"
 
@@ -145,20 +157,30 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     if daemon.group is not None:
         group_id(daemon.group)
 
+    metrics = configuration.metrics
+    if metrics.tls_certificate is None and (metrics.tls_key or metrics.tls_client_ca):
+        raise UserError(
+            "neurond: metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE
+        )
+
     def root_of(key: str, variable: str) -> str:
         given = flags.get("sysfs", {}).get(key) or environment.get(variable) or getattr(configuration.sysfs, key)
         return str(Path(given).absolute())
 
-    return Settings(
+    settings = Settings(
         socket=_socket(flags, daemon, environment, file),
         interval_seconds=daemon.interval_seconds,
         history_seconds=daemon.history_seconds,
         history_bytes=daemon.history_bytes,
         log_level=daemon.log_level,
         group=daemon.group,
-        metrics_listen=configuration.metrics.listen,
-        otlp_endpoint=configuration.metrics.otlp_endpoint,
-        otlp_interval_seconds=configuration.metrics.otlp_interval_seconds,
+        metrics_listen=metrics.listen,
+        metrics_tls_certificate=_absolute(metrics.tls_certificate),
+        metrics_tls_key=_absolute(metrics.tls_key),
+        metrics_tls_client_ca=_absolute(metrics.tls_client_ca),
+        metrics_bearer_token_file=_absolute(metrics.bearer_token_file),
+        otlp_endpoint=metrics.otlp_endpoint,
+        otlp_interval_seconds=metrics.otlp_interval_seconds,
         health_thresholds=configuration.health.changed(),
         simulate=_known_instance_type(simulate.instance_type, lnc),
         lnc=lnc,
@@ -172,9 +194,15 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         time_in_use_unit=None
         if configuration.sysfs.time_in_use_unit == "auto"
         else configuration.sysfs.time_in_use_unit,
-        export_sysfs=configuration.export.sysfs and str(Path(configuration.export.sysfs).absolute()),
+        export_sysfs=_absolute(configuration.export.sysfs),
         export_driver_version=configuration.export.driver_version,
     )
+    MetricsAccess(settings)  # says what is wrong with its files
+    return settings
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).absolute())
 
 
 def read(file: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from neurond.metrics import Metrics, MetricsListener
+from neurond.metrics_access import MetricsAccess
 from neurond.settings import Settings
 from neurond.store import Store
 from neurontools.errors import EXIT_FAILURE, UserError
@@ -23,6 +24,7 @@ class Exports:
 
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
+        self._store = store
         self._metrics = Metrics(store, Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._listener: MetricsListener | None = None
         self._sender: _Sender | None = None
@@ -30,7 +32,7 @@ class Exports:
     async def start(self) -> None:
         """Begins to listen and to send; UserError when that can't be had."""
         if self._settings.metrics_listen is not None:
-            self._listener = MetricsListener(self._metrics)
+            self._listener = MetricsListener(self._metrics, MetricsAccess(self._settings))
             try:
                 await self._listener.listen(self._settings.metrics_listen)
             except (OSError, OverflowError) as error:
@@ -43,13 +45,18 @@ class Exports:
             from neurond.otlp import OtlpSender
 
             self._sender = OtlpSender(
-                self._settings.otlp_endpoint, self._settings.otlp_interval_seconds, self._metrics.verdicts
+                self._settings.otlp_endpoint,
+                self._settings.otlp_interval_seconds,
+                self._metrics.verdicts,
+                self._store.latest.snapshot,
             )
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of the snapshot of a tick."""
         if self._listener is not None or self._sender is not None:
             self._metrics.observe(snapshot)
+        if self._listener is not None:
+            self._listener.access.renew()
         if self._sender is not None:
             self._sender.observe(snapshot)
 

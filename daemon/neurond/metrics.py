@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
+from neurond.metrics_access import MetricsAccess
 from neurond.store import Store
 from neurontools import catalog, health
 from neurontools.exporters.exposition import (
@@ -30,6 +31,7 @@ from neurontools.model import Snapshot
 MAX_CONNECTIONS = 256
 MAX_REQUEST_BYTES = 16 * 2**10
 IDLE_SECONDS = 120.0
+HANDSHAKE_SECONDS = 10.0
 MFU_DTYPE = "bf16"
 _ANCHORS = 6  # snapshots kept for what is judged by growth
 
@@ -113,9 +115,10 @@ class Metrics:
 
 
 class MetricsListener:
-    """Answers GET /metrics over HTTP/1.1 and nothing else: no TLS, no authentication, nothing that changes anything."""
+    """Answers GET /metrics over HTTP/1.1, to whom `access` lets, and nothing else: nothing that changes anything."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, access: MetricsAccess) -> None:
+        self.access = access
         self._metrics = metrics
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
@@ -123,9 +126,17 @@ class MetricsListener:
     async def listen(self, address: str) -> int:
         """Serves on an address such as ":8000"; returns the port. OSError when it can't be had."""
         host, port = listen_address(address)
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES, backlog=64)
+        context = self.access.context
+        self._server = await asyncio.start_server(
+            *(self._serve, host, port),
+            limit=MAX_REQUEST_BYTES,
+            backlog=64,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+        )
         bound: int = self._server.sockets[0].getsockname()[1]
-        _log.info("metrics on http://%s:%d/metrics", host or "*", bound)
+        shown = f"[{host}]" if host and ":" in host else host or "*"
+        _log.info("metrics on %s://%s:%d/metrics", "https" if context else "http", shown, bound)
         return bound
 
     def close(self) -> None:
@@ -166,6 +177,10 @@ class MetricsListener:
                 and "content-length" not in headers
                 and "transfer-encoding" not in headers
             )
+            if path == "/metrics" and not self.access.admits(headers.get("authorization", "")):
+                writer.write(_response(401, _UNAUTHORIZED, b"a bearer token is needed\n", "text/plain", keep=False))
+                await writer.drain()
+                return False
             writer.write(self._response(method, path, headers.get("accept", ""), keep))
             await writer.drain()
         return keep
@@ -187,6 +202,9 @@ class MetricsListener:
         else:
             return _response(404, "Not Found", b"metrics are at /metrics\n", "text/plain", keep=keep)
         return _response(200, "OK", body, kind, keep=keep, is_head=method == "HEAD")
+
+
+_UNAUTHORIZED = "Unauthorized\r\nWWW-Authenticate: Bearer"
 
 
 def _parsed(head: bytes) -> tuple[str, dict[str, str]]:

@@ -6,12 +6,15 @@ device is told as one, with its vendor and model.
 
 from __future__ import annotations
 
+import logging
+import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.health import Severity, Verdict
-from neurontools.model import Device, Snapshot, logical_cores
+from neurontools.model import Device, Snapshot, SourceKind, logical_cores
 
 _EVENTS = (
     ("mem_corrected_total", "corrected", "memory"),
@@ -21,6 +24,11 @@ _EVENTS = (
 )
 _STATES = {Severity.OK: "ok", Severity.NOTICE: "ok", Severity.WARNING: "degraded", Severity.CRITICAL: "failed"}
 _TIMEOUT_SECONDS = 5
+_SILENCE_SECONDS = 600.0
+_SDK_LOGGERS = (
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+    "opentelemetry.sdk.metrics._internal.export",
+)
 
 Reading = tuple[float, dict[str, str | int]]
 
@@ -28,11 +36,16 @@ Reading = tuple[float, dict[str, str | int]]
 class OtlpSender:
     """Sends the latest snapshot at an interval, from a thread of the SDK's.
 
-    A collector that is away costs nothing but a line in the log: the SDK drops what it can't send.
+    A collector that is away costs nothing but a line in the log now and then: the SDK drops what it can't send.
+    `first` tells which host this is.
     """
 
     def __init__(
-        self, endpoint: str, interval_seconds: float, verdicts: Callable[[Snapshot], tuple[Verdict, ...]]
+        self,
+        endpoint: str,
+        interval_seconds: float,
+        verdicts: Callable[[Snapshot], tuple[Verdict, ...]],
+        first: Snapshot,
     ) -> None:
         try:
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
@@ -46,9 +59,12 @@ class OtlpSender:
         self._verdicts_of = verdicts
         self._snapshot: Snapshot | None = None
         self._verdicts: tuple[Verdict, ...] = ()
-        exporter = OTLPMetricExporter(endpoint=metrics_url(endpoint), timeout=_TIMEOUT_SECONDS)
+        url = metrics_url(endpoint)
+        for name in _SDK_LOGGERS:
+            logging.getLogger(name).addFilter(_Sparse(url))
+        exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS)
         reader = PeriodicExportingMetricReader(exporter, interval_seconds * 1000, _TIMEOUT_SECONDS * 1000)
-        self._provider = MeterProvider([reader], Resource.create({"service.name": "neurond"}), shutdown_on_exit=False)
+        self._provider = MeterProvider([reader], Resource.create(host_attributes(first)), shutdown_on_exit=False)
         self._register(self._provider.get_meter("neurontools"))
 
     def observe(self, snapshot: Snapshot) -> None:
@@ -96,6 +112,49 @@ class OtlpSender:
             state = _STATES[verdict.severity]
             for each in ("ok", "degraded", "failed"):
                 yield int(each == state), {"hw.id": f"neuron{verdict.device_index}", "hw.type": "gpu", "hw.state": each}
+
+
+class _Sparse(logging.Filter):
+    """Of the many lines that the SDK has about a collector that is away, one in ten minutes, and a short one."""
+
+    _told_at_seconds: float | None = None  # of all of them together
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING:
+            return True
+        now = time.monotonic()
+        if _Sparse._told_at_seconds is not None and now - _Sparse._told_at_seconds < _SILENCE_SECONDS:
+            return False
+        _Sparse._told_at_seconds = now
+        cause = " ".join(record.getMessage().split())
+        record.msg, record.args, record.exc_info = "metrics can't be sent to %s: %s", (self._url, cause[:300]), None
+        return True
+
+
+def host_attributes(snapshot: Snapshot) -> dict[str, str]:
+    """Which host it is that sends, by the names of the semantic conventions; what isn't known is left out."""
+    instance = snapshot.instance
+    name = socket.gethostname()
+    attributes = {
+        "service.name": "neurond",
+        "service.version": snapshot.daemon_version,
+        "service.instance.id": name,
+        "host.name": name,
+        "host.id": instance.instance_id,
+        "host.type": instance.instance_type,
+    }
+    if snapshot.source is not SourceKind.SIMULATED:
+        attributes |= {
+            "cloud.provider": "aws",
+            "cloud.platform": "aws_ec2",
+            "cloud.region": instance.region,
+            "cloud.availability_zone": instance.availability_zone,
+        }
+    return {name: value for name, value in attributes.items() if value}
 
 
 def metrics_url(endpoint: str) -> str:
@@ -186,4 +245,7 @@ def _executions(snapshot: Snapshot) -> Iterator[Reading]:
     for process in snapshot.processes:
         if process.core_indices and process.executions is not None:
             labels: dict[str, str | int] = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
+            if process.attribution is not None and process.attribution.pod_name:
+                labels["k8s.pod.name"] = process.attribution.pod_name
+                labels["k8s.namespace.name"] = process.attribution.pod_namespace or ""
             yield process.executions.completed_total, labels

@@ -22,6 +22,10 @@ class Settings:
     load_seed: int = 0
     load_neuroncores: int | None = None  # logical cores the scenario uses; None: all
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: there is none
+    metrics_tls_certificate: str | None = None  # PEM files for the listener; None: plain HTTP
+    metrics_tls_key: str | None = None  # None: in the file of the certificate
+    metrics_tls_client_ca: str | None = None  # who signs the certificates that readers must show; None: they need none
+    metrics_bearer_token_file: str | None = None  # what readers must know; None: nothing
     otlp_endpoint: str | None = None  # URL that metrics are sent to over OTLP; None: they are not
     otlp_interval_seconds: float = 30.0
     health_thresholds: dict[str, float | None] = field(default_factory=dict)  # those of health.Thresholds that differ

@@ -9,7 +9,8 @@ def listen_address(text: str) -> tuple[str | None, int]:
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise ValueError(
-            f"{text[:60]!r} has no port; write HOST:PORT, such as 127.0.0.1:8000, or :8000 for all addresses"
+            f"{text[:60]!r} has no port from 0 to 65535; write HOST:PORT, such as 127.0.0.1:8000, "
+            "or :8000 for all addresses"
         )
     if ":" in bare and bare == host:
         raise ValueError(f"{text[:60]!r}: put an IPv6 address into brackets, such as [::1]:8000")

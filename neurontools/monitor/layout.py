@@ -51,41 +51,41 @@ class LatencyStats(TypedDict):
 
 
 class ExecutionStats(TypedDict):
-    """execution_stats; the summaries are null, and `error` says why, where nobody tells whose the executions are."""
+    """execution_stats; `error` says why where nobody tells whose the executions are, and the counts are 0 then."""
 
     period: float
-    error_summary: ErrorSummary | None
-    execution_summary: ExecutionSummary | None
+    error_summary: ErrorSummary
+    execution_summary: ExecutionSummary
     latency_stats: LatencyStats
     error: str
 
 
 class HostBreakdown(TypedDict):
-    """Host memory by category, bytes; null where it can't be told."""
+    """Host memory by category, bytes."""
 
-    application_memory: int | None
-    constants: int | None
-    dma_buffers: int | None
-    tensors: int | None
+    application_memory: int
+    constants: int
+    dma_buffers: int
+    tensors: int
 
 
 class CoreBreakdown(TypedDict):
-    """Device memory of a core by category, bytes; null where it can't be told."""
+    """Device memory of a core by category, bytes."""
 
-    constants: int | None
-    model_code: int | None
-    model_shared_scratchpad: int | None
-    runtime_memory: int | None
-    tensors: int | None
+    constants: int
+    model_code: int
+    model_shared_scratchpad: int
+    runtime_memory: int
+    tensors: int
 
 
 class SubgraphDeviceBreakdown(TypedDict):
-    """Device memory of a subgraph by category, bytes; null where it can't be told."""
+    """Device memory of a subgraph by category, bytes."""
 
-    constants: int | None
-    model_code: int | None
-    runtime_memory: int | None
-    tensors: int | None
+    constants: int
+    model_code: int
+    runtime_memory: int
+    tensors: int
 
 
 class RuntimeBreakdown(TypedDict):
@@ -96,10 +96,10 @@ class RuntimeBreakdown(TypedDict):
 
 
 class RuntimeUsedBytes(TypedDict):
-    """Memory of a process, bytes; the totals are the sums of what is known of the breakdown, null for none of it."""
+    """Memory of a process, bytes; the totals are the sums of the breakdown."""
 
-    host: int | None
-    neuron_device: int | None
+    host: int
+    neuron_device: int
     usage_breakdown: RuntimeBreakdown
 
 
@@ -113,8 +113,8 @@ class SubgraphBreakdown(TypedDict):
 class SubgraphUsedBytes(TypedDict):
     """Memory of a subgraph, bytes; totals as for a process."""
 
-    host: int | None
-    neuron_device: int | None
+    host: int
+    neuron_device: int
     usage_breakdown: SubgraphBreakdown
 
 
@@ -193,14 +193,14 @@ class MemoryInfo(TypedDict):
 class DeviceEcc(TypedDict):
     """ECC events of one device: those within the period, in the first record those since the driver was loaded.
 
-    null for what the driver does not count, such as corrected events before Trainium2.
+    0 for what the driver does not count, such as corrected events before Trainium2.
     """
 
     neuron_device_index: int
-    mem_ecc_corrected: int | None
-    mem_ecc_uncorrected: int | None
-    sram_ecc_corrected: int | None
-    sram_ecc_uncorrected: int | None
+    mem_ecc_corrected: int
+    mem_ecc_uncorrected: int
+    sram_ecc_corrected: int
+    sram_ecc_uncorrected: int
 
 
 class HwCounters(TypedDict):

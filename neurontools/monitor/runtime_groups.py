@@ -1,4 +1,8 @@
-"""The metric groups of one process."""
+"""The metric groups of one process.
+
+What is unknown is 0 where the format has a whole number: AWS's own exporter ends at null, and others sum what is there.
+Where nothing of a group is known its `error` says so, which makes them skip the group.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from typing import cast
 
 from neurontools.model import (
     DeviceMemory,
+    ErrorCounters,
+    ExecutionCounters,
     HostMemory,
     LatencyPercentiles,
     LoadedModel,
@@ -38,6 +44,8 @@ from neurontools.monitor.period import Period
 _HOST_CATEGORIES = ("application_memory", "constants", "dma_buffers", "tensors")
 _CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
 _SUBGRAPH_CATEGORIES = ("constants", "model_code", "runtime_memory", "tensors")
+_NO_ERRORS = {name.removesuffix("_total"): 0 for name in ErrorCounters.__slots__}
+_NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters.__slots__}
 _PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of the original
 
 
@@ -82,8 +90,8 @@ def _cores_in_use(
 def _execution_stats(process: Process, period: Period) -> ExecutionStats:
     return {
         "period": period.seconds,
-        "error_summary": cast(ErrorSummary | None, period.counts("errors", process)),
-        "execution_summary": cast(ExecutionSummary | None, period.counts("executions", process)),
+        "error_summary": cast(ErrorSummary, period.counts("errors", process) or _NO_ERRORS),
+        "execution_summary": cast(ExecutionSummary, period.counts("executions", process) or _NO_EXECUTIONS),
         "latency_stats": {
             "total_latency": _percentiles(period.latency("total_latency", process)),
             "device_latency": _percentiles(period.latency("device_latency", process)),
@@ -99,7 +107,7 @@ def _memory_used(process: Process, period: Period) -> MemoryUsed:
         "period": period.seconds,
         "neuron_runtime_used_bytes": {
             "host": _sum(host),
-            "neuron_device": _known_sum(map(_sum, cores.values())),
+            "neuron_device": sum(map(_sum, cores.values())),
             "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
         },
         "loaded_models": [_loaded_model(model) for model in process.models],
@@ -113,7 +121,7 @@ def _core_memory(process: Process, snapshot: Snapshot) -> Iterable[tuple[str, Co
         if not physical:
             continue
         memory = sum_device_memory(core.memory for core in physical)
-        usage = {name: getattr(memory, f"{name}_bytes") for name in _CORE_CATEGORIES}
+        usage = {name: getattr(memory, f"{name}_bytes") or 0 for name in _CORE_CATEGORIES}
         yield str(neuroncore_index), cast(CoreBreakdown, usage)
 
 
@@ -207,18 +215,12 @@ def _percentiles(latency: LatencyPercentiles | None) -> Percentiles | None:
 
 
 def _host(memory: HostMemory) -> HostBreakdown:
-    return cast(HostBreakdown, {name: getattr(memory, f"{name}_bytes") for name in _HOST_CATEGORIES})
+    return cast(HostBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _HOST_CATEGORIES})
 
 
 def _subgraph_device(memory: DeviceMemory) -> SubgraphDeviceBreakdown:
-    return cast(SubgraphDeviceBreakdown, {name: getattr(memory, f"{name}_bytes") for name in _SUBGRAPH_CATEGORIES})
+    return cast(SubgraphDeviceBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _SUBGRAPH_CATEGORIES})
 
 
-def _sum(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int | None:
-    return _known_sum(cast(dict[str, int | None], breakdown).values())
-
-
-def _known_sum(sizes: Iterable[int | None]) -> int | None:
-    """The sum of the known; None when none is."""
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known else None
+def _sum(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int:
+    return sum(cast(dict[str, int], breakdown).values())

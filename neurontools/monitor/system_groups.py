@@ -67,13 +67,13 @@ def _hw_counters(period: Period) -> HwCounters:
 
 
 def _ecc(device: Device, before: Device | None) -> DeviceEcc:
-    counts: dict[str, int | None] = {"neuron_device_index": device.index}
+    counts = {"neuron_device_index": device.index}
     for name in _ECC:
         kind, _, outcome = name.partition("_")
-        now: int | None = getattr(device.ecc, f"{name}_total")
+        now = getattr(device.ecc, f"{name}_total") or 0  # not counted by every driver; the format has whole numbers
         earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
         # A counter that fell was reset when the driver was loaded again.
-        counts[f"{kind}_ecc_{outcome}"] = now if now is None or now < earlier else now - earlier
+        counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
     return cast(DeviceEcc, counts)
 
 

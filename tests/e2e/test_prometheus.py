@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests.certificates import Authority, needs_openssl
 from tests.conftest import RunningDaemon, StartDaemon, wait_until
 from tests.exporters.test_prometheus import FORMAT
 
@@ -59,13 +60,13 @@ OTHER_QUERIES = [
 class Prometheus:
     """A Prometheus server on a port of its own."""
 
-    def __init__(self, directory: Path, target: str) -> None:
+    def __init__(self, directory: Path, target: str, **scrape: object) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             self.port = server.getsockname()[1]
         configuration = {
             "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "300ms"},
             "rule_files": [str(DEPLOY / "prometheus/neuron.rules.yml")],
-            "scrape_configs": [{"job_name": "neurond", "static_configs": [{"targets": [target]}]}],
+            "scrape_configs": [{"job_name": "neurond", "static_configs": [{"targets": [target]}], **scrape}],
         }
         file = directory / "prometheus.yml"
         file.write_text(json.dumps(configuration), "utf-8")
@@ -177,3 +178,40 @@ def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: Run
 
     daemon.stop()
     wait_until(lambda: prometheus.query("up == 0") or None)
+
+
+@needs_openssl
+def test_prometheus_reads_over_tls_with_certificate_and_token(
+    start_daemon: StartDaemon, port: int, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    client_certificate, client_key = authority.sign("scraper")
+    token = tmp_path / "token"
+    token.write_text("s3cret\n", "utf-8")
+    configuration = tmp_path / "neurond.toml"
+    configuration.write_text(
+        f'[metrics]\nlisten = "127.0.0.1:{port}"\ntls_certificate = "{certificate}"\ntls_key = "{key}"\n'
+        f'tls_client_ca = "{authority.file}"\nbearer_token_file = "{token}"\n',
+        "utf-8",
+    )
+    start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--config", str(configuration))
+    server = Prometheus(
+        tmp_path,
+        f"127.0.0.1:{port}",
+        scheme="https",
+        tls_config={
+            "ca_file": str(authority.file),
+            "cert_file": str(client_certificate),
+            "key_file": str(client_key),
+        },
+        authorization={"credentials_file": str(token)},
+    )
+    try:
+        wait_until(lambda: server.query("neurontools_neuroncore_held") or None)
+        (target,) = server.get("targets")["activeTargets"]
+        assert (target["health"], target["lastError"]) == ("up", "")
+        assert target["scrapeUrl"].startswith("https:")
+    finally:
+        server.process.terminate()
+        server.process.wait(30)

@@ -95,8 +95,18 @@ WRONG_LINES = [
         "daemon.log_level: input should be 'error', 'warning', 'info' or 'debug', not 'loud'",
     ),
     ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
-    ('metrics.listen = "x"', "metrics.listen: 'x' has no port; write HOST:PORT, such as 127.0.0.1:8000, or :8000"),
-    ('metrics.otlp_endpoint = "collector:4318"', "metrics.otlp_endpoint: string should match pattern"),
+    (
+        'metrics.listen = "x"',
+        "metrics.listen: 'x' has no port from 0 to 65535; write HOST:PORT, such as 127.0.0.1:8000, or :8000",
+    ),
+    *(
+        (f'metrics.{name} = ""', f"metrics.{name}: string should have at least 1 character, not ''")
+        for name in ("tls_certificate", "tls_key", "tls_client_ca", "bearer_token_file")
+    ),
+    (
+        'metrics.otlp_endpoint = "collector:4318"',
+        "metrics.otlp_endpoint: 'collector:4318' is no URL; write one such as http://127.0.0.1:4318",
+    ),
     ("metrics.otlp_interval_seconds = 0", "metrics.otlp_interval_seconds: input should be greater than or equal to 1"),
     ("health.window_seconds = 0", "health.window_seconds: input should be greater than 0, not 0"),
     *(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gzip
+import socket
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
-from neurond.otlp import OtlpSender, metrics_url
+from neurond.otlp import OtlpSender, host_attributes, metrics_url
 
 from neurontools import health
-from tests.conftest import wait_until
+from neurontools.model import SourceKind
+from tests.conftest import StartDaemon, wait_until
 from tests.scenario_host import ScenarioHost
 
 
@@ -48,8 +52,7 @@ def test_what_a_collector_gets() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         host = ScenarioHost("inf2.xlarge")
-        sender = OtlpSender(f"http://127.0.0.1:{server.server_port}", 3600.0, health.verdicts)
-        host.at(10)
+        sender = OtlpSender(f"http://127.0.0.1:{server.server_port}", 3600.0, health.verdicts, host.at(10))
         now = host.at(11)
         sender.observe(now)
         sender.close()
@@ -57,6 +60,12 @@ def test_what_a_collector_gets() -> None:
         server.shutdown()
         thread.join()
     request = ExportMetricsServiceRequest.FromString(arrived[-1])
+    told = {
+        attribute.key: attribute.value.string_value for attribute in request.resource_metrics[0].resource.attributes
+    }
+    assert told["host.name"] == told["service.instance.id"] == socket.gethostname()
+    assert (told["host.id"], told["host.type"]) == ("i-0123456789abcdef0", "inf2.xlarge")
+    assert "cloud.provider" not in told, "a simulated host is not in the cloud"
     (scope,) = request.resource_metrics[0].scope_metrics
     metrics = {metric.name: metric for metric in scope.metrics}
     limit = metrics["hw.gpu.memory.limit"]
@@ -73,3 +82,38 @@ def test_what_a_collector_gets() -> None:
     }
     assert states == {"ok": 1, "degraded": 0, "failed": 0}
     assert len(metrics["neurontools.neuroncore.utilization"].gauge.data_points) == 2
+
+
+def test_a_real_host_tells_where_it_is() -> None:
+    now = replace(ScenarioHost("inf2.xlarge").at(1), source=SourceKind.SYSFS)
+    told = host_attributes(replace(now, instance=replace(now.instance, availability_zone=None)))
+    assert (told["cloud.provider"], told["cloud.region"]) == ("aws", "us-east-1")
+    assert "cloud.availability_zone" not in told
+
+
+def test_a_collector_that_is_away_is_told_once(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
+    asked: list[int] = []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append(1)
+            self.send_error(500)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    file = tmp_path / "neurond.toml"
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        file.write_text(f'[metrics]\notlp_endpoint = "{url}"\notlp_interval_seconds = 1.0\n', "utf-8")
+        daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--config", str(file))
+        wait_until(lambda: len(asked) >= 2)
+        daemon.stop()
+        server.shutdown()
+        thread.join()
+    (line,) = [line for line in daemon.log.splitlines() if "INFO" not in line]
+    assert line.startswith(f"neurond: ERROR: metrics can't be sent to {url}/v1/metrics: "), line

@@ -18,6 +18,7 @@ from neurontools.model import DeviceMemory, HostMemory, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.testing import DriverTree, process_on
 from tests.conftest import Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.monitor.layouts import Record
 
 VERSION = "2.34.10"
 ALONE, FIRST, SECOND, NAMED, UNNAMED, MONITOR = range(5_000_001, 5_000_007)
@@ -172,30 +173,35 @@ def test_neuron_top_marks_what_is_inferred_and_unknown(daemon: RunningDaemon) ->
     assert (cores[0]["is_owner_inferred"], cores[2]["candidate_pids"]) == (True, [FIRST, SECOND])
 
 
-def test_neuron_monitor_has_null_and_a_reason_where_nothing_is_known(daemon: RunningDaemon) -> None:
+def test_neuron_monitor_has_a_reason_where_nothing_is_known_and_never_null_for_a_whole_number(
+    daemon: RunningDaemon,
+) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", "from neurontools.cli.monitor import main; main()", "--socket", daemon.socket],
         stdout=subprocess.PIPE,
         text=True,
     ) as monitor:
         assert monitor.stdout is not None
-        record: dict[str, Any] = json.loads(monitor.stdout.readline())
+        line = monitor.stdout.readline()
+        record: dict[str, Any] = json.loads(line)
         monitor.terminate()
+    Record.model_validate_json(line)
     reports = {entry["pid"]: entry["report"] for entry in record["neuron_runtime_data"]}
     assert sorted(reports) == [ALONE, FIRST, SECOND, NAMED, UNNAMED]
     stats = reports[FIRST]["execution_stats"]
-    assert (stats["execution_summary"], stats["error_summary"]) == (None, None)
+    assert {*stats["execution_summary"].values(), *stats["error_summary"].values()} == {0}
     assert stats["error"] == (
         f"which NeuronCores PID {FIRST} holds is unknown: it has device 1 open, and so have others; "
         "NEURON_RT_VISIBLE_CORES would tell"
     )
     assert reports[ALONE]["execution_stats"]["execution_summary"]["completed"] == 0
     assert reports[ALONE]["execution_stats"]["error"] == ""
-    assert reports[FIRST]["memory_used"]["neuron_runtime_used_bytes"]["neuron_device"] is None
-    assert reports[NAMED]["memory_used"]["neuron_runtime_used_bytes"]["host"] is None
+    assert reports[FIRST]["memory_used"]["error"] == stats["error"]
+    assert reports[FIRST]["memory_used"]["neuron_runtime_used_bytes"]["neuron_device"] == 0
+    assert reports[NAMED]["memory_used"]["neuron_runtime_used_bytes"]["host"] == 0
     assert reports[ALONE]["memory_used"]["neuron_runtime_used_bytes"]["host"] == 4096
     ecc = record["system_data"]["neuron_hw_counters"]["neuron_devices"][0]
-    assert (ecc["mem_ecc_uncorrected"], ecc["mem_ecc_corrected"]) == (0, None)  # Trainium1 doesn't count those
+    assert (ecc["mem_ecc_uncorrected"], ecc["mem_ecc_corrected"]) == (0, 0)  # Trainium1 doesn't count the latter
 
 
 def test_metrics_leave_out_what_is_unknown(tree: DriverTree, start_daemon: StartDaemon) -> None:
