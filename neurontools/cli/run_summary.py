@@ -152,7 +152,9 @@ def _collective_text(document: dict[str, Any]) -> str:
     if not document["collectives_total"]:
         return ""
     middle = duration_text(document["collective_p50_seconds"])
-    return f", {bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}, p50 {middle}"
+    return (
+        f", {bytes_text(document['collective_bytes'])} in {duration_text(document['collective_seconds'])}, p50 {middle}"
+    )
 
 
 def _pair(middle: float | None, high: float | None) -> str:

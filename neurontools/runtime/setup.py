@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime import collectives, compiled, parameters, serialization, steps, torch_module
+from neurontools.runtime import backward_errors, collectives, compiled, parameters, serialization, steps, torch_module
 from neurontools.runtime.buffer import buffers
 from neurontools.runtime.core import Core
 from neurontools.runtime.cores import take_cores
@@ -99,7 +99,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     # Backward on the calling thread: another thread would bring a second pool of OpenMP threads.
     torch.autograd.set_multithreading_enabled(False)
     os.register_at_fork(after_in_child=buffers.renew_lock)
-    for part in (collectives, compiled, parameters, steps):
+    for part in (backward_errors, collectives, compiled, parameters, steps):
         part.install()
     return made
 

@@ -215,8 +215,9 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     wait_until(lambda: later()[-1]["execution_stats"]["execution_summary"]["completed"] == 0)
     snapshot = daemon.snapshot()
     idle, core = snapshot.cores
-    process = daemon.find(ready["pid"])
-    assert process is not None
+    found = daemon.find(ready["pid"])
+    assert found is not None
+    process = found
 
     # Who and where.
     assert (process.tag, process.uid, process.command) == ("twenty", os.getuid(), command)
