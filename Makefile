@@ -5,11 +5,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test check lint types imports spelling generated package man-pages format proto benchmarks clean
+.PHONY: help demo test consumers check lint types imports spelling generated package man-pages format proto benchmarks clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
 	@echo "make test        run all tests"
+	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, models of Kubernetes and Grafana"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"
@@ -21,6 +22,8 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n auto
+
+consumers: $(VENV)/consumers/stamp
 
 check: lint types imports spelling generated man-pages package
 
@@ -84,4 +87,12 @@ $(VENV)/proto/stamp: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m venv $(VENV)/proto
 	@$(VENV)/proto/bin/python -m pip install --quiet --disable-pip-version-check \
 	    $$($(BIN)/python scripts/requirements-of proto)
+	@touch $@
+
+# An environment of its own: these pin what they need, and are no part of what is developed here.
+$(VENV)/consumers/stamp: $(VENV)/bin/python pyproject.toml
+	@echo "installing other people's programs into $(VENV)/consumers; this takes a minute"
+	@$(BIN)/python -m venv $(VENV)/consumers
+	@$(VENV)/consumers/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$($(BIN)/python scripts/requirements-of consumers)
 	@touch $@

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from neurontools import health
-from neurontools.exporters.exposition import text_format
+from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.prometheus import SnapshotMetrics
 from tests.scenario_host import ScenarioHost
 
@@ -20,18 +20,18 @@ PEAK_FLOPS = 95e12
 def main() -> None:
     host = ScenarioHost("trn1.32xlarge")
     snapshots = [host.at(10 + second) for second in range(30)]
-    metrics = SnapshotMetrics(0.0)
+    metrics, exposition = SnapshotMetrics(0.0), Exposition(openmetrics=False)
     text = b""
     for warm in range(2):
         before = snapshots[warm]
-        text = text_format(metrics.families(before, None, (), PEAK_FLOPS))
+        text = exposition.text(metrics.families(before, None, (), PEAK_FLOPS))
     taken = []
     began_all = time.process_time()
     for number in range(SCRAPES):
         now, before = snapshots[number % 29 + 1], snapshots[number % 29]
         began = time.perf_counter()
         verdicts = health.verdicts(now, snapshots[0])
-        text = text_format(metrics.families(now, before, verdicts, PEAK_FLOPS))
+        text = exposition.text(metrics.families(now, before, verdicts, PEAK_FLOPS))
         taken.append(time.perf_counter() - began)
     spent, best = (time.process_time() - began_all) / SCRAPES, min(taken)
     samples = [line for line in text.decode().splitlines() if not line.startswith("#")]

@@ -7,7 +7,6 @@ are measured. NEURONTOOLS_TICKS: how many ticks memory is watched over, 10,000 u
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from statistics import median
 
 import psutil
 from measuring import Figure, compile_sources, installed, interleaved_medians_ms, report, resident_mib
-from neurond.refresher import Refresher
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools.testing import DriverTree, SimulatedDriver, process_on
@@ -26,8 +24,6 @@ from neurontools.testing import DriverTree, SimulatedDriver, process_on
 INSTANCE_TYPE = "trn2.48xlarge"
 ROUNDS = 60
 TICKS = int(os.environ.get("NEURONTOOLS_TICKS", "10000"))
-LOOP_SECONDS = 20.0
-PROBE_SECONDS = 0.001
 
 
 def main() -> None:
@@ -44,8 +40,6 @@ def main() -> None:
         descriptors = source.descriptors()
         bare = _cpu_ms(lambda: [os.pread(descriptor, 64, 0) for descriptor in descriptors])
         source.set_may_be_replaced(True)
-        idle_lags = asyncio.run(_loop_lags_ms(None))
-        lags = asyncio.run(_loop_lags_ms(source))
         memory = psutil.Process()
         for _ in range(TICKS // 10):
             source.refresh()
@@ -63,14 +57,6 @@ def main() -> None:
             Figure("elsewhere: fstat and pread", looking, "ms CPU", "at most 25"),
             Figure("elsewhere: system calls on counter files", looking_calls, ""),
             Figure("bare preads of the same files", bare, "ms CPU"),
-            *(
-                Figure(f"event loop's wait, {name}, reading at 10 Hz", _quantile(lags, share), "ms", limit)
-                for name, share, limit in _QUANTILES
-            ),
-            *(
-                Figure(f"event loop's wait, {name}, without reading", _quantile(idle_lags, share), "ms")
-                for name, share, _ in _QUANTILES
-            ),
             Figure(f"memory after {TICKS // 10} ticks", early_mib, "MiB"),
             Figure(f"memory after {TICKS} ticks", late_mib, "MiB"),
             Figure("files open", open_files, ""),
@@ -87,35 +73,6 @@ def _cpu_ms(read: Callable[[], object]) -> float:
         read()
         times.append(1000 * (time.thread_time() - before))
     return median(times)
-
-
-# On a machine that others use too, the longest wait is theirs: it is long without any reading.
-_QUANTILES = (("99 %", 0.99, "at most 5"), ("99.9 %", 0.999, "at most 5"), ("longest", 1.0, "at most 5"))
-
-
-def _quantile(values: list[float], share: float) -> float:
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
-
-
-async def _loop_lags_ms(source: SysfsSource | None) -> list[float]:
-    """How late a callback due every millisecond was each time, with reads in the worker thread or without."""
-    lags: list[float] = []
-    refresher = Refresher(source) if source is not None else None
-
-    async def probe() -> None:
-        while True:
-            before = time.perf_counter()
-            await asyncio.sleep(PROBE_SECONDS)
-            lags.append(1000 * (time.perf_counter() - before - PROBE_SECONDS))
-
-    probing = asyncio.create_task(probe())
-    ending = time.monotonic() + LOOP_SECONDS
-    while time.monotonic() < ending:
-        if refresher is not None:
-            await refresher.refresh(5.0)
-        await asyncio.sleep(0.1)
-    probing.cancel()
-    return lags
 
 
 def _report_ls() -> None:

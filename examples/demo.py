@@ -117,7 +117,8 @@ def show(snapshot: Snapshot, process: Process) -> None:
         f"  models: {len(process.models)} ({', '.join(names)}); {process.executions_per_second:.0f} executions/s, ",
         end="",
     )
-    print(f"{count_text(process.executions.completed_total)} so far; vCPUs in use: {process.vcpu_user_ratio or 0:.1f}")
+    completed = "-" if process.executions is None else count_text(process.executions.completed_total)
+    print(f"{completed} so far; vCPUs in use: {process.vcpu_user_ratio or 0:.1f}")
 
 
 def is_free(snapshot: Snapshot) -> bool:

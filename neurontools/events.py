@@ -6,9 +6,10 @@ without decoding it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from neurontools.rpc import neuron_pb2
 from neurontools.terminal_text import visible
@@ -30,6 +31,7 @@ _ECC_KINDS = (
     ("sram_uncorrected_total", "uncorrected SRAM", True),
 )
 _LONGEST_TEXT = 200
+_Part = TypeVar("_Part", neuron_pb2.NeuronCore, neuron_pb2.Device)
 
 
 class Severity(StrEnum):
@@ -105,16 +107,16 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
 def _of_cores(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
     then = before.taken_at_unix_seconds
     idle: dict[int, list[int]] = {}
-    for index, (old, new) in enumerate(zip(before.cores, after.cores, strict=False)):
+    for old, new in _paired(before.cores, after.cores):
         started = new.execution_started_at_unix_seconds
         if started:
             if old.execution_started_at_unix_seconds == started and at - started >= STUCK_SECONDS > then - started:
-                text = f"NC {index} has been in one execution for {at - started:.0f} s"
+                text = f"NC {new.index} has been in one execution for {at - started:.0f} s"
                 yield Event(at, "stuck", Severity.CRITICAL, text, new.owner_pid or None, new.device_index)
             continue
         last = new.last_execution_at_unix_seconds
         if last and new.owner_pid and old.owner_pid == new.owner_pid and at - last >= IDLE_SECONDS > then - last:
-            idle.setdefault(new.owner_pid, []).append(index)
+            idle.setdefault(new.owner_pid, []).append(new.index)
     for pid, cores in idle.items():
         which = f"NC {cores[0]}" if len(cores) == 1 else f"NC {cores[0]} to {cores[-1]} ({len(cores)} cores)"
         text = f"{which} held by PID {pid}: nothing finished for {IDLE_SECONDS / 60:.0f} minutes"
@@ -128,9 +130,8 @@ def _of_devices(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: flo
             yield Event(at, "device", Severity.CRITICAL, f"ND {index} is gone", device_index=index)
         for index in sorted(later - earlier):
             yield Event(at, "device", Severity.WARNING, f"ND {index} is there again", device_index=index)
-        return
     yield from _of_ecc(before, after, at)
-    for old, new in zip(before.devices, after.devices, strict=True):
+    for old, new in _paired(before.devices, after.devices):
         for was, stack in zip(old.hbm_stacks, new.hbm_stacks, strict=False):
             capacity = stack.capacity_bytes
             if stack.used_bytes >= capacity * MEMORY_USED_RATIO > was.used_bytes and capacity:
@@ -139,13 +140,22 @@ def _of_devices(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: flo
 
 
 def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
-    for old, new in zip(before.devices, after.devices, strict=False):
+    for old, new in _paired(before.devices, after.devices):
         for field, name, is_critical in _ECC_KINDS:
             grown = getattr(new.ecc, field) - getattr(old.ecc, field)
             if grown > 0 and old.ecc.HasField(field):  # type: ignore[arg-type]
                 severity = Severity.CRITICAL if is_critical else Severity.WARNING
                 text = f"ND {new.index}: {grown} {name} ECC error{'s' if grown > 1 else ''}"
                 yield Event(at, "ecc", severity, text, device_index=new.index)
+
+
+def _paired(before: Sequence[_Part], after: Sequence[_Part]) -> Iterator[tuple[_Part, _Part]]:
+    """Cores or devices that are in both, by index: devices come and go."""
+    if len(before) == len(after):
+        yield from (pair for pair in zip(before, after, strict=True) if pair[0].index == pair[1].index)
+        return
+    earlier = {part.index: part for part in before}
+    yield from ((earlier[part.index], part) for part in after if part.index in earlier)
 
 
 def _name(process: neuron_pb2.Process) -> str:

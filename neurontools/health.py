@@ -261,7 +261,7 @@ def _activity(case: _Case) -> Iterator[tuple[int, Finding]]:
 
 def _errors(case: _Case) -> Iterator[tuple[int, Finding]]:
     process, before, limits = case.process, case.before, case.limits
-    if before is None:
+    if before is None or before.errors is None or process.errors is None:
         return
     for kind, severity, name, limit, action in (
         (
@@ -309,22 +309,22 @@ def _latency(case: _Case) -> Iterator[tuple[int, Finding]]:
     process, before, limits = case.process, case.before, case.limits
     if before is None or limits.latency_growth_ratio is None:
         return
-    past = before.device_latency_histogram
-    if sum(past.bucket_counts) < limits.latency_executions or past is process.device_latency_histogram:
+    past, whole = before.device_latency_histogram, process.device_latency_histogram
+    if sum(past.bucket_counts) < limits.latency_executions or past is whole or not whole.bucket_indices:
+        return
+    fastest, slowest = (latency.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
+    if slowest < limits.latency_growth_ratio * fastest:  # of a steady load, and spares it all that follows
         return
     try:
-        recent = latency.difference(process.device_latency_histogram, past)
+        recent = latency.difference(whole, past)
     except ValueError:  # its reporter began anew
         return
     if sum(recent.bucket_counts) < limits.latency_executions:
         return
-    was, now = latency.percentiles(past), latency.percentiles(recent)
-    if was is None or now is None or now.p50_seconds < limits.latency_growth_ratio * was.p50_seconds:
+    was, now = latency.median_seconds(past), latency.median_seconds(recent)
+    if was is None or now is None or now < limits.latency_growth_ratio * was:
         return
-    reason = (
-        f"PID {process.pid}: median latency rose from {duration_text(was.p50_seconds)} to "
-        f"{duration_text(now.p50_seconds)}"
-    )
+    reason = f"PID {process.pid}: median latency rose from {duration_text(was)} to {duration_text(now)}"
     action = "the device may be throttled or its input slow: compare power, vCPU use and the batch size"
     for device_index in process.device_indices:
         yield device_index, Finding(Kind.LATENCY_RISEN, Severity.WARNING, reason, action, process.pid)

@@ -47,6 +47,14 @@ def difference(later: LatencyHistogram, earlier: LatencyHistogram) -> LatencyHis
     return LatencyHistogram(tuple(counts), tuple(counts.values()), max(0.0, later.sum_seconds - earlier.sum_seconds))
 
 
+def median_seconds(histogram: LatencyHistogram) -> float | None:
+    """The median by nearest rank, as `percentiles` has it; None when the histogram is empty."""
+    total = sum(histogram.bucket_counts)
+    if not total:
+        return None
+    return next(_values_at(histogram, [max(1, -(-total // 2))]))
+
+
 def percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | None:
     """The percentiles by nearest rank; None when the histogram is empty."""
     total = sum(histogram.bucket_counts)

@@ -10,13 +10,13 @@ from math import isnan, nan
 from neurontools.rpc import neuron_pb2
 
 TREND_STEP_SECONDS = 5.0
+_MOST_CORES = 4096
 _MOST_STEPS = 100  # more than any sparkline has cells
-_CATEGORIES = tuple(field.name for field in neuron_pb2.DeviceMemory.DESCRIPTOR.fields)
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The numbers of one snapshot, by physical core and by process; NaN is unknown."""
+    """The numbers of one snapshot, by index of the physical core and by process; NaN is unknown."""
 
     at_unix_seconds: float
     utilization_ratio: array[float]
@@ -29,18 +29,26 @@ class Sample:
 
 def sample_of(snapshot: neuron_pb2.Snapshot) -> Sample:
     """The numbers of a snapshot as the API has it."""
-    cores = snapshot.cores
-    memory = array("f", (sum(getattr(core.memory, name) for name in _CATEGORIES) for core in cores))
+    cores: Sequence[neuron_pb2.NeuronCore | None] = snapshot.cores
+    if cores and snapshot.cores[-1].index != len(cores) - 1:  # devices are missing in between
+        present = {core.index: core for core in snapshot.cores if core.index < _MOST_CORES}
+        cores = [present.get(index) for index in range(1 + max(present, default=-1))]
+    memory = array("f", (_memory_bytes(core) for core in cores))
     processes = snapshot.processes
     return Sample(
         snapshot.taken_at_unix_seconds,
-        array("f", (core.utilization_ratio if core.HasField("utilization_ratio") else nan for core in cores)),
-        array("f", (core.flops_per_second if core.HasField("flops_per_second") else nan for core in cores)),
+        array("f", (core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores)),
+        array("f", (core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores)),
         memory,
-        tuple(core.owner_pid for core in cores),
+        tuple(core.owner_pid if core else 0 for core in cores),
         {p.pid: p.executions_per_second for p in processes if p.HasField("executions_per_second")},
         {p.pid: p.total_latency.p99_seconds for p in processes if p.HasField("total_latency")},
     )
+
+
+def _memory_bytes(core: neuron_pb2.NeuronCore | None) -> float:
+    known = core.memory.ListFields() if core else ()
+    return sum(size for _, size in known) if known else nan
 
 
 class Trend:
@@ -107,19 +115,19 @@ class Series:
 
     def core_memory(self, first: int, count: int, length: int) -> list[float | None]:
         """Device memory in use by these cores, bytes."""
-        return [sum(sample.memory_bytes[first : first + count]) for sample in self.samples[-length:]]
+        return [_sum(sample.memory_bytes[first : first + count]) for sample in self.samples[-length:]]
 
     def core_flops(self, first: int, count: int, length: int) -> list[float | None]:
         """FLOPS of these cores."""
         return [_sum(sample.flops_per_second[first : first + count]) for sample in self.samples[-length:]]
 
     def total_utilization(self, length: int) -> list[float | None]:
-        """The mean utilization of all cores; those that nobody holds count as idle."""
+        """The mean utilization of all cores whose utilization is known."""
         return [_host_mean(sample) for sample in self.samples[-length:]]
 
     def total_memory(self, length: int) -> list[float | None]:
         """Device memory in use on the host, bytes."""
-        return [sum(sample.memory_bytes) for sample in self.samples[-length:]]
+        return [_sum(sample.memory_bytes) for sample in self.samples[-length:]]
 
     def total_executions(self, length: int) -> list[float | None]:
         """Finished executions a second on the host."""
@@ -134,10 +142,7 @@ class Series:
 
     def process_memory(self, pid: int, length: int) -> list[float | None]:
         """Device memory of the cores that a process held, bytes; None when it held none."""
-        return [
-            sum(held) if (held := _of_owner(sample, sample.memory_bytes, pid)) else None
-            for sample in self.samples[-length:]
-        ]
+        return [_sum(_of_owner(sample, sample.memory_bytes, pid)) for sample in self.samples[-length:]]
 
     def process_flops(self, pid: int, length: int) -> list[float | None]:
         """FLOPS of a process."""
@@ -187,7 +192,4 @@ def _sum(values: Sequence[float]) -> float | None:
 
 def _host_mean(sample: Sample) -> float | None:
     known = [value for value in sample.utilization_ratio if not isnan(value)]
-    if not known:
-        return None
-    cores = zip(sample.utilization_ratio, sample.owners, strict=True)
-    return sum(known) / (len(known) + sum(1 for value, owner in cores if not owner and isnan(value)))
+    return sum(known) / len(known) if known else None

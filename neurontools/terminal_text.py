@@ -5,8 +5,6 @@ Apply in this order: `visible`, then `cut`, then measure with `cell_width`.
 
 from __future__ import annotations
 
-import unicodedata
-
 _ELLIPSIS = "..."
 
 # Characters that turn the writing direction, with which a text can show itself as another one.
@@ -29,6 +27,8 @@ def visible(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
+    import unicodedata  # which plain text doesn't need
+
     if unicodedata.category(character) not in _RAW_CATEGORIES and character not in _BIDI_CONTROLS:
         return character
     code = ord(character)
@@ -58,6 +58,8 @@ def cell_width(text: str) -> int:
 
 
 def _character_cells(character: str) -> int:
+    import unicodedata
+
     if character == _SOFT_HYPHEN:
         return 1
     # The vowels and finals of Hangul syllables are drawn inside the cells of the initial before them.

@@ -8,7 +8,6 @@ firmware. The order within a list is the driver's and differs between Trn1 and T
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -128,7 +127,9 @@ class Topology:
             return None
         far = self.device_count
         costs = [[far if hops is None else hops for hops in row] for row in _distance_table(self)]
-        if math.comb(len(candidates), group_size) <= _EXACT_SEARCH_GROUPS:
+        from math import comb  # what only draws a topology doesn't need
+
+        if comb(len(candidates), group_size) <= _EXACT_SEARCH_GROUPS:
             return _closest_group(group_size, candidates, costs)
         return _grown_group(group_size, candidates, costs)
 
@@ -187,7 +188,7 @@ def _is_one_piece(connected_to: Sequence[Collection[int]]) -> bool:
 def _torus_shape(connected_to: Sequence[Collection[int]]) -> tuple[int, int] | None:
     """The shape, the squarest first, whose row-major torus has exactly these neighbours. Sides under 3 have no ring."""
     count = len(connected_to)
-    for row_count in range(math.isqrt(count), 2, -1):
+    for row_count in range(int(count**0.5), 2, -1):
         if count % row_count:
             continue
         for rows, columns in ((row_count, count // row_count), (count // row_count, row_count)):
@@ -233,14 +234,16 @@ def _distance_table(topology: Topology) -> tuple[tuple[int | None, ...], ...]:
 
 def _closest_group(group_size: int, candidates: list[int], costs: list[list[int]]) -> tuple[int, ...]:
     """Exact: a depth-first search in index order that leaves a branch once it can't beat the best group found."""
-    pair_count = math.comb(group_size, 2)
+    from math import comb, inf
+
+    pair_count = comb(group_size, 2)
     best: tuple[int, ...] = ()
-    best_cost: float = math.inf
+    best_cost: float = inf
 
     def extend(group: tuple[int, ...], cost: int, first: int) -> None:
         nonlocal best, best_cost
         # Every pair still to come costs at least one hop.
-        if cost + pair_count - math.comb(len(group), 2) >= best_cost:
+        if cost + pair_count - comb(len(group), 2) >= best_cost:
             return
         if len(group) == group_size:
             best, best_cost = group, cost

@@ -1,17 +1,16 @@
 """The only formatter of quantities for people.
 
 Every function takes the value in its base unit (bytes, seconds, FLOPS, a ratio of 0..1) and answers a short text. A
-value that is not known (None, or a float that is not a finite number) prints as `-`. Imports nothing but `math`: these
+value that is not known (None, or a float that is not a finite number) prints as `-`. Imports nothing: these
 run in the one-shot commands and once per cell of a live view.
 """
 
 from __future__ import annotations
 
-import math
-
 UNKNOWN = "-"
 """What a quantity that is not known prints as; never 0."""
 
+_INFINITE = float("inf")
 _BINARY_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 _FLOPS_UNITS = ("FLOPS", "KFLOPS", "MFLOPS", "GFLOPS", "TFLOPS", "PFLOPS", "EFLOPS")
 _LATENCY_UNITS = ("ns", "us", "ms", "s")
@@ -42,16 +41,20 @@ def memory_size_text(size_bytes: int | None) -> str:
     return bytes_text(size_bytes).replace(".0 ", " ")
 
 
+def _is_finite(value: float) -> bool:
+    return abs(value) < _INFINITE  # false for NaN too
+
+
 def percent_text(ratio: float | None, decimals: int = 2) -> str:
     """A ratio as percent: 0.5681 is "56.81%"."""
-    if ratio is None or not math.isfinite(ratio):
+    if ratio is None or not _is_finite(ratio):
         return UNKNOWN
     return f"{ratio * 100:.{decimals}f}%"
 
 
 def flops_text(flops_per_second: float | None) -> str:
     """Floating-point operations per second, in steps of 1000: "12.3 TFLOPS"; "0 FLOPS" when idle."""
-    if flops_per_second is None or not math.isfinite(flops_per_second):
+    if flops_per_second is None or not _is_finite(flops_per_second):
         return UNKNOWN
     value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
     return f"{value:.0f} {unit}" if unit == "FLOPS" else f"{value:.1f} {unit}"
@@ -59,7 +62,7 @@ def flops_text(flops_per_second: float | None) -> str:
 
 def duration_text(seconds: float | None) -> str:
     """A latency or an age: "850.0 us", "1.2 ms", "12.3 s"; from a minute on, two whole units: "2 m 5 s", "3 d 4 h"."""
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None or not _is_finite(seconds):
         return UNKNOWN
     if seconds < 0:
         return f"-{duration_text(-seconds)}"

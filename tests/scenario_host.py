@@ -12,7 +12,7 @@ from neurond.rates import Rates
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog
-from neurontools.model import Host, Snapshot, VcpuUsage
+from neurontools.model import Host, Snapshot, VcpuTimes, VcpuUsage
 
 STARTED_AT_UNIX_SECONDS = 1_767_323_045.0
 STARTED_AT_SECONDS = 1000.0
@@ -94,6 +94,7 @@ def _host(seconds: float) -> Host:
         memory_used_bytes=MEMORY_BYTES // 8,
         swap_total_bytes=0,
         swap_used_bytes=0,
+        vcpu_times=(VcpuTimes(*(seconds * getattr(usage, state) for state in usage.__slots__)),) * 4,
     )
 
 

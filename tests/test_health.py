@@ -6,7 +6,7 @@ import pytest
 
 from neurontools import health
 from neurontools.health import Kind, Severity, Thresholds
-from neurontools.model import Device, EccCounters, HbmStack, Snapshot
+from neurontools.model import Device, EccCounters, HbmStack, LatencyHistogram, Snapshot
 from tests.scenario_host import ScenarioHost
 
 
@@ -90,6 +90,7 @@ def test_errors_of_a_process_count_for_its_devices() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=3)
     earlier, now = host.at(10), host.at(20)
     first, second, third = now.processes
+    assert third.errors is not None
     errors = replace(third.errors, numerical_total=3, hardware_total=1)
     now = replace(now, processes=(first, second, replace(third, errors=errors)))
     assert kinds(health.verdicts(now, earlier)) == {1: ["hardware_errors", "numerical_errors"]}
@@ -116,6 +117,14 @@ def test_risen_latency() -> None:
     found = health.verdicts(host.at(10.25), earlier)
     assert kinds(found) == {0: ["latency_risen"]}
     assert "rose from 50." in found[0].findings[0].reason
+
+
+def test_latency_of_a_reporter_that_began_anew_is_not_judged() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    earlier, now = host.at(10), host.at(11)
+    for histogram in (LatencyHistogram(), LatencyHistogram((900,), (1,))):
+        anew = replace(now.processes[0], device_latency_histogram=histogram)
+        assert kinds(health.verdicts(replace(now, processes=(anew,)), earlier)) == {}
 
 
 @pytest.mark.parametrize("name", ["stuck_seconds", "idle_seconds"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from typing import TYPE_CHECKING
@@ -78,6 +79,8 @@ class Daemon:
             self._kubelet.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
+            # What there is by now stays. To look through it for garbage takes 20 ms, in which nobody is answered.
+            gc.freeze()
             notify_ready(self._settings.ready_fd)
             await self._tick_until(ending)
         finally:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import psutil
 
-from neurontools.model import Host, VcpuUsage
+from neurontools import vcpu_time
+from neurontools.model import Host, VcpuTimes
 
-# Fields of /proc/stat in the order of VcpuUsage. Left out: guest time, which user has already, and steal, nobody's use.
-_STATES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq")
+# Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
+_read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
 
 
 class HostReader:
     """Reads the host. Shares of vCPU time are over the time since the read before; the first read has none."""
 
     def __init__(self) -> None:
-        self._before: list[tuple[float, ...]] = []
+        self._before: tuple[VcpuTimes, ...] = ()
 
     def read(self) -> tuple[Host, tuple[str, ...]]:
         """The host now, and a warning for each part that could not be read."""
@@ -30,25 +32,18 @@ class HostReader:
         return Host(**values), tuple(warnings)
 
     def _vcpus(self) -> dict[str, Any]:
-        now = [tuple(getattr(times, state) for state in _STATES) for times in psutil.cpu_times(percpu=True)]
+        now = tuple(VcpuTimes(*_read_states(times)) for times in psutil.cpu_times(percpu=True))
         before, self._before = self._before, now
-        values: dict[str, Any] = {"vcpu_count": len(now), "context_switches_total": psutil.cpu_stats().ctx_switches}
-        if len(before) != len(now):  # the first read, or a vCPU came or went
-            return values
-        spent = [
-            tuple(max(0.0, later - earlier) for earlier, later in zip(old, new, strict=True))
-            for old, new in zip(before, now, strict=True)
-        ]
-        average = _usage([sum(column) for column in zip(*spent, strict=True)])
-        if average is not None:  # None: read again before the clock of the kernel moved
-            values["vcpu_average"] = average
-            values["vcpus"] = tuple(_usage(times) or average for times in spent)
+        values: dict[str, Any] = {
+            "vcpu_count": len(now),
+            "vcpu_times": now,
+            "context_switches_total": psutil.cpu_stats().ctx_switches,
+        }
+        # None: the first read, a vCPU came or went, or the clock of the kernel has not moved.
+        usage = vcpu_time.difference(now, before)
+        if usage is not None:
+            values["vcpu_average"], values["vcpus"] = usage
         return values
-
-
-def _usage(seconds: list[float] | tuple[float, ...]) -> VcpuUsage | None:
-    total = sum(seconds)
-    return VcpuUsage(*(state / total for state in seconds)) if total > 0 else None
 
 
 def _memory() -> dict[str, int]:

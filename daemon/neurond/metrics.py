@@ -16,11 +16,10 @@ from neurontools.exporters.exposition import (
     OPENMETRICS_CONTENT_TYPE,
     TEXT_CONTENT_TYPE,
     Definition,
+    Exposition,
     Family,
     Kind,
     label_text,
-    openmetrics_format,
-    text_format,
     wants_openmetrics,
 )
 from neurontools.exporters.listen_address import listen_address
@@ -56,6 +55,7 @@ class Metrics:
         self._latest: Snapshot | None = None
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
         self._texts: dict[bool, tuple[int, bytes]] = {}
+        self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._peak_flops: float | None = None
         self._peak_of: str | None = None
         self._scrapes = 0
@@ -78,8 +78,8 @@ class Metrics:
         known = self._texts.get(openmetrics)
         if known is None or known[0] != snapshot.sequence:
             started = time.perf_counter()
-            write = openmetrics_format if openmetrics else text_format
-            known = self._texts[openmetrics] = (snapshot.sequence, write(self._families(snapshot)))
+            text = self._expositions[openmetrics].text(self._families(snapshot))
+            known = self._texts[openmetrics] = (snapshot.sequence, text)
             self._duration_seconds = time.perf_counter() - started
         self._scrapes += 1
         return known[1]

@@ -168,7 +168,8 @@ def _core_utilization(snapshot: Snapshot) -> Iterator[Reading]:
 
 def _core_held(snapshot: Snapshot) -> Iterator[Reading]:
     for core in logical_cores(snapshot):
-        yield int(bool(core.owner_pids)), _core_labels(core.index, core.device_index)
+        if core.is_free is not None:
+            yield int(not core.is_free), _core_labels(core.index, core.device_index)
 
 
 def _core_flops(snapshot: Snapshot) -> Iterator[Reading]:
@@ -183,6 +184,6 @@ def _core_labels(index: int, device_index: int) -> dict[str, str | int]:
 
 def _executions(snapshot: Snapshot) -> Iterator[Reading]:
     for process in snapshot.processes:
-        if process.core_indices:
+        if process.core_indices and process.executions is not None:
             labels: dict[str, str | int] = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
             yield process.executions.completed_total, labels

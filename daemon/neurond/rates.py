@@ -122,9 +122,9 @@ def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPerc
         return None
 
 
-def _executions(process: Process) -> int:
+def _executions(process: Process) -> int | None:
     counters = process.executions
-    return sum(getattr(counters, name) for name in counters.__slots__)
+    return None if counters is None else sum(getattr(counters, name) for name in counters.__slots__)
 
 
 def _rate(before: float | None, now: float | None, seconds: float) -> float | None:

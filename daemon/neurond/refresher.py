@@ -11,7 +11,7 @@ import time
 
 from neurond.sources.source import Source
 
-_SWITCH_SECONDS = 0.001
+_SWITCH_SECONDS = 0.0005
 
 _log = logging.getLogger(__name__)
 

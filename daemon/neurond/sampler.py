@@ -6,6 +6,7 @@ import os
 import time
 from dataclasses import replace
 
+from neurond.attached_cores import with_attached
 from neurond.host_reader import HostReader
 from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
@@ -13,7 +14,7 @@ from neurond.process_record import process_record
 from neurond.processes import ProcessTable
 from neurond.rates import Rates
 from neurond.sources.source import Source
-from neurontools.model import Host, Process, Snapshot
+from neurontools.model import Host, Process, Snapshot, SourceKind
 from neurontools.version import __version__
 
 
@@ -44,6 +45,9 @@ class Sampler:
             self._host, self._host_warnings = self._host_reader.read()
             self._table.refresh(holding.pid for holding in self._ledger.holdings if not holding.synthetic)
         reading = self._source.read()
+        cores, found = reading.cores, reading.processes
+        if self._source.kind is not SourceKind.SIMULATED:  # that one goes by the ledger itself
+            cores, found = with_attached(cores, found, self._ledger.holdings)
         self._sequence += 1
         now_seconds = time.monotonic()
         snapshot = Snapshot(
@@ -54,8 +58,8 @@ class Sampler:
             source=self._source.kind,
             instance=self._source.instance,
             devices=reading.devices,
-            cores=reading.cores,
-            processes=self._processes(now_seconds, reading.processes),
+            cores=cores,
+            processes=self._processes(now_seconds, found),
             host=self._host,
             warnings=warnings + reading.warnings + self._host_warnings,
             synthetic_load=self._load.scenario if self._load else None,

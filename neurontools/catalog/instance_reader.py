@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from neurontools.catalog.fact import Fact, Status
@@ -122,7 +121,7 @@ def _ultraserver(table: Table) -> UltraServer | None:
         )
 
 
-def _shared(group: str, name: str, table: Table, key: str) -> AbstractContextManager[Table]:
+def _shared(group: str, name: str, table: Table, key: str) -> reading:
     """Read one table of topologies.toml, which instance types refer to by name."""
     data = parsed("topologies.toml").get(group, {}).get(name)
     if not isinstance(data, dict):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from types import MappingProxyType
 
 from neurontools.catalog.family import DeviceFamily
 from neurontools.catalog.family_reader import read_family
@@ -56,6 +55,8 @@ def load_family(name: str) -> DeviceFamily:
 
 def sources() -> Mapping[str, str]:
     """What each source id in the facts stands for."""
+    from types import MappingProxyType
+
     return MappingProxyType(dict(_texts("sources.toml", "sources")))
 
 

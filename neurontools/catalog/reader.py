@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 
 from neurontools.catalog.fact import Fact, Status
 from neurontools.light_generic import TypeVar
@@ -91,11 +89,9 @@ class Table:
             raise self.error("status", f"{text!r} does not go with {'no value' if value is None else 'a value'}")
         return Fact(value, status, self.take_all("source", str), self.take_text("note"))
 
-    @contextmanager
-    def inner(self, key: str) -> Iterator[Table]:
+    def inner(self, key: str) -> reading:
         """Read the table under a key; at the end, nothing may be left in it."""
-        with reading(self.take(key, dict), self._file_name, self._under(key)) as table:
-            yield table
+        return reading(self.take(key, dict), self._file_name, self._under(key))
 
     def finish(self) -> None:
         """Refuse what was not taken."""
@@ -114,12 +110,18 @@ class Table:
         return value
 
 
-@contextmanager
-def reading(data: Mapping[str, object], file_name: str, path: str = "") -> Iterator[Table]:
+class reading:  # noqa: N801 - reads like a function; contextlib takes longer to import than the catalog to read
     """Read one table, `path` from the top of the file; at the end, nothing may be left in it."""
-    table = Table(data, file_name, path)
-    yield table
-    table.finish()
+
+    def __init__(self, data: Mapping[str, object], file_name: str, path: str = "") -> None:
+        self._table = Table(data, file_name, path)
+
+    def __enter__(self) -> Table:
+        return self._table
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            self._table.finish()
 
 
 @cache
@@ -141,7 +143,8 @@ def parsed(file_name: str) -> dict[str, dict[str, object]]:
 def _compiled(file_name: str, crc32: int) -> dict[str, dict[str, object]] | None:
     """The tables as scripts/compile-catalog wrote them; None when the data was changed since, or never compiled."""
     try:
-        module = import_module(f"neurontools.catalog.compiled.{file_name.removesuffix('.toml')}")
+        # importlib would do the same and imports much to do it.
+        module = __import__(f"neurontools.catalog.compiled.{file_name.removesuffix('.toml')}", fromlist=["TABLES"])
     except ImportError:
         return None
     tables: dict[str, dict[str, object]] = module.TABLES

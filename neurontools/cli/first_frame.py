@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -72,9 +73,10 @@ class Terminal:
 
     def restore(self) -> None:
         """Give the terminal back as it was."""
-        if self._is_painted:
-            os.write(_STDOUT, _LEAVE.encode())
-        termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._before)
+        with contextlib.suppress(OSError, termios.error):  # the terminal may be gone
+            if self._is_painted:
+                os.write(_STDOUT, _LEAVE.encode())
+            termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._before)
 
 
 def _is_complete(reply: bytes) -> bool:

@@ -12,14 +12,13 @@ from time import monotonic
 
 from neurontools import socket_path
 from neurontools.cli import ls_options
-from neurontools.cli.ask import NoDaemon, ask
 from neurontools.cli.options import about, parse
 from neurontools.cli.output import tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.rpc import wire
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
+    from neurontools.cli.ask import NoDaemon
     from neurontools.cli.ls_scripts import ScriptQuery
 
 TIMEOUT_SECONDS = 5.0
@@ -91,6 +90,10 @@ def _first_answer(query: _Query | ScriptQuery) -> bytes:
     """From the daemons where one would be; else from the devices themselves, if there are any."""
     failure: NoDaemon | None = None
     for candidate in socket_path.candidates(os.environ):
+        if _is_absent(candidate):
+            continue  # before anything is imported to ask
+        from neurontools.cli.ask import NoDaemon
+
         try:
             return query.answer(candidate)
         except NoDaemon as error:
@@ -103,25 +106,32 @@ def _first_answer(query: _Query | ScriptQuery) -> bytes:
     return document
 
 
+def _is_absent(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):
+        pass  # whoever asks will say what is wrong
+    return False
+
+
 class _Query:
     """What is asked: the request that the options and the environment make."""
 
-    __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_lnc", "_logical_neuroncore_config", "_request")
+    __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = ls_options.DeviceSelection(given.get("device", ""))
         self._is_seen = "show-all-procs" in given
         self._given = given
-        lnc = self._logical_neuroncore_config = _logical_neuroncore_config()
-        self._lnc = wire.encode_uint(_LNC, lnc) if lnc else b""
-        self._request = wire.encode_uint(_FORMAT, _FORMAT_JSON if "json-output" in given else _FORMAT_TABLE)
-        for field, name in ((_WIDE, "wide"), (_ALL_PROCESSES, "show-all-procs"), (_TOPOLOGY, "topology")):
-            if name in given:
-                self._request += wire.encode_bool(field, True)
+        self._logical_neuroncore_config = _logical_neuroncore_config()
         self._deadline = 0.0
 
     def answer(self, path: str) -> bytes:
         """The document of the daemon at this socket; NoDaemon or UserError."""
+        from neurontools.rpc import wire
+
         self._deadline = monotonic() + TIMEOUT_SECONDS
         connection = None
         if self._is_seen:
@@ -130,10 +140,21 @@ class _Query:
             connection = observe(path)
         try:
             indices = sorted({*self._devices.indices, *self._resolved(path)})
-            return self._render(path, self._request + self._lnc + wire.encode_packed(_DEVICE_INDICES, indices))
+            return self._render(path, self._request() + wire.encode_packed(_DEVICE_INDICES, indices))
         finally:
             if connection is not None:
                 connection.close()
+
+    def _request(self) -> bytes:
+        """The request without the devices."""
+        from neurontools.rpc import wire
+
+        given, lnc = self._given, self._logical_neuroncore_config
+        request = wire.encode_uint(_FORMAT, _FORMAT_JSON if "json-output" in given else _FORMAT_TABLE)
+        for field, name in ((_WIDE, "wide"), (_ALL_PROCESSES, "show-all-procs"), (_TOPOLOGY, "topology")):
+            if name in given:
+                request += wire.encode_bool(field, True)
+        return request + wire.encode_uint(_LNC, lnc) if lnc else request
 
     def answer_from_devices(self) -> bytes | None:
         """The document of this host's own devices, read without a daemon; None where there are none."""
@@ -144,6 +165,9 @@ class _Query:
         return local_devices.device_list(self._given, self._devices, self._logical_neuroncore_config)
 
     def _render(self, path: str, request: bytes) -> bytes:
+        from neurontools.cli.ask import ask
+        from neurontools.rpc import wire
+
         reply = ask(path, _METHOD, request, max(self._deadline - monotonic(), 0.001))
         try:
             document = wire.decode(reply)[_DOCUMENT][-1]
@@ -158,6 +182,8 @@ class _Query:
         if not self._devices.bdfs:
             return []
         import json
+
+        from neurontools.rpc import wire
 
         devices = json.loads(self._render(path, wire.encode_uint(_FORMAT, _FORMAT_JSON)))
         index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}

@@ -19,11 +19,12 @@ from neurontools.cli import monitor_options
 from neurontools.cli.ask import NoDaemon
 from neurontools.cli.daemon_snapshots import DaemonSnapshots
 from neurontools.cli.options import about, parse
-from neurontools.cli.output import tell, write_document
+from neurontools.cli.output import reserve_standard_streams, tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
 from neurontools.monitor.layout import Record
+from neurontools.monitor.record import group_periods
 from neurontools.monitor.recorder import Recorder
 
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
@@ -42,6 +43,7 @@ class _ReaderGone(Exception):
 
 def main() -> None:
     """Run the command and end the process."""
+    reserve_standard_streams()
     try:
         exit_code = _run(sys.argv[1:])
     except _ReaderGone:
@@ -80,7 +82,7 @@ def _run(arguments: list[str]) -> int:
                 raise UserError(f"--replay and --{other} exclude each other; leave one of them out", EXIT_USAGE)
         return replay(given["replay"], configuration, output, count)
     with ExitStack() as stack:
-        snapshots, first = _connected(given, stack)
+        snapshots, first = _connected(given, stack, _interval_seconds(configuration))
         Stream(snapshots, configuration, output).run(first, count)
     return 0
 
@@ -156,6 +158,12 @@ class Stream:
                 recorder.begin(past, period_seconds)
         self._output.write(recorder.make(first))
         interval_seconds = first.interval_seconds
+        if recorder.periods_seconds and recorder.periods_seconds[0] < interval_seconds:
+            self._output.tell(
+                1,
+                f"the period of {_seconds(recorder.periods_seconds[0])} can't be met: the monitor daemon looks every "
+                f"{_seconds(interval_seconds)}; start neurond with a shorter --interval",
+            )
         while count is None or self._output.written < count:
             _wait_until(recorder.next_seconds + _LATE_SECONDS)
             try:
@@ -196,8 +204,11 @@ class Stream:
             self._output.tell(1, f"{error}; going on")
 
 
-def _connected(given: dict[str, str], stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
-    """Where the snapshots come from, and the first; what has to be ended later is on the stack."""
+def _connected(given: dict[str, str], stack: ExitStack, interval_seconds: float) -> tuple[DaemonSnapshots, Snapshot]:
+    """Where the snapshots come from, and the first; what has to be ended later is on the stack.
+
+    A private daemon, where there is to be one, takes them at this interval.
+    """
     if "simulate" in given and "socket" in given:
         raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
     instance_type = given.get("simulate")
@@ -206,7 +217,7 @@ def _connected(given: dict[str, str], stack: ExitStack) -> tuple[DaemonSnapshots
     if instance_type:
         from neurontools.cli.private_daemon import PrivateDaemon
 
-        named = stack.enter_context(PrivateDaemon(instance_type)).socket_path
+        named = stack.enter_context(PrivateDaemon(instance_type, interval_seconds=interval_seconds)).socket_path
     if named is not None:
         return _first(named, stack)
     absent: NoDaemon | None = None
@@ -222,8 +233,15 @@ def _connected(given: dict[str, str], stack: ExitStack) -> tuple[DaemonSnapshots
     if local_devices.has_devices(os.environ):
         from neurontools.cli.private_daemon import PrivateDaemon
 
-        return _first(stack.enter_context(PrivateDaemon(None)).socket_path, stack)
+        own = stack.enter_context(PrivateDaemon(None, interval_seconds=interval_seconds))
+        return _first(own.socket_path, stack)
     raise absent or UserError("no monitor daemon; start neurond", EXIT_NO_DAEMON)
+
+
+def _interval_seconds(configuration: MonitorConfiguration) -> float:
+    """The interval that a daemon for this configuration should have: that of the shortest period, 0.05 to 1 s."""
+    shortest_seconds = min((seconds for _, seconds in group_periods(configuration)), default=1.0)
+    return min(1.0, max(0.05, shortest_seconds))
 
 
 def _first(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
 
 from neurontools.cli.options import Option, about, parse
-from neurontools.cli.output import tell, write_document
+from neurontools.cli.output import reserve_standard_streams, tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from neurontools.exporters.exposition import (
     OPENMETRICS_CONTENT_TYPE,
@@ -102,6 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def main() -> None:
     """Run the command and end the process."""
+    reserve_standard_streams()
     try:
         exit_code = _run(sys.argv[1:])
     except UserError as error:

@@ -9,6 +9,19 @@ from neurontools.errors import EXIT_FAILURE, UserError
 _STDOUT, _STDERR = 1, 2
 
 
+def reserve_standard_streams() -> None:
+    """Sees to it that nothing that is opened from here on gets the number of a standard stream that is closed.
+
+    What a command writes would else go there, to its own connection to the daemon for example. Reading from such a
+    stream ends at once, writing fails.
+    """
+    for descriptor in (0, _STDOUT, _STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # takes the lowest number there is
+
+
 def write_document(document: bytes) -> None:
     """Write it to standard output, whole.
 

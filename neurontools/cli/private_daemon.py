@@ -35,11 +35,13 @@ class PrivateDaemon:
         self,
         instance_type: str | None,
         *,
+        interval_seconds: float | None = None,
         load: str | None = None,
         export_sysfs: str | None = None,
         start_seconds: float = START_SECONDS,
     ) -> None:
         self._instance_type = instance_type
+        self._interval_seconds = interval_seconds
         self._load = load
         self._export_sysfs = export_sysfs
         self._start_seconds = start_seconds
@@ -90,6 +92,7 @@ class PrivateDaemon:
                         *(sys.executable, "-P", "-m", "neurond"),
                         *(("--simulate", self._instance_type) if self._instance_type else ()),
                         *("--socket", self.socket_path),
+                        *(("--interval", str(self._interval_seconds)) if self._interval_seconds else ()),
                         *(("--load", self._load) if self._load else ()),
                         *(("--export-sysfs", self._export_sysfs) if self._export_sysfs else ()),
                         *("--log-level", "error", "--ready-fd", str(tell_ready), "--exit-with-parent"),

@@ -6,9 +6,10 @@ By hand and not by prometheus_client, which keeps an object for every series and
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -25,9 +26,9 @@ class Kind(StrEnum):
     INFO = "info"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Definition:
-    """A family; `name` without `_total` and `_info`, which belong to the samples."""
+    """A family; `name` without `_total` and `_info`, which belong to the samples. Each is made once: it is a key."""
 
     name: str
     kind: Kind
@@ -50,8 +51,8 @@ class Family:
     """A family with its samples; `created` tells for counters since when they count, Unix time in seconds."""
 
     definition: Definition
-    samples: Iterable[Sample]
-    created: Iterable[Sample] = ()
+    samples: Sequence[Sample]
+    created: Sequence[Sample] = ()
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
@@ -69,47 +70,75 @@ def escaped(value: str) -> str:
 
 def text_format(families: Iterable[Family]) -> bytes:
     """The families in Prometheus's text format, families without samples left out."""
-    lines: list[str] = []
-    for family in families:
-        definition, name = family.definition, family.definition.sample_name
-        kind = "gauge" if definition.kind is Kind.INFO else definition.kind.value
-        _add(lines, name, (f"# HELP {name} {definition.help}", f"# TYPE {name} {kind}"), family.samples)
-        if family.created:
-            created = f"{definition.name}_created"
-            head = (f"# HELP {created} {definition.help}", f"# TYPE {created} gauge")
-            _add(lines, created, head, family.created)
-    lines.append("")
-    return "\n".join(lines).encode()
+    return Exposition(openmetrics=False).text(families)
 
 
 def openmetrics_format(families: Iterable[Family]) -> bytes:
     """The families in the OpenMetrics text format, families without samples left out."""
-    lines: list[str] = []
+    return Exposition(openmetrics=True).text(families)
+
+
+class Exposition:
+    """Scrape after scrape of one exporter in one format; a family that is as it was is not written anew."""
+
+    def __init__(self, *, openmetrics: bool) -> None:
+        self._openmetrics = openmetrics
+        self._written: dict[Definition, tuple[Family, bytes]] = {}
+
+    def text(self, families: Iterable[Family]) -> bytes:
+        """The families, those without samples left out."""
+        write = _openmetrics_family if self._openmetrics else _text_family
+        written: dict[Definition, tuple[Family, bytes]] = {}
+        for family in families if self._openmetrics else _with_created_apart(families):
+            known = self._written.get(family.definition)
+            if known is None or known[0] != family:
+                known = (family, write(family).encode())
+            written[family.definition] = known
+        self._written = written
+        end = b"# EOF\n" if self._openmetrics else b""
+        return b"".join([text for _, text in written.values()]) + end
+
+
+def _with_created_apart(families: Iterable[Family]) -> Iterator[Family]:
+    """Families as Prometheus's own format has them: when a counter was created is a gauge beside it."""
     for family in families:
-        definition = family.definition
-        head = (f"# HELP {definition.name} {definition.help}", f"# TYPE {definition.name} {definition.kind.value}")
-        name = definition.sample_name
-        if family.created:  # each counter with its own, as the format wants them
-            lines.extend(head)
-            for sample, created in zip(family.samples, family.created, strict=True):
-                _add(lines, name, (), (sample,))
-                _add(lines, f"{definition.name}_created", (), (created,))
+        if family.created:
+            yield Family(family.definition, family.samples)
+            yield Family(_created(family.definition), family.created)
         else:
-            _add(lines, name, head, family.samples)
-    lines.append("# EOF\n")
-    return "\n".join(lines).encode()
+            yield family
 
 
-def _add(lines: list[str], name: str, head: tuple[str, ...], samples: Iterable[Sample]) -> None:
-    if not isinstance(samples, Sequence):
-        samples = list(samples)
+@cache
+def _created(definition: Definition) -> Definition:
+    return Definition(f"{definition.name}_created", Kind.GAUGE, definition.help)
+
+
+def _text_family(family: Family) -> str:
+    definition, name = family.definition, family.definition.sample_name
+    kind = "gauge" if definition.kind is Kind.INFO else definition.kind.value
+    return _block(f"# HELP {name} {definition.help}\n# TYPE {name} {kind}", _lines(name, family.samples))
+
+
+def _openmetrics_family(family: Family) -> str:
+    definition = family.definition
+    lines = _lines(definition.sample_name, family.samples)
+    if family.created:  # each counter with its own, as the format wants them
+        created = _lines(f"{definition.name}_created", family.created)
+        lines = [line for pair in zip(lines, created, strict=True) for line in pair]
+    return _block(
+        f"# HELP {definition.name} {definition.help}\n# TYPE {definition.name} {definition.kind.value}", lines
+    )
+
+
+def _block(head: str, lines: list[str]) -> str:
+    return "\n".join((head, *lines, "")) if lines else ""
+
+
+def _lines(name: str, samples: Sequence[Sample]) -> list[str]:
     if math.isfinite(sum([value for _, value in samples])):
-        written = [f"{name}{labels} {value!r}" for labels, value in samples]
-    else:
-        written = [f"{name}{labels} {_number(value)}" for labels, value in samples]
-    if written:
-        lines.extend(head)
-        lines.extend(written)
+        return [f"{name}{labels} {value!r}" for labels, value in samples]
+    return [f"{name}{labels} {_number(value)}" for labels, value in samples]
 
 
 def _number(value: float) -> str:

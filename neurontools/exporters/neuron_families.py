@@ -42,7 +42,7 @@ VCPU_COUNT = Definition("system_vcpu_count", Kind.GAUGE, "System vCPU count")
 # usage_type = user (user and nice), system (system, io_wait, irq and soft_irq)
 VCPU_USAGE = Definition("system_vcpu_usage_ratio", Kind.GAUGE, "System vCPU usage ratio")
 INSTANCE_INFO = Definition("instance", Kind.INFO, "EC2 instance information")
-# neuron_device_count, neuroncore_per_device_count, neuron_device_memory_size
+HARDWARE_LABELS = ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")
 HARDWARE_INFO = Definition("neuron_hardware", Kind.INFO, "Neuron hardware information")
 
 VCPU_USAGE_PARTS = {"user": ("user", "nice"), "system": ("system", "io_wait", "irq", "soft_irq")}

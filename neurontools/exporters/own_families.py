@@ -10,15 +10,32 @@ from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.training_families import training_families
 from neurontools.health import Severity, Verdict
-from neurontools.model import DeviceMemory, HostMemory, LogicalNeuronCore, Process, Snapshot, logical_cores
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LogicalNeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    logical_cores,
+)
 
 MFU_DTYPE = "bf16"  # nobody reports the data type in use: the peak is that of bf16
 
-_CATEGORIES = tuple((field.name, field.name.removesuffix("_bytes")) for field in fields(DeviceMemory))
-_CATEGORY_NAMES = tuple(category for _, category in _CATEGORIES)
-_read_memory = attrgetter(*(field for field, _ in _CATEGORIES))
-_HOST_CATEGORIES = tuple((field.name, field.name.removesuffix("_bytes")) for field in fields(HostMemory))
+_CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
+_read_memory = attrgetter(*(field.name for field in fields(DeviceMemory)))
+_HOST_CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(HostMemory))
+_read_host_memory = attrgetter(*(field.name for field in fields(HostMemory)))
 _ECC = ("mem_corrected", "mem_uncorrected", "mem_repairable_uncorrected", "sram_corrected", "sram_uncorrected")
+_read_ecc = attrgetter(*(f"{event}_total" for event in _ECC))
+_STATISTICS = ("minimum", "average", "maximum")
+_read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
+
+# Names of labels.
+_DEVICE = "neuron_device_index"
+_PLACE = ("neuroncore", _DEVICE)
+_OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
+_IDENTITY = ("uid", "runtime_version", "synthetic", "container_id")
 
 
 def _gauge(name: str, text: str) -> Definition:
@@ -29,7 +46,9 @@ def _counter(name: str, text: str) -> Definition:
     return Definition(f"neurontools_{name}", Kind.COUNTER, text)
 
 
-CORE_HELD = _gauge("neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free")
+CORE_HELD = _gauge(
+    "neuroncore_held", "1 while a process holds the NeuronCore, 0 while it is free; absent while that is unknown"
+)
 CORE_UTILIZATION = _gauge("neuroncore_utilization_ratio", "Share of the last period spent in executions; every core")
 CORE_FLOPS = _gauge("neuroncore_flops", "Floating point operations a second in the last period")
 CORE_MFU = _gauge("neuroncore_mfu_ratio", "FLOPS against the peak for the dtype that the catalog has")
@@ -42,6 +61,9 @@ CORE_SINCE = _gauge(
 )
 CORE_IN_FLIGHT = _gauge("neuroncore_execution_in_flight_seconds", "How long the execution in flight has been running")
 CORE_OWNER = Definition("neurontools_neuroncore_owner", Kind.INFO, "Who holds the NeuronCore")
+CORE_CANDIDATE = Definition(
+    "neurontools_neuroncore_owner_candidate", Kind.INFO, "Who has the device open and may hold the NeuronCore"
+)
 DEVICE_MEMORY = _gauge("device_memory_bytes", "HBM capacity of the device")
 STACK_USED = _gauge("device_hbm_used_bytes", "HBM in use, by stack")
 STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
@@ -50,7 +72,7 @@ DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was load
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
 DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical")
 DEVICE_FINDINGS = _gauge("device_findings", "Findings on the device by kind and severity")
-PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores")
+PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may")
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
 PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the process by category")
@@ -74,37 +96,43 @@ def own_families(
     peak_flops_per_core: float | None,
     label: LabelTexts,
 ) -> Iterator[Family]:
-    """The families of a snapshot; `holders` are its processes that hold cores. Cores are logical, by the host's LNC."""
+    """The families of a snapshot; `holders` use the runtime; cores are logical, by the LNC of the host."""
     yield from _core_families(snapshot, peak_flops_per_core, label)
-    yield Family(CORE_OWNER, list(_owners(snapshot, holders, label)))
+    owners, candidates = _owners(snapshot, label)
+    yield Family(CORE_OWNER, owners)
+    yield Family(CORE_CANDIDATE, candidates)
     yield from _device_families(snapshot, label)
     yield from _health_families(verdicts, label)
     yield from _process_families(snapshot, holders, label)
     yield from training_families(holders, label)
     yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
-    yield Family(DEVICES_EXPECTED, [(label(), snapshot.instance.device_count)])
-    yield Family(DEVICES, [(label(), len(snapshot.devices))])
-    yield Family(WARNINGS, [(label(), len(snapshot.warnings))])
-    yield Family(SNAPSHOT_TIME, [(label(), snapshot.taken_at_unix_seconds)])
+    alone = label.named()()
+    yield Family(DEVICES_EXPECTED, [(alone, snapshot.instance.device_count)])
+    yield Family(DEVICES, [(alone, len(snapshot.devices))])
+    yield Family(WARNINGS, [(alone, len(snapshot.warnings))])
+    yield Family(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
 
 
 def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[Family]:
     samples: dict[Definition, list[Sample]] = {definition: [] for definition in _CORE_FAMILIES}
     now = snapshot.taken_at_unix_seconds
-    mfu_dtype = ("dtype", MFU_DTYPE)
+    of_core = label.named(*_PLACE)
+    of_mfu = label.named(*_PLACE, "dtype")
+    memory_rows = label.rows(*_PLACE, "category", last=_CATEGORY_NAMES)
     for group in logical_cores(snapshot):
-        place = ("neuroncore", str(group.index)), ("neuron_device_index", str(group.device_index))
-        text = label(*place)
-        held = bool(group.owner_pids)
-        samples[CORE_HELD].append((text, int(held)))
+        text = of_core(group.index, group.device_index)
+        held, is_free = bool(group.owner_pids), group.is_free
+        if is_free is not None:
+            samples[CORE_HELD].append((text, int(not is_free)))
         utilization, flops = group.utilization_ratio, group.flops_per_second
         if utilization is not None:
             samples[CORE_UTILIZATION].append((text, utilization))
         if flops is not None:
             samples[CORE_FLOPS].append((text, flops))
             if peak_flops_per_core:
-                samples[CORE_MFU].append((label(*place, mfu_dtype), flops / (peak_flops_per_core * len(group.cores))))
-        _add_memory(samples[CORE_MEMORY], group, place, label)
+                mfu_ratio = flops / (peak_flops_per_core * len(group.cores))
+                samples[CORE_MFU].append((of_mfu(group.index, group.device_index, MFU_DTYPE), mfu_ratio))
+        _add_memory(samples[CORE_MEMORY], group, memory_rows(group.index, group.device_index))
         _add_counters(samples, group, text)
         if held:
             last = [c.last_execution_at_unix_seconds for c in group.cores if c.last_execution_at_unix_seconds]
@@ -131,11 +159,8 @@ _CORE_FAMILIES = (
 )
 
 
-def _add_memory(
-    samples: list[Sample], group: LogicalNeuronCore, place: tuple[tuple[str, str], ...], label: LabelTexts
-) -> None:
+def _add_memory(samples: list[Sample], group: LogicalNeuronCore, texts: tuple[str, ...]) -> None:
     memory = group.memory if len(group.cores) > 1 else group.cores[0].memory
-    texts = label.each("category", _CATEGORY_NAMES, *place)
     for text, size_bytes in zip(texts, _read_memory(memory), strict=True):
         if size_bytes is not None:
             samples.append((text, size_bytes))
@@ -155,52 +180,63 @@ def _add_counters(samples: dict[Definition, list[Sample]], group: LogicalNeuronC
         samples[CORE_EXECUTIONS].append((text, max(executions)))
 
 
-def _owners(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Sample]:
-    by_pid = {process.pid: process for process in holders}
+def _owners(snapshot: Snapshot, label: LabelTexts) -> tuple[list[Sample], list[Sample]]:
+    """Owners of cores, those that were concluded marked so, and candidates."""
+    by_pid = {process.pid: process for process in snapshot.processes}
+    of_owner, of_inferred = label.named(*_PLACE, *_OWNER), label.named(*_PLACE, *_OWNER, "inferred")
+    owners: list[Sample] = []
+    candidates: list[Sample] = []
     for group in logical_cores(snapshot):
+        place = group.index, group.device_index
         for pid in group.owner_pids:
             process = by_pid.get(pid)
             if process is not None:
-                place = ("neuroncore", str(group.index)), ("neuron_device_index", str(group.device_index))
-                yield label(*place, *owner_labels(process)), 1
+                who = _owner(process)
+                text = of_inferred(*place, *who, "true") if group.is_owner_inferred else of_owner(*place, *who)
+                owners.append((text, 1))
+        for pid in group.candidate_pids:
+            process = by_pid.get(pid)
+            if process is not None:
+                candidates.append((of_owner(*place, *_owner(process)), 1))
+    return owners, candidates
 
 
-def owner_labels(process: Process) -> tuple[tuple[str, str], ...]:
-    """Who a process is: PID, user, tag, and the pod, container and job it runs in; "" where there is none."""
+def _owner(process: Process) -> tuple[str | int, ...]:
+    """The values of _OWNER: who a process is; "" where there is no such thing."""
     of = process.attribution
+    if of is None:
+        return (process.pid, process.user or "", process.tag, "", "", "", "")
     return (
-        ("pid", str(process.pid)),
-        ("user", process.user or ""),
-        ("runtime_tag", process.tag),
-        ("pod", (of.pod_name if of else None) or ""),
-        ("namespace", (of.pod_namespace if of else None) or ""),
-        ("container", ((of.container_name or (of.container_id or "")[:12]) if of else None) or ""),
-        ("slurm_job_id", (of.slurm_job_id if of else None) or ""),
+        process.pid,
+        process.user or "",
+        process.tag,
+        of.pod_name or "",
+        of.pod_namespace or "",
+        of.container_name or (of.container_id or "")[:12],
+        of.slurm_job_id or "",
     )
 
 
 def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
     samples: dict[Definition, list[Sample]] = {definition: [] for definition in _DEVICE_FAMILIES}
+    of_device, of_stack = label.named(_DEVICE), label.named(_DEVICE, "hbm")
+    host_memory_rows = label.rows(_DEVICE, "category", last=_HOST_CATEGORY_NAMES)
+    ecc_rows = label.rows(_DEVICE, "event_type", last=_ECC)
+    power_rows = label.rows(_DEVICE, "statistic", last=_STATISTICS)
     for device in snapshot.devices:
-        place = ("neuron_device_index", str(device.index))
-        samples[DEVICE_MEMORY].append((label(place), device.memory_bytes))
+        samples[DEVICE_MEMORY].append((of_device(device.index), device.memory_bytes))
         for stack in device.hbm_stacks:
-            text = label(place, ("hbm", str(stack.index)))
+            text = of_stack(device.index, stack.index)
             samples[STACK_SIZE].append((text, stack.capacity_bytes))
             if stack.used_bytes is not None:
                 samples[STACK_USED].append((text, stack.used_bytes))
-        for field, category in _HOST_CATEGORIES:
-            size_bytes = getattr(device.host_memory, field)
-            if size_bytes:  # on a simulated host they are all 0
-                samples[DEVICE_HOST_MEMORY].append((label(place, ("category", category)), size_bytes))
-        for event in _ECC:
-            count = getattr(device.ecc, event + "_total")
-            if count is not None:
-                samples[DEVICE_ECC].append((label(place, ("event_type", event)), count))
+        sizes = zip(host_memory_rows(device.index), _read_host_memory(device.host_memory), strict=True)
+        # On a simulated host they are all 0.
+        samples[DEVICE_HOST_MEMORY].extend((text, size_bytes) for text, size_bytes in sizes if size_bytes)
+        counts = zip(ecc_rows(device.index), _read_ecc(device.ecc), strict=True)
+        samples[DEVICE_ECC].extend((text, count) for text, count in counts if count is not None)
         if device.power is not None:
-            for statistic in ("minimum", "average", "maximum"):
-                ratio = getattr(device.power, statistic + "_ratio")
-                samples[DEVICE_POWER].append((label(place, ("statistic", statistic)), ratio))
+            samples[DEVICE_POWER].extend(zip(power_rows(device.index), _read_power(device.power), strict=True))
     for definition, values in samples.items():
         yield Family(definition, values)
 
@@ -211,12 +247,12 @@ _DEVICE_FAMILIES = (DEVICE_MEMORY, STACK_SIZE, STACK_USED, DEVICE_HOST_MEMORY, D
 def _health_families(verdicts: Iterable[Verdict], label: LabelTexts) -> Iterator[Family]:
     health: list[Sample] = []
     counts: dict[str, int] = {}
+    of_device, of_finding = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
     for verdict in verdicts:
-        place = ("neuron_device_index", str(verdict.device_index))
-        health.append((label(place), int(verdict.severity)))
+        health.append((of_device(verdict.device_index), int(verdict.severity)))
         for finding in verdict.findings:
             severity = Severity(finding.severity).name.lower()
-            text = label(place, ("kind", finding.kind.value), ("severity", severity))
+            text = of_finding(verdict.device_index, finding.kind.value, severity)
             counts[text] = counts.get(text, 0) + 1
     yield Family(DEVICE_HEALTH, health)
     yield Family(DEVICE_FINDINGS, list(counts.items()))
@@ -224,22 +260,26 @@ def _health_families(verdicts: Iterable[Verdict], label: LabelTexts) -> Iterator
 
 def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Family]:
     samples: dict[Definition, list[Sample]] = {definition: [] for definition in _PROCESS_FAMILIES}
+    of_process, of_identity = label.named("pid", "runtime_tag"), label.named(*_OWNER, *_IDENTITY)
+    host_memory_rows = label.rows("pid", "runtime_tag", "category", last=_HOST_CATEGORY_NAMES)
     for process in holders:
-        which = ("pid", str(process.pid)), ("runtime_tag", process.tag)
-        text = label(*which)
-        samples[PROCESS].append((label(*owner_labels(process), *_identity(process)), 1))
-        samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
-        memory = sum(snapshot.cores[index].memory.total_bytes or 0 for index in process.core_indices)
-        samples[PROCESS_MEMORY].append((text, memory))
-        for field, category in _HOST_CATEGORIES:
-            size_bytes = getattr(process.host_memory, field)
-            if size_bytes:
-                samples[PROCESS_HOST_MEMORY].append((label(*which, ("category", category)), size_bytes))
+        text = of_process(process.pid, process.tag)
+        samples[PROCESS].append((of_identity(*_owner(process), *_identity(process)), 1))
+        if process.core_indices:  # else which are its own is unknown
+            samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
+        used = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
+        if used:
+            samples[PROCESS_MEMORY].append((text, sum(used)))
+        host_sizes = zip(
+            host_memory_rows(process.pid, process.tag), _read_host_memory(process.host_memory), strict=True
+        )
+        samples[PROCESS_HOST_MEMORY].extend([(row, size_bytes) for row, size_bytes in host_sizes if size_bytes])
         if process.resident_bytes is not None:
             samples[PROCESS_RESIDENT].append((text, process.resident_bytes))
         if process.cpu_user_seconds_total is not None and process.cpu_system_seconds_total is not None:
             samples[PROCESS_CPU].append((text, process.cpu_user_seconds_total + process.cpu_system_seconds_total))
-        samples[PROCESS_MODELS].append((text, len(process.models)))
+        if snapshot.source is SourceKind.SIMULATED or process.models:  # a driver doesn't tell of models
+            samples[PROCESS_MODELS].append((text, len(process.models)))
         samples[PROCESS_REPORTING].append((text, int(process.reporting)))
     for definition, values in samples.items():
         yield Family(definition, values)
@@ -257,26 +297,20 @@ _PROCESS_FAMILIES = (
 )
 
 
-def _identity(process: Process) -> tuple[tuple[str, str], ...]:
+def _identity(process: Process) -> tuple[str | int, ...]:
+    """The values of _IDENTITY."""
     of = process.attribution
     return (
-        ("uid", "" if process.uid is None else str(process.uid)),
-        ("runtime_version", process.runtime_version or ""),
-        ("synthetic", "true" if process.synthetic else "false"),
-        ("container_id", (of.container_id if of else None) or ""),
+        "" if process.uid is None else process.uid,
+        process.runtime_version or "",
+        "true" if process.synthetic else "false",
+        (of.container_id if of else None) or "",
     )
 
 
 def _allocations(snapshot: Snapshot, label: LabelTexts) -> Iterator[Sample]:
-    for allocation in snapshot.pod_allocations:
-        who = (
-            ("pod", allocation.pod_name),
-            ("namespace", allocation.pod_namespace),
-            ("container", allocation.container_name),
-        )
-        for name, indices in (
-            ("neuron_device_index", allocation.device_indices),
-            ("neuroncore", allocation.neuroncore_indices),
-        ):
-            for index in indices:
-                yield label(*who, (name, str(index))), 1
+    for name, field in ((_DEVICE, "device_indices"), ("neuroncore", "neuroncore_indices")):
+        of_container = label.named("pod", "namespace", "container", name)
+        for allocation in snapshot.pod_allocations:
+            for index in getattr(allocation, field):
+                yield of_container(allocation.pod_name, allocation.pod_namespace, allocation.container_name, index), 1

@@ -33,27 +33,29 @@ def process_families() -> Iterator[Family]:
     except (OSError, ValueError, IndexError):
         values.clear()
     values["process_max_fds"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    for name, kind, text in _PROCESS:
-        yield Family(Definition(name, kind, text), [("", values[name])] if name in values else [])
+    for definition in _PROCESS:
+        yield Family(definition, [("", values[definition.name])] if definition.name in values else [])
     statistics = [(label_text([("generation", str(index))]), each) for index, each in enumerate(gc.get_stats())]
-    for key, name, text in _COLLECTIONS:
-        yield Family(Definition(name, Kind.COUNTER, text), [(labels, each[key]) for labels, each in statistics])
+    for key, definition in _COLLECTIONS.items():
+        yield Family(definition, [(labels, each[key]) for labels, each in statistics])
     yield Family(_PYTHON, [(_python_labels(), 1)])
 
 
 _PROCESS = (
-    ("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),
-    ("process_resident_memory_bytes", Kind.GAUGE, "Resident memory size in bytes."),
-    ("process_start_time_seconds", Kind.GAUGE, "Start time of the process since unix epoch in seconds."),
-    ("process_cpu_seconds", Kind.COUNTER, "Total user and system CPU time spent in seconds."),
-    ("process_open_fds", Kind.GAUGE, "Number of open file descriptors."),
-    ("process_max_fds", Kind.GAUGE, "Maximum number of open file descriptors."),
+    Definition("process_virtual_memory_bytes", Kind.GAUGE, "Virtual memory size in bytes."),
+    Definition("process_resident_memory_bytes", Kind.GAUGE, "Resident memory size in bytes."),
+    Definition("process_start_time_seconds", Kind.GAUGE, "Start time of the process since unix epoch in seconds."),
+    Definition("process_cpu_seconds", Kind.COUNTER, "Total user and system CPU time spent in seconds."),
+    Definition("process_open_fds", Kind.GAUGE, "Number of open file descriptors."),
+    Definition("process_max_fds", Kind.GAUGE, "Maximum number of open file descriptors."),
 )
-_COLLECTIONS = (
-    ("collected", "python_gc_objects_collected", "Objects collected during gc"),
-    ("uncollectable", "python_gc_objects_uncollectable", "Uncollectable objects found during GC"),
-    ("collections", "python_gc_collections", "Number of times this generation was collected"),
-)
+_COLLECTIONS = {
+    "collected": Definition("python_gc_objects_collected", Kind.COUNTER, "Objects collected during gc"),
+    "uncollectable": Definition(
+        "python_gc_objects_uncollectable", Kind.COUNTER, "Uncollectable objects found during GC"
+    ),
+    "collections": Definition("python_gc_collections", Kind.COUNTER, "Number of times this generation was collected"),
+}
 _PYTHON = Definition("python", Kind.INFO, "Python platform information")
 
 

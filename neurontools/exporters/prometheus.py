@@ -15,7 +15,7 @@ from neurontools.health import Verdict
 from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot
 from neurontools.monitor.system_groups import instance_info
 
-_ECC_FIELDS = {event: event.replace("_ecc", "") + "_total" for event in known.ECC_EVENTS}
+_VCPU_MODES = ("user", "system")
 _ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 _STATUS_TYPES = (
     "completed",
@@ -49,7 +49,7 @@ class SnapshotMetrics:
         base = instance_labels(instance_info(snapshot.instance))
         if base != self._labels.base:
             self._labels = LabelTexts(base)
-        holders = [process for process in snapshot.processes if process.core_indices]
+        holders = [p for p in snapshot.processes if p.core_indices or p.runtime_version is not None]
         yield from self._runtime_families(snapshot, holders, before)
         yield from self._system_families(snapshot)
         yield from own_families(snapshot, holders, verdicts, peak_flops_per_core, self._own_labels)
@@ -63,16 +63,17 @@ class SnapshotMetrics:
             by_tag.setdefault(process.tag, []).append(process)
         utilization: list[Sample] = []
         memory: dict[str, list[Sample]] = {category: [] for category in known.MEMORY_CATEGORIES}
-        none = ("memory_location", "None")
+        of_core = label.named("runtime_tag", "neuroncore")
+        of_memory = label.named("runtime_tag", "neuroncore", "memory_location")
         for process in holders:
-            tag, lnc = ("runtime_tag", process.tag), process.logical_neuroncore_config
+            tag, lnc = process.tag, process.logical_neuroncore_config
             for position, neuroncore_index in enumerate(process.neuroncore_indices):
-                cores = [snapshot.cores[i] for i in process.core_indices[position * lnc : (position + 1) * lnc]]
-                core_label = ("neuroncore", str(neuroncore_index))
+                physical = process.core_indices[position * lnc : (position + 1) * lnc]
+                cores = [core for index in physical if (core := snapshot.core(index)) is not None]
                 busy = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
                 if busy:
-                    utilization.append((label(tag, core_label), sum(busy) / len(busy)))
-                text = label(tag, core_label, none)
+                    utilization.append((of_core(tag, neuroncore_index), sum(busy) / len(busy)))
+                text = of_memory(tag, neuroncore_index, "None")
                 read = [_read_memory(core.memory) for core in cores]
                 for samples, *sizes in zip(memory.values(), *read, strict=True):
                     if None not in sizes:
@@ -90,50 +91,60 @@ class SnapshotMetrics:
         used: list[Sample] = []
         vcpu: list[Sample] = []
         latencies: list[Sample] = []
-        counters: dict[str, tuple[Definition, list[Sample], list[Sample]]] = {
-            "errors": (known.EXECUTION_ERRORS, [], []),
-            "executions": (known.EXECUTION_STATUS, [], []),
-        }
         vcpu_count = snapshot.host.vcpu_count
-        for text, processes in by_tag.items():
-            tag = ("runtime_tag", text)
-            host = sum(_neuron_host_bytes(process) for process in processes)
-            device = sum(_neuron_device_bytes(process, snapshot) for process in processes)
-            used.append((label(tag, ("memory_location", "host")), host))
-            used.append((label(tag, ("memory_location", "neuron_device")), device))
-            for mode in ("user", "system"):
-                # An invented process spends no vCPU time; that is known.
-                ratios = [0.0 if p.synthetic else getattr(p, f"vcpu_{mode}_ratio") for p in processes]
-                if vcpu_count and None not in ratios:
-                    vcpu.append((label(tag, ("usage_type", mode)), sum(ratios) / vcpu_count))
-            for name, label_name, types in _COUNTERS:
-                _, totals, created = counters[name]
-                since = min((process.attached_at_unix_seconds or self._since) for process in processes)
-                texts = label.each(label_name, types, tag)
-                read = _READ_TOTALS[name]
-                counts = read(getattr(processes[0], name))
-                for other in processes[1:]:
-                    counts = tuple(map(add, counts, read(getattr(other, name))))
-                totals.extend(zip(texts, counts, strict=True))
-                created.extend((text, since) for text in texts)
+        memory_rows = label.rows("runtime_tag", "memory_location", last=("host", "neuron_device"))
+        vcpu_rows = label.rows("runtime_tag", "usage_type", last=_VCPU_MODES)
+        percentile_rows = label.rows("runtime_tag", "percentile", last=known.PERCENTILES)
+        for tag, processes in by_tag.items():
+            host = [_neuron_host_bytes(process) for process in processes]
+            device = [_neuron_device_bytes(process, snapshot) for process in processes]
+            for text, sizes in zip(memory_rows(tag), (host, device), strict=True):
+                known_sizes = [size for size in sizes if size is not None]
+                if known_sizes:
+                    used.append((text, sum(known_sizes)))
+            # An invented process spends no vCPU time; that is known.
+            ratios = [(0.0, 0.0) if process.synthetic else _read_vcpu(process) for process in processes]
+            for text, mode in zip(vcpu_rows(tag), zip(*ratios, strict=True), strict=True):
+                if vcpu_count and None not in mode:
+                    vcpu.append((text, sum(mode) / vcpu_count))
             measured = _shared_latency(processes, before)
             if measured is not None:
-                texts = label.each("percentile", known.PERCENTILES, tag)
-                latencies.extend(zip(texts, _read_percentiles(measured), strict=True))
+                latencies.extend(zip(percentile_rows(tag), _read_percentiles(measured), strict=True))
         yield Family(known.RUNTIME_MEMORY, used)
         yield Family(known.RUNTIME_VCPU, vcpu)
-        for definition, totals, created in counters.values():
-            yield Family(definition, totals, created)
+        yield self._counters(known.EXECUTION_ERRORS, by_tag, "error_type", "errors")
+        yield self._counters(known.EXECUTION_STATUS, by_tag, "status_type", "executions")
         yield Family(known.EXECUTION_LATENCY, latencies)
+
+    def _counters(
+        self, definition: Definition, by_tag: dict[str, list[Process]], label_name: str, part_name: str
+    ) -> Family:
+        """A family of the counters of a part of the processes; nothing of those that don't tell it."""
+        kinds, read = _COUNTERS[part_name]
+        rows = self._labels.rows("runtime_tag", label_name, last=kinds)
+        totals: list[Sample] = []
+        created: list[Sample] = []
+        for tag, processes in by_tag.items():
+            told = [part for process in processes if (part := getattr(process, part_name)) is not None]
+            if not told:
+                continue
+            texts, counts = rows(tag), read(told[0])
+            for other in told[1:]:
+                counts = tuple(map(add, counts, read(other)))
+            since = min([process.attached_at_unix_seconds or self._since for process in processes])
+            totals.extend(zip(texts, counts, strict=True))
+            created.extend([(text, since) for text in texts])
+        return Family(definition, totals, created)
 
     def _system_families(self, snapshot: Snapshot) -> Iterator[Family]:
         label, host, instance = self._labels, snapshot.host, snapshot.instance
+        alone = label.named()()
         events: list[Sample] = []
+        event_rows = label.rows("neuron_device_index", "event_type", last=known.ECC_EVENTS)
         for device in snapshot.devices:
-            for event, field in _ECC_FIELDS.items():
-                count = getattr(device.ecc, field)
+            for text, count in zip(event_rows(device.index), _read_ecc(device.ecc), strict=True):
                 if count is not None:
-                    events.append((label(("neuron_device_index", str(device.index)), ("event_type", event)), count))
+                    events.append((text, count))
         yield Family(known.ECC, events, [(labels, self._since) for labels, _ in events])
         for definition, value in (
             (known.MEMORY_TOTAL, host.memory_total_bytes),
@@ -142,51 +153,45 @@ class SnapshotMetrics:
             (known.SWAP_USED, host.swap_used_bytes),
             (known.VCPU_COUNT, host.vcpu_count),
         ):
-            yield Family(definition, [] if value is None else [(label(), value)])
+            yield Family(definition, [] if value is None else [(alone, value)])
         average = host.vcpu_average
         usage: list[Sample] = []
         if average is not None:
             for name, parts in known.VCPU_USAGE_PARTS.items():
                 ratio = min(1.0, sum(getattr(average, f"{part}_ratio") for part in parts))
-                usage.append((label(("usage_type", name)), ratio))
+                usage.append((label.named("usage_type")(name), ratio))
         yield Family(known.VCPU_USAGE, usage)
-        yield Family(known.INSTANCE_INFO, [(label(), 1)])
-        hardware = label(
-            ("neuron_device_count", str(instance.device_count)),
-            (
-                "neuroncore_per_device_count",
-                str(instance.physical_cores_per_device // instance.logical_neuroncore_config),
-            ),
-            ("neuron_device_memory_size", str(instance.device_memory_bytes)),
+        yield Family(known.INSTANCE_INFO, [(alone, 1)])
+        hardware = label.named(*known.HARDWARE_LABELS)(
+            instance.device_count,
+            instance.physical_cores_per_device // instance.logical_neuroncore_config,
+            instance.device_memory_bytes,
         )
         yield Family(known.HARDWARE_INFO, [(hardware, 1)])
 
 
-_READ_TOTALS = {
-    "errors": attrgetter(*(f"{kind}_total" for kind in _ERROR_TYPES)),
-    "executions": attrgetter(*(f"{kind}_total" for kind in _STATUS_TYPES)),
+_COUNTERS = {
+    part: (kinds, attrgetter(*(f"{kind}_total" for kind in kinds)))
+    for part, kinds in (("errors", _ERROR_TYPES), ("executions", _STATUS_TYPES))
 }
+_read_vcpu = attrgetter(*(f"vcpu_{mode}_ratio" for mode in _VCPU_MODES))
 _read_percentiles = attrgetter(*(f"{percentile}_seconds" for percentile in known.PERCENTILES))
+_read_ecc = attrgetter(*(event.replace("_ecc", "") + "_total" for event in known.ECC_EVENTS))
 _read_memory = attrgetter(*(f"{category}_bytes" for category in known.MEMORY_CATEGORIES))
-_COUNTERS = (("errors", "error_type", _ERROR_TYPES), ("executions", "status_type", _STATUS_TYPES))
 
 
-def _neuron_host_bytes(process: Process) -> int:
-    """Host memory in the categories that the original shows."""
+def _neuron_host_bytes(process: Process) -> int | None:
+    """Host memory in the categories that the original shows; None when none is known."""
     memory = process.host_memory
-    return (
-        (memory.application_memory_bytes or 0)
-        + (memory.constants_bytes or 0)
-        + (memory.dma_buffers_bytes or 0)
-        + (memory.tensors_bytes or 0)
-    )
+    sizes = (memory.application_memory_bytes, memory.constants_bytes, memory.dma_buffers_bytes, memory.tensors_bytes)
+    known_sizes = [size for size in sizes if size is not None]
+    return sum(known_sizes) if known_sizes else None
 
 
-def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int:
-    """Device memory in the categories that the original shows."""
-    return sum(
-        size_bytes or 0 for index in process.core_indices for size_bytes in _read_memory(snapshot.cores[index].memory)
-    )
+def _neuron_device_bytes(process: Process, snapshot: Snapshot) -> int | None:
+    """Device memory in the categories that the original shows; None when none is known."""
+    sizes = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
+    return sum(sizes) if sizes else None
 
 
 def _shared_latency(processes: list[Process], before: Snapshot | None) -> LatencyPercentiles | None:

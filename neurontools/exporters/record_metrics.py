@@ -85,12 +85,15 @@ class RecordMetrics:
                 self._forget(tag, name)
             try:
                 for definition, labels, value in read(group):
-                    self._put(tag, definition, labels, value)
+                    if value is not None:  # null is unknown
+                        self._put(tag, definition, labels, value)
             except (KeyError, TypeError, AttributeError, ValueError) as error:
                 problems.append(f"{name}: {type(error).__name__}: {error}")
 
     def _put(self, tag: str, definition: Definition, labels: tuple[tuple[str, str], ...], value: float) -> None:
-        text = self._labels(*((("runtime_tag", tag),) if tag else ()), *labels)
+        if tag:
+            labels = (("runtime_tag", tag), *labels)
+        text = self._labels.named(*(name for name, _ in labels))(*(label for _, label in labels))
         if definition in _COUNTERS:
             counters = self._counts.setdefault(tag, {}).setdefault(definition, {})
             total, since = counters.get(text, (0, self._now()))
@@ -107,14 +110,14 @@ class RecordMetrics:
             self._levels.get(tag, {}).pop(definition, None)
 
     def _take_info(self, record: Mapping[str, Any]) -> None:
-        self._info[known.INSTANCE_INFO] = self._labels()
+        self._info[known.INSTANCE_INFO] = self._labels.named()()
         hardware = record.get("neuron_hardware_info")
         if isinstance(hardware, Mapping) and not hardware.get("error"):
-            names = ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")
-            self._info[known.HARDWARE_INFO] = self._labels(*((name, str(hardware.get(name, ""))) for name in names))
+            values = [str(hardware.get(name, "")) for name in known.HARDWARE_LABELS]
+            self._info[known.HARDWARE_INFO] = self._labels.named(*known.HARDWARE_LABELS)(*values)
 
 
-_Reading = tuple[Definition, tuple[tuple[str, str], ...], float]
+_Reading = tuple[Definition, tuple[tuple[str, str], ...], float | None]
 
 
 def _neuroncore_counters(group: Mapping[str, Any]) -> Iterator[_Reading]:

@@ -26,10 +26,9 @@ _DEFINITIONS = tuple(
 
 def training_families(holders: list[Process], label: LabelTexts) -> Iterator[Family]:
     """The families of these processes; one whose runtime does not count these has no samples."""
+    of_process = label.named("pid", "runtime_tag")
     counting = [
-        (label(("pid", str(process.pid)), ("runtime_tag", process.tag)), process.training)
-        for process in holders
-        if process.training is not None
+        (of_process(process.pid, process.tag), process.training) for process in holders if process.training is not None
     ]
     for field, definition in _DEFINITIONS:
         samples: list[Sample] = [(text, getattr(counters, field)) for text, counters in counting]

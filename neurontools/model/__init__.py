@@ -37,6 +37,7 @@ from neurontools.model.execution import (
     StatusCounters as StatusCounters,
 )
 from neurontools.model.host import Host as Host
+from neurontools.model.host import VcpuTimes as VcpuTimes
 from neurontools.model.host import VcpuUsage as VcpuUsage
 from neurontools.model.instance import Instance as Instance
 from neurontools.model.logical import LogicalNeuronCore as LogicalNeuronCore

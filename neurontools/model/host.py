@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class VcpuUsage:
-    """How vCPU time was spent in the last period, shares that sum to 1."""
+    """How vCPU time was spent in a period, shares that sum to 1."""
 
     user_ratio: float
     nice_ratio: float
@@ -16,6 +16,19 @@ class VcpuUsage:
     io_wait_ratio: float
     irq_ratio: float
     soft_irq_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class VcpuTimes:
+    """vCPU time that one vCPU has spent in each state since boot."""
+
+    user_seconds_total: float
+    nice_seconds_total: float
+    system_seconds_total: float
+    idle_seconds_total: float
+    io_wait_seconds_total: float
+    irq_seconds_total: float
+    soft_irq_seconds_total: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +43,4 @@ class Host:
     memory_used_bytes: int | None = None
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
+    vcpu_times: tuple[VcpuTimes, ...] = ()  # by vCPU index; empty when unknown

@@ -23,6 +23,23 @@ class LogicalNeuronCore:
         return tuple(sorted({core.owner_pid for core in self.cores if core.owner_pid is not None}))
 
     @property
+    def candidate_pids(self) -> tuple[int, ...]:
+        """Who has the device open and may hold one of its physical cores."""
+        return tuple(sorted({pid for core in self.cores for pid in core.candidate_pids}))
+
+    @property
+    def is_owner_inferred(self) -> bool:
+        """Whether who holds it was only concluded."""
+        return any("owner_pid" in core.inferred_fields for core in self.cores)
+
+    @property
+    def is_free(self) -> bool | None:
+        """Whether nobody holds it; None when that is unknown: somebody may, or nobody we see has memory there."""
+        if self.owner_pids:
+            return False
+        return None if self.candidate_pids or any(core.is_allocated for core in self.cores) else True
+
+    @property
     def utilization_ratio(self) -> float | None:
         """The mean of its physical cores; None when it is unknown for all of them."""
         known = [core.utilization_ratio for core in self.cores if core.utilization_ratio is not None]

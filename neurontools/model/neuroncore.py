@@ -31,3 +31,10 @@ class NeuronCore:
     utilization_ratio: float | None = None  # share of the last period spent in executions
     flops_per_second: float | None = None
     status: StatusCounters | None = None  # of a driver; None where the devices are simulated
+    candidate_pids: tuple[int, ...] = ()  # without an owner: who has its device open and may hold it
+    inferred_fields: tuple[str, ...] = ()  # as in Device; owner_pid where the device is open and the core not named
+
+    @property
+    def is_allocated(self) -> bool:
+        """Whether somebody has memory on it, beyond what the driver itself needs."""
+        return (self.memory.total_bytes or 0) > (self.memory.driver_memory_bytes or 0)

@@ -59,8 +59,8 @@ class Process:
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
     models: tuple[LoadedModel, ...] = ()
-    executions: ExecutionCounters = ExecutionCounters()
-    errors: ErrorCounters = ErrorCounters()
+    executions: ExecutionCounters | None = ExecutionCounters()  # None where nobody tells whose they are
+    errors: ErrorCounters | None = ErrorCounters()
     total_latency_histogram: LatencyHistogram = LatencyHistogram()  # queueing and execution
     device_latency_histogram: LatencyHistogram = LatencyHistogram()  # execution alone
     measured_at_seconds: float | None = None  # CLOCK_MONOTONIC of its last report; None before the first
@@ -73,3 +73,4 @@ class Process:
     attribution: Attribution | None = None  # None: it runs in no container, pod or job that is known
     training: TrainingCounters | None = None  # None: its runtime does not count these
     training_rates: TrainingRates | None = None  # of the last period
+    inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices where it alone has the whole device open

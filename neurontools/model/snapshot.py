@@ -39,3 +39,14 @@ class Snapshot:
     synthetic_load: str | None = None  # the scenario that invents processes, if one runs
     daemon_version: str = ""
     daemon_pid: int = 0
+
+    def core(self, index: int) -> NeuronCore | None:
+        """The physical core of this index; None when it is not there, as on a device that vanished."""
+        cores = self.cores
+        if 0 <= index < len(cores) and cores[index].index == index:
+            return cores[index]
+        return next((core for core in cores if core.index == index), None)
+
+    def cores_of(self, process: Process) -> tuple[NeuronCore, ...]:
+        """The physical cores that a process holds, those that are there."""
+        return tuple([core for index in process.core_indices if (core := self.core(index)) is not None])

@@ -51,41 +51,41 @@ class LatencyStats(TypedDict):
 
 
 class ExecutionStats(TypedDict):
-    """execution_stats."""
+    """execution_stats; the summaries are null, and `error` says why, where nobody tells whose the executions are."""
 
     period: float
-    error_summary: ErrorSummary
-    execution_summary: ExecutionSummary
+    error_summary: ErrorSummary | None
+    execution_summary: ExecutionSummary | None
     latency_stats: LatencyStats
     error: str
 
 
 class HostBreakdown(TypedDict):
-    """Host memory by category, bytes."""
+    """Host memory by category, bytes; null where it can't be told."""
 
-    application_memory: int
-    constants: int
-    dma_buffers: int
-    tensors: int
+    application_memory: int | None
+    constants: int | None
+    dma_buffers: int | None
+    tensors: int | None
 
 
 class CoreBreakdown(TypedDict):
-    """Device memory of a core by category, bytes."""
+    """Device memory of a core by category, bytes; null where it can't be told."""
 
-    constants: int
-    model_code: int
-    model_shared_scratchpad: int
-    runtime_memory: int
-    tensors: int
+    constants: int | None
+    model_code: int | None
+    model_shared_scratchpad: int | None
+    runtime_memory: int | None
+    tensors: int | None
 
 
 class SubgraphDeviceBreakdown(TypedDict):
-    """Device memory of a subgraph by category, bytes."""
+    """Device memory of a subgraph by category, bytes; null where it can't be told."""
 
-    constants: int
-    model_code: int
-    runtime_memory: int
-    tensors: int
+    constants: int | None
+    model_code: int | None
+    runtime_memory: int | None
+    tensors: int | None
 
 
 class RuntimeBreakdown(TypedDict):
@@ -96,10 +96,10 @@ class RuntimeBreakdown(TypedDict):
 
 
 class RuntimeUsedBytes(TypedDict):
-    """Memory of a process, bytes; the totals are the sums of the breakdown."""
+    """Memory of a process, bytes; the totals are the sums of what is known of the breakdown, null for none of it."""
 
-    host: int
-    neuron_device: int
+    host: int | None
+    neuron_device: int | None
     usage_breakdown: RuntimeBreakdown
 
 
@@ -111,10 +111,10 @@ class SubgraphBreakdown(TypedDict):
 
 
 class SubgraphUsedBytes(TypedDict):
-    """Memory of a subgraph, bytes."""
+    """Memory of a subgraph, bytes; totals as for a process."""
 
-    host: int
-    neuron_device: int
+    host: int | None
+    neuron_device: int | None
     usage_breakdown: SubgraphBreakdown
 
 
@@ -191,13 +191,16 @@ class MemoryInfo(TypedDict):
 
 
 class DeviceEcc(TypedDict):
-    """ECC events of one device: those within the period, in the first record those since the driver was loaded."""
+    """ECC events of one device: those within the period, in the first record those since the driver was loaded.
+
+    null for what the driver does not count, such as corrected events before Trainium2.
+    """
 
     neuron_device_index: int
-    mem_ecc_corrected: int
-    mem_ecc_uncorrected: int
-    sram_ecc_corrected: int
-    sram_ecc_uncorrected: int
+    mem_ecc_corrected: int | None
+    mem_ecc_uncorrected: int | None
+    sram_ecc_corrected: int | None
+    sram_ecc_uncorrected: int | None
 
 
 class HwCounters(TypedDict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from neurontools import latency
+from neurontools import latency, vcpu_time
 from neurontools.model import (
     ErrorCounters,
     ExecutionCounters,
@@ -13,6 +13,7 @@ from neurontools.model import (
     NeuronCore,
     Process,
     Snapshot,
+    VcpuUsage,
 )
 
 
@@ -36,16 +37,18 @@ class Period:
             return None
         return earlier
 
-    def counts(self, name: str, process: Process) -> dict[str, int]:
+    def counts(self, name: str, process: Process) -> dict[str, int] | None:
         """By counter, without `_total`: what the process counted in `executions` or `errors` in the period.
 
-        A process that attached within the period counted all of it there.
+        A process that attached within the period counted all of it there. None where nobody tells.
         """
-        now: ExecutionCounters | ErrorCounters = getattr(process, name)
+        now: ExecutionCounters | ErrorCounters | None = getattr(process, name)
+        if now is None:
+            return None
         earlier = self.process_before(process)
         if earlier is None and self.before is None:
             return dict.fromkeys(_short_names(now), 0)
-        before = getattr(earlier, name) if earlier is not None else type(now)()
+        before = (getattr(earlier, name) if earlier is not None else None) or type(now)()
         return {short: max(0, getattr(now, full) - getattr(before, full)) for short, full in _short_names(now).items()}
 
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
@@ -95,6 +98,18 @@ class Period:
             None if user is None else user / self.seconds,
             None if system is None else system / self.seconds,
         )
+
+    def vcpu_usage(self) -> tuple[VcpuUsage | None, tuple[VcpuUsage, ...], float]:
+        """How the host's vCPUs spent the period: on average, each by index, and the seconds that this is about.
+
+        Without times at both ends (the first record of all, a recording of an older daemon) it is about the daemon's
+        last interval, if that is known.
+        """
+        host = self.now.host
+        usage = vcpu_time.difference(host.vcpu_times, self.before.host.vcpu_times) if self.before else None
+        if usage is not None:
+            return *usage, self.seconds
+        return host.vcpu_average, host.vcpus, self.now.interval_seconds if host.vcpu_average else 0.0
 
 
 _names: dict[type, dict[str, str]] = {}

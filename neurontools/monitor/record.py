@@ -60,7 +60,7 @@ def record(
         "neuron_runtime_data": [
             _runtime_data(process, wanted)
             for process in now.processes
-            if process.core_indices and (wanted := _selected(process, configuration, due, period)) is not None
+            if uses_devices(process) and (wanted := _selected(process, configuration, due, period)) is not None
         ],
         "system_data": system_data({key.type: period(key) for key in due if key.selection == HOST}),
         "instance_info": instance_info(now.instance),
@@ -69,6 +69,11 @@ def record(
     if K8S in due:
         made["neuron_k8s_info"] = neuron_k8s_info(period(K8S))
     return made
+
+
+def uses_devices(process: Process) -> bool:
+    """Whether it is a runtime and no observer; which cores are its own need not be known."""
+    return bool(process.core_indices) or process.runtime_version is not None
 
 
 def _selected(

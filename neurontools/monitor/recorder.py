@@ -37,8 +37,14 @@ class Recorder:
                 self._before[key] = past
 
     def fits(self, snapshot: Snapshot) -> bool:
-        """Whether a snapshot is of the moment that the next record is for, as nearly as the interval allows."""
-        return snapshot.taken_at_seconds >= self.next_seconds - snapshot.interval_seconds / 2
+        """Whether a snapshot is of the moment that the next record is for, as nearly as the interval allows.
+
+        The one that the last record was made from is of no other moment.
+        """
+        taken_at_seconds = snapshot.taken_at_seconds
+        if self._last is not None and taken_at_seconds == self._last.taken_at_seconds:
+            return False
+        return taken_at_seconds >= self.next_seconds - snapshot.interval_seconds / 2
 
     def make(self, now: Snapshot) -> Record:
         """The record of a snapshot, with the groups that are due.
@@ -49,7 +55,8 @@ class Recorder:
         late_seconds = now.taken_at_seconds - self.next_seconds
         if abs(late_seconds) <= now.interval_seconds:
             self._schedule.shift(late_seconds)
-        due = self._schedule.take(now.taken_at_seconds)
+        # A period shorter than the daemon's interval can't be met.
+        due = self._schedule.take(now.taken_at_seconds, now.interval_seconds)
         made = record(now, self._configuration, self._before.get, due.__contains__)
         for key, _ in group_periods(self._configuration):
             if key in due:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from neurontools.model import DeviceMemory, HostMemory, LatencyPercentiles, LoadedModel, Process, Snapshot, Subgraph
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LatencyPercentiles,
+    LoadedModel,
+    NeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    Subgraph,
+    sum_device_memory,
+)
 from neurontools.monitor import groups
 from neurontools.monitor.layout import (
     CoreBreakdown,
@@ -38,6 +49,8 @@ def runtime_report(process: Process, periods: dict[str, Period]) -> Report:
 def _neuroncore_counters(process: Process, period: Period) -> NeuronCoreCounters:
     silence = _silence(process, period.now)
     cores = {} if silence else dict(sorted(_cores_in_use(process, period)))
+    if not cores and not silence:
+        silence = _unknown_cores(process) if not process.core_indices else _unknown_utilization(process, period)
     return {"period": period.seconds, "neuroncores_in_use": cores, "error": silence}
 
 
@@ -47,9 +60,11 @@ def _cores_in_use(
     snapshot, lnc = period.now, process.logical_neuroncore_config
     base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
     for position, neuroncore_index in enumerate(process.neuroncore_indices):
-        physical = process.core_indices[position * lnc : (position + 1) * lnc]
-        rates = [period.core_rates(snapshot.cores[index], process) for index in physical]
+        physical = _physical(process, position, snapshot)
+        rates = [period.core_rates(core, process) for core in physical]
         known = [busy for busy, _ in rates if busy is not None]
+        if not known and snapshot.source == SourceKind.SYSFS:
+            continue  # not in use, as far as can be told, is not idle
         flops = sum(flops or 0.0 for _, flops in rates)
         entry: dict[str, float | dict[str, dict[str, float]]] = {
             "neuroncore_utilization": 100.0 * sum(known) / len(known) if known else 0.0,
@@ -58,8 +73,8 @@ def _cores_in_use(
         }
         if lnc > 1 and base:
             entry[f"{base}d"] = {
-                f"nc_{base}.{index}": {"neuroncore_utilization": 100.0 * (busy or 0.0)}
-                for index, (busy, _) in zip(physical, rates, strict=True)
+                f"nc_{base}.{core.index}": {"neuroncore_utilization": 100.0 * (busy or 0.0)}
+                for core, (busy, _) in zip(physical, rates, strict=True)
             }
         yield str(neuroncore_index), entry
 
@@ -67,13 +82,13 @@ def _cores_in_use(
 def _execution_stats(process: Process, period: Period) -> ExecutionStats:
     return {
         "period": period.seconds,
-        "error_summary": cast(ErrorSummary, period.counts("errors", process)),
-        "execution_summary": cast(ExecutionSummary, period.counts("executions", process)),
+        "error_summary": cast(ErrorSummary | None, period.counts("errors", process)),
+        "execution_summary": cast(ExecutionSummary | None, period.counts("executions", process)),
         "latency_stats": {
             "total_latency": _percentiles(period.latency("total_latency", process)),
             "device_latency": _percentiles(period.latency("device_latency", process)),
         },
-        "error": _silence(process, period.now),
+        "error": _silence(process, period.now) or (_unknown_executions(process) if process.executions is None else ""),
     }
 
 
@@ -84,22 +99,29 @@ def _memory_used(process: Process, period: Period) -> MemoryUsed:
         "period": period.seconds,
         "neuron_runtime_used_bytes": {
             "host": _sum(host),
-            "neuron_device": sum(map(_sum, cores.values())),
+            "neuron_device": _known_sum(map(_sum, cores.values())),
             "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
         },
         "loaded_models": [_loaded_model(model) for model in process.models],
-        "error": "",
+        "error": "" if cores or not _is_unattributed(process) else _unknown_cores(process),
     }
 
 
 def _core_memory(process: Process, snapshot: Snapshot) -> Iterable[tuple[str, CoreBreakdown]]:
-    lnc = process.logical_neuroncore_config
     for position, neuroncore_index in enumerate(process.neuroncore_indices):
-        memories = [
-            snapshot.cores[index].memory for index in process.core_indices[position * lnc : (position + 1) * lnc]
-        ]
-        usage = {name: sum(getattr(memory, f"{name}_bytes") or 0 for memory in memories) for name in _CORE_CATEGORIES}
+        physical = _physical(process, position, snapshot)
+        if not physical:
+            continue
+        memory = sum_device_memory(core.memory for core in physical)
+        usage = {name: getattr(memory, f"{name}_bytes") for name in _CORE_CATEGORIES}
         yield str(neuroncore_index), cast(CoreBreakdown, usage)
+
+
+def _physical(process: Process, position: int, snapshot: Snapshot) -> list[NeuronCore]:
+    """The physical cores, those that are there, of a logical core by its position among those of the process."""
+    lnc = process.logical_neuroncore_config
+    indices = process.core_indices[position * lnc : (position + 1) * lnc]
+    return [core for index in indices if (core := snapshot.core(index)) is not None]
 
 
 def _loaded_model(model: LoadedModel) -> LoadedModelEntry:
@@ -146,7 +168,7 @@ _WRITERS: dict[str, Callable[[Process, Period], object]] = {
 
 def _silence(process: Process, snapshot: Snapshot) -> str:
     """Why nothing is known of what a process does now; "" when it is."""
-    if process.reporting or snapshot.source == "sysfs":
+    if process.reporting or snapshot.source == SourceKind.SYSFS:
         return ""
     if process.measured_at_seconds is None:
         return f"PID {process.pid} has not reported yet"
@@ -154,17 +176,49 @@ def _silence(process: Process, snapshot: Snapshot) -> str:
     return f"PID {process.pid} last reported {silent_seconds:.0f} s ago"
 
 
+def _is_unattributed(process: Process) -> bool:
+    return not process.core_indices
+
+
+def _unknown_cores(process: Process) -> str:
+    devices = ", ".join(map(str, process.device_indices)) or "none"
+    return (
+        f"which NeuronCores PID {process.pid} holds is unknown: it has device {devices} open, and so have others; "
+        "NEURON_RT_VISIBLE_CORES would tell"
+    )
+
+
+def _unknown_utilization(process: Process, period: Period) -> str:
+    version = period.now.instance.driver_version or "of an unknown version"
+    return (
+        f"what the NeuronCores of PID {process.pid} do is unknown: two readings are needed, and driver {version} "
+        "may count only when a process ends (before 2.30)"
+    )
+
+
+def _unknown_executions(process: Process) -> str:
+    if _is_unattributed(process):
+        return _unknown_cores(process)
+    return f"the driver does not tell what PID {process.pid} executes while it runs (before 2.30)"
+
+
 def _percentiles(latency: LatencyPercentiles | None) -> Percentiles | None:
     return None if latency is None else {name: getattr(latency, f"{name}_seconds") for name in _PERCENTILES}
 
 
 def _host(memory: HostMemory) -> HostBreakdown:
-    return cast(HostBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _HOST_CATEGORIES})
+    return cast(HostBreakdown, {name: getattr(memory, f"{name}_bytes") for name in _HOST_CATEGORIES})
 
 
 def _subgraph_device(memory: DeviceMemory) -> SubgraphDeviceBreakdown:
-    return cast(SubgraphDeviceBreakdown, {name: getattr(memory, f"{name}_bytes") or 0 for name in _SUBGRAPH_CATEGORIES})
+    return cast(SubgraphDeviceBreakdown, {name: getattr(memory, f"{name}_bytes") for name in _SUBGRAPH_CATEGORIES})
 
 
-def _sum(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int:
-    return sum(cast(dict[str, int], breakdown).values())
+def _sum(breakdown: HostBreakdown | CoreBreakdown | SubgraphDeviceBreakdown) -> int | None:
+    return _known_sum(cast(dict[str, int | None], breakdown).values())
+
+
+def _known_sum(sizes: Iterable[int | None]) -> int | None:
+    """The sum of the known; None when none is."""
+    known = [size for size in sizes if size is not None]
+    return sum(known) if known else None

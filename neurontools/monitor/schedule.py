@@ -34,14 +34,15 @@ class Schedule:
         for due in (*self._due.values(), self._idle):
             due.at_seconds += seconds
 
-    def take(self, now_seconds: float) -> frozenset[object]:
-        """The keys that are due now; each is due again a period later."""
+    def take(self, now_seconds: float, shortest_seconds: float = 0.0) -> frozenset[object]:
+        """The keys that are due now; each is due again a period later, or `shortest_seconds` if that is longer."""
         taken = set()
         for key, due in self._due.items() if self._due else [(None, self._idle)]:
             if due.at_seconds <= now_seconds + _EARLY_SECONDS:
                 taken.add(key)
-                due.at_seconds += due.period_seconds
+                period_seconds = max(due.period_seconds, shortest_seconds)
+                due.at_seconds += period_seconds
                 if due.at_seconds <= now_seconds:
-                    missed = (now_seconds - due.at_seconds) // due.period_seconds + 1
-                    due.at_seconds += missed * due.period_seconds
+                    missed = (now_seconds - due.at_seconds) // period_seconds + 1
+                    due.at_seconds += missed * period_seconds
         return frozenset(taken - {None})

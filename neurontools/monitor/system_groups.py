@@ -47,14 +47,13 @@ def _vcpu_usage(period: Period) -> VcpuUsageGroup:
     switches = None
     if before is not None and now.context_switches_total is not None and before.context_switches_total is not None:
         switches = now.context_switches_total - before.context_switches_total
-    error = "" if now.vcpu_average is not None or not period.seconds else "the host's vCPU times can't be read"
+    average, vcpus, seconds = period.vcpu_usage()
     return {
-        # The daemon takes vCPU usage over its own interval.
-        "period": period.now.interval_seconds if now.vcpu_average is not None else 0.0,
-        "average_usage": _shares(now.vcpu_average or _IDLE),
-        "usage_data": dict(sorted((str(index), _shares(usage)) for index, usage in enumerate(now.vcpus))),
+        "period": seconds,
+        "average_usage": _shares(average or _IDLE),
+        "usage_data": dict(sorted((str(index), _shares(usage)) for index, usage in enumerate(vcpus))),
         "context_switch_count": max(0, switches or 0),
-        "error": error,
+        "error": "" if average is not None or not period.seconds else "the host's vCPU times can't be read",
     }
 
 
@@ -68,13 +67,13 @@ def _hw_counters(period: Period) -> HwCounters:
 
 
 def _ecc(device: Device, before: Device | None) -> DeviceEcc:
-    counts = {"neuron_device_index": device.index}
+    counts: dict[str, int | None] = {"neuron_device_index": device.index}
     for name in _ECC:
         kind, _, outcome = name.partition("_")
-        now = getattr(device.ecc, f"{name}_total") or 0
+        now: int | None = getattr(device.ecc, f"{name}_total")
         earlier = getattr(before.ecc, f"{name}_total") or 0 if before else 0
         # A counter that fell was reset when the driver was loaded again.
-        counts[f"{kind}_ecc_{outcome}"] = now - earlier if now >= earlier else now
+        counts[f"{kind}_ecc_{outcome}"] = now if now is None or now < earlier else now - earlier
     return cast(DeviceEcc, counts)
 
 

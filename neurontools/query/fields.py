@@ -97,7 +97,7 @@ def _cores(row: Row) -> tuple[LogicalNeuronCore, ...]:
 
 
 def _pids(row: Row) -> list[int]:
-    return sorted({pid for core in row.device_cores for pid in core.owner_pids})
+    return sorted({pid for core in row.device_cores for pid in (*core.owner_pids, *core.candidate_pids)})
 
 
 def _since(row: Row) -> float | None:
@@ -144,10 +144,10 @@ DEVICE_FIELDS = (
         "free",
         "free_neuroncore_count",
         PLAIN,
-        "logical NeuronCores that nobody holds",
-        lambda row: sum(not core.owner_pids for core in row.device_cores),
+        "logical NeuronCores that nobody holds for certain",
+        lambda row: sum(core.is_free is True for core in row.device_cores),
     ),
-    Field("pids", "pids", PLAIN, "processes that hold cores of the device", _pids),
+    Field("pids", "pids", PLAIN, "processes that hold cores of the device, or have it open and may", _pids),
     Field("memory.total", "memory_total_bytes", MEMORY, "HBM of the device", lambda row: row.device.memory_bytes),
     Field("memory.used", "memory_used_bytes", MEMORY, "HBM in use", _stacks),
     Field(
@@ -194,7 +194,14 @@ CORE_FIELDS = (
         "neuroncore_held",
         PLAIN,
         "whether a process holds it",
-        lambda row: bool(row.core.owner_pids) if row.core else None,
+        lambda row: None if row.core is None or row.core.is_free is None else not row.core.is_free,
+    ),
+    Field(
+        "neuroncore.candidates",
+        "neuroncore_candidate_pids",
+        PLAIN,
+        "processes that have the device open and may hold it",
+        lambda row: list(row.core.candidate_pids) if row.core else None,
     ),
     Field(
         "neuroncore.utilization",
@@ -226,6 +233,13 @@ CORE_FIELDS = (
         for field in fields(DeviceMemory)
     ),
     Field("process.pid", "process_pid", PLAIN, "who holds the core", _of_process("pid")),
+    Field(
+        "process.inferred",
+        "process_inferred",
+        PLAIN,
+        "whether that it holds the core was concluded: it alone has the device open",
+        lambda row: row.core.is_owner_inferred if row.core and row.process else None,
+    ),
     Field("process.user", "process_user", PLAIN, "its user", _of_process("user")),
     Field("process.tag", "process_tag", PLAIN, "NEURON_PROCESS_TAG, else the PID", _of_process("tag")),
     Field("process.command", "process_command", PLAIN, "its command line", _of_process("command")),

@@ -20,7 +20,7 @@ def free_range(
     """
     cores = logical_cores(snapshot, lnc)
     usable = [
-        not core.owner_pids
+        core.is_free is True
         and core.device_index not in avoided_devices
         and (not device_indices or core.device_index in device_indices)
         for core in cores
@@ -29,7 +29,7 @@ def free_range(
     free: dict[int, int] = {}
     size: dict[int, int] = {}
     for core in cores:
-        free[core.device_index] = free.get(core.device_index, 0) + (not core.owner_pids)
+        free[core.device_index] = free.get(core.device_index, 0) + (core.is_free is True)
         size[core.device_index] = size.get(core.device_index, 0) + 1
     topology = _topology(snapshot)
     best: tuple[tuple[int, int, int, int, int], int] | None = None

@@ -11,10 +11,13 @@ from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
+from neurontools.recording.layout import Layout
 from neurontools.rpc import neuron_pb2
 
 Number = float | int | None
 Buckets = dict[int, int]
+Path = tuple[tuple[str, ...], tuple[int, ...]]
+"""Where a number is: the names on the way to it, and the positions in lists."""
 
 _HISTOGRAM = "LatencyHistogram"
 _INTEGERS = frozenset(
@@ -32,7 +35,7 @@ _INTEGERS = frozenset(
 class Plan:
     """How the fields of one kind of message are told: `leaves` names its numbers in order, absent parts included."""
 
-    def __init__(self, descriptor: Descriptor) -> None:
+    def __init__(self, descriptor: Descriptor, layout: Layout) -> None:
         self.name = descriptor.name
         self.is_histogram = descriptor.name == _HISTOGRAM
         self.scalars: list[tuple[str, bool, bool]] = []  # name, may be absent, is an integer
@@ -40,11 +43,12 @@ class Plan:
         self.lists: list[str] = []
         self.parts: list[tuple[str, Plan]] = []
         self.repeated: list[tuple[str, Plan]] = []
-        for field in sorted(descriptor.fields, key=lambda field: field.number):
+        known = [field for field in descriptor.fields if field.number <= layout.get(descriptor.name, 0)]
+        for field in sorted(known, key=lambda field: field.number):
             is_list = _is_repeated(field)
             if field.type == FieldDescriptor.TYPE_MESSAGE:
                 (self.repeated if is_list else self.parts).append(
-                    (field.name, plan_of(cast(Descriptor, field.message_type)))
+                    (field.name, Plan(cast(Descriptor, field.message_type), layout))
                 )
             elif is_list:
                 if not self.is_histogram:
@@ -64,17 +68,9 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     return label == FieldDescriptor.LABEL_REPEATED
 
 
-_plans: dict[str, Plan] = {}
-
-
-def plan_of(descriptor: Descriptor) -> Plan:
-    """The plan of a kind of message."""
-    if descriptor.full_name not in _plans:
-        _plans[descriptor.full_name] = Plan(descriptor)
-    return _plans[descriptor.full_name]
-
-
-_SNAPSHOT = plan_of(neuron_pb2.Snapshot.DESCRIPTOR)
+def snapshot_plan(layout: Layout) -> Plan:
+    """The plan of a snapshot with the fields of this layout."""
+    return Plan(neuron_pb2.Snapshot.DESCRIPTOR, layout)
 
 
 class Flat:
@@ -82,11 +78,11 @@ class Flat:
 
     __slots__ = ("histograms", "numbers", "shape")
 
-    def __init__(self, snapshot: neuron_pb2.Snapshot) -> None:
+    def __init__(self, snapshot: neuron_pb2.Snapshot, plan: Plan) -> None:
         self.numbers: list[Number] = []
         self.histograms: list[Buckets] = []
         shape: list[object] = []
-        _flatten(snapshot, _SNAPSHOT, self.numbers, self.histograms, shape)
+        _flatten(snapshot, plan, self.numbers, self.histograms, shape)
         self.shape = tuple(shape)
 
 
@@ -110,9 +106,9 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
             _flatten(item, part, numbers, histograms, shape)
 
 
-def fill(snapshot: neuron_pb2.Snapshot, numbers: list[Number], histograms: list[Buckets]) -> None:
+def fill(snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]) -> None:
     """Write the numbers of another snapshot of the same shape into this one."""
-    _fill(snapshot, _SNAPSHOT, iter(numbers), iter(histograms))
+    _fill(snapshot, plan, iter(numbers), iter(histograms))
 
 
 def _fill(message: Any, plan: Plan, numbers: Iterator[Number], histograms: Iterator[Buckets]) -> None:
@@ -141,16 +137,16 @@ def _fill(message: Any, plan: Plan, numbers: Iterator[Number], histograms: Itera
             _fill(item, part, numbers, histograms)
 
 
-def paths(snapshot: neuron_pb2.Snapshot) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
-    """For each number of a snapshot of this shape: the names on the way to it, and the positions in lists."""
-    found: list[tuple[tuple[str, ...], tuple[int, ...]]] = []
-    _paths(snapshot, _SNAPSHOT, (), (), found)
+def paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
+    """The path of each number of a snapshot of this shape."""
+    found: list[Path] = []
+    _paths(snapshot, plan, (), (), found)
     return found
 
 
-def histogram_paths(snapshot: neuron_pb2.Snapshot) -> list[tuple[tuple[str, ...], tuple[int, ...]]]:
+def histogram_paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
     """The same for each histogram."""
-    numbers = paths(snapshot)
+    numbers = paths(snapshot, plan)
     return [(names[:-1], at) for names, at in numbers if names[-1] == "sum_seconds"]
 
 

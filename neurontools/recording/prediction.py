@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from neurontools import latency
 from neurontools.model import LatencyHistogram, LatencyPercentiles
-from neurontools.recording.codec import Buckets, Number, histogram_paths, paths
+from neurontools.recording.codec import Buckets, Number, Path, Plan, histogram_paths, paths
 from neurontools.rpc import neuron_pb2
 
 _LOG_STEPS = 2048  # to the doubling: 0.034 %
@@ -63,10 +63,13 @@ class _Slot:
 class Predictor:
     """The state of both sides for snapshots of one shape."""
 
-    def __init__(self, snapshot: neuron_pb2.Snapshot, numbers: list[Number], histograms: list[Buckets]) -> None:
-        self.slots = _slots(snapshot)
-        self.order = sorted(range(len(self.slots)), key=_sort_key(snapshot, self.slots))
-        histogram_order = histogram_paths(snapshot)
+    def __init__(
+        self, snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]
+    ) -> None:
+        found = paths(snapshot, plan)
+        histogram_order = histogram_paths(snapshot, plan)
+        self.slots = _slots(found, histogram_order)
+        self.order = sorted(range(len(self.slots)), key=_sort_key(found, self.slots))
         self.histogram_order = sorted(range(len(histogram_order)), key=lambda index: histogram_order[index])
         # In steps: what the reader has; and its growth the last time.
         self.before: list[int | None] = []
@@ -263,10 +266,9 @@ def from_steps(step: float | str | None, value: int | None) -> Number:
     return round(value * float(step), 4)
 
 
-def _slots(snapshot: neuron_pb2.Snapshot) -> list[_Slot]:
-    found = paths(snapshot)
+def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
     position = {path: index for index, path in enumerate(found)}
-    histograms = {path: index for index, path in enumerate(histogram_paths(snapshot))}
+    histograms = {path: index for index, path in enumerate(histogram_order)}
     taken = position[(("taken_at_seconds",), ())]
 
     def slot(names: tuple[str, ...], at: tuple[int, ...]) -> _Slot:
@@ -308,8 +310,7 @@ def _slots(snapshot: neuron_pb2.Snapshot) -> list[_Slot]:
     return [slot(names, at) for names, at in found]
 
 
-def _sort_key(snapshot: neuron_pb2.Snapshot, slots: list[_Slot]) -> Callable[[int], tuple[object, ...]]:
+def _sort_key(found: list[Path], slots: list[_Slot]) -> Callable[[int], tuple[object, ...]]:
     """Numbers of the same name beside each other, which compresses better; those that need others behind them."""
-    found = paths(snapshot)
     late = {"rate": 1}
     return lambda index: (late.get(slots[index].rule, 0), found[index][0], found[index][1])

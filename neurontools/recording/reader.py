@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
-from neurontools.recording.codec import Flat, fill, parse_snapshot, read_integers
+from neurontools.recording.codec import Flat, Plan, fill, parse_snapshot, read_integers, snapshot_plan
+from neurontools.recording.layout import layout_of
 from neurontools.recording.prediction import Predictor
 from neurontools.recording.writer import MAGIC, VERSION
 from neurontools.rpc import neuron_pb2
@@ -40,6 +41,7 @@ class RecordingReader:
             raise UserError(f"{self._shown}: {error.strerror}; name a recording", EXIT_FAILURE) from error
         try:
             self.about = self._header()
+            self._plan = self._snapshot_plan()
         except BaseException:
             self._file.close()
             raise
@@ -63,15 +65,15 @@ class RecordingReader:
             try:
                 if kind == b"K":
                     snapshot = parse_snapshot(_decompressed(payload))
-                    flat = Flat(snapshot)
-                    predictor = Predictor(snapshot, flat.numbers, flat.histograms)
+                    flat = Flat(snapshot, self._plan)
+                    predictor = Predictor(snapshot, self._plan, flat.numbers, flat.histograms)
                     inflate = zlib.decompressobj(-15)
                     yield snapshot
                 elif kind == b"D":
                     if snapshot is None or predictor is None:
                         raise ValueError("a difference without a snapshot before it")
                     residuals = read_integers(inflate.decompress(payload, _LONGEST_RECORD_BYTES), _MOST_NUMBERS)
-                    fill(snapshot, *predictor.decode(residuals))
+                    fill(snapshot, self._plan, *predictor.decode(residuals))
                     yield snapshot
                 elif kind == b"E":
                     is_ended = True
@@ -103,6 +105,12 @@ class RecordingReader:
         except ValueError as error:
             raise UserError(f"{self._shown}: the header of the recording is damaged ({error})") from error
         return about if isinstance(about, dict) else {}
+
+    def _snapshot_plan(self) -> Plan:
+        try:
+            return snapshot_plan(layout_of(self.about))
+        except ValueError as error:
+            raise UserError(f"{self._shown}: {error}; take a newer neuron-top") from None
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
         """Whole records with a right checksum; `trouble` tells of anything else and ends them."""

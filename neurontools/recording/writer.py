@@ -8,7 +8,8 @@ import time
 import zlib
 
 from neurontools.errors import EXIT_FAILURE, UserError
-from neurontools.recording.codec import Flat, write_integers
+from neurontools.recording.codec import Flat, snapshot_plan, write_integers
+from neurontools.recording.layout import CURRENT
 from neurontools.recording.prediction import Predictor
 from neurontools.rpc import neuron_pb2
 from neurontools.version import __version__
@@ -29,13 +30,18 @@ class RecordingWriter:
         self.path = path
         self.count = 0
         self.bytes_written = 0
+        self._plan = snapshot_plan(CURRENT)
         self._shape: tuple[object, ...] | None = None
         self._predictor: Predictor | None = None
         self._deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
         self._since_key = 0
         # Never over something that is there: a recording can't be made again.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-        about = {"written_by": f"neuron-top {__version__}", "started_at_unix_seconds": round(time.time(), 3)}
+        about = {
+            "written_by": f"neuron-top {__version__}",
+            "started_at_unix_seconds": round(time.time(), 3),
+            "fields": dict(CURRENT),
+        }
         self._put(MAGIC + b" %d " % VERSION + json.dumps(about).encode() + b"\n")
 
     def write(self, message: bytes) -> None:
@@ -44,11 +50,11 @@ class RecordingWriter:
 
     def write_snapshot(self, snapshot: neuron_pb2.Snapshot) -> None:
         """Add a snapshot."""
-        flat = Flat(snapshot)
+        flat = Flat(snapshot, self._plan)
         if self._predictor is None or flat.shape != self._shape or self._since_key >= KEY_EVERY:
             payload = zlib.compress(snapshot.SerializeToString(), 9)
             self._record(b"K", payload)
-            self._predictor = Predictor(snapshot, flat.numbers, flat.histograms)
+            self._predictor = Predictor(snapshot, self._plan, flat.numbers, flat.histograms)
             self._shape = flat.shape
             self._deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
             self._since_key = 0

@@ -977,6 +977,8 @@ class NeuronCore(google.protobuf.message.Message):
     UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
     FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
     STATUS_FIELD_NUMBER: builtins.int
+    CANDIDATE_PIDS_FIELD_NUMBER: builtins.int
+    INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     index: builtins.int
     """Physical index on the host."""
     device_index: builtins.int
@@ -1011,6 +1013,14 @@ class NeuronCore(google.protobuf.message.Message):
     def status(self) -> global___StatusCounters:
         """Counters of the driver; absent where the devices are simulated."""
 
+    @property
+    def candidate_pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Where nobody is known to hold it: processes that have its device open and may."""
+
+    @property
+    def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Fields that were concluded and not read: owner_pid."""
+
     def __init__(
         self,
         *,
@@ -1029,9 +1039,11 @@ class NeuronCore(google.protobuf.message.Message):
         utilization_ratio: builtins.float | None = ...,
         flops_per_second: builtins.float | None = ...,
         status: global___StatusCounters | None = ...,
+        candidate_pids: collections.abc.Iterable[builtins.int] | None = ...,
+        inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "device_index", b"device_index", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "hbm_stack_index", b"hbm_stack_index", "index", b"index", "index_on_device", b"index_on_device", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "candidate_pids", b"candidate_pids", "device_index", b"device_index", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "hbm_stack_index", b"hbm_stack_index", "index", b"index", "index_on_device", b"index_on_device", "inferred_fields", b"inferred_fields", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
     @typing.overload
@@ -1394,6 +1406,7 @@ class Process(google.protobuf.message.Message):
     ATTRIBUTION_FIELD_NUMBER: builtins.int
     TRAINING_FIELD_NUMBER: builtins.int
     TRAINING_RATES_FIELD_NUMBER: builtins.int
+    INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
     uid: builtins.int
@@ -1452,11 +1465,11 @@ class Process(google.protobuf.message.Message):
 
     @property
     def executions(self) -> global___ExecutionCounters:
-        """Executions by outcome."""
+        """Executions by outcome; absent: nobody tells which are its own."""
 
     @property
     def errors(self) -> global___ErrorCounters:
-        """Errors by kind."""
+        """Errors by kind; absent: as with executions."""
 
     @property
     def total_latency_histogram(self) -> global___LatencyHistogram:
@@ -1485,6 +1498,10 @@ class Process(google.protobuf.message.Message):
     @property
     def training_rates(self) -> global___TrainingRates:
         """The same over the last period; absent: unknown."""
+
+    @property
+    def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Fields that were concluded and not read: core_indices."""
 
     def __init__(
         self,
@@ -1521,9 +1538,10 @@ class Process(google.protobuf.message.Message):
         attribution: global___Attribution | None = ...,
         training: global___TrainingCounters | None = ...,
         training_rates: global___TrainingRates | None = ...,
+        inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -2000,6 +2018,7 @@ class Host(google.protobuf.message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: builtins.int
     SWAP_TOTAL_BYTES_FIELD_NUMBER: builtins.int
     SWAP_USED_BYTES_FIELD_NUMBER: builtins.int
+    VCPU_TIMES_FIELD_NUMBER: builtins.int
     vcpu_count: builtins.int
     """How many vCPUs it has."""
     context_switches_total: builtins.int
@@ -2020,6 +2039,10 @@ class Host(google.protobuf.message.Message):
     def vcpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuUsage]:
         """By vCPU."""
 
+    @property
+    def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:
+        """vCPU time since boot, by vCPU; none when unknown."""
+
     def __init__(
         self,
         *,
@@ -2031,9 +2054,10 @@ class Host(google.protobuf.message.Message):
         memory_used_bytes: builtins.int | None = ...,
         swap_total_bytes: builtins.int | None = ...,
         swap_used_bytes: builtins.int | None = ...,
+        vcpu_times: collections.abc.Iterable[global___VcpuTimes] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpus", b"vcpus"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpu_times", b"vcpu_times", "vcpus", b"vcpus"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_switches_total", b"_context_switches_total"]) -> typing.Literal["context_switches_total"] | None: ...
     @typing.overload
@@ -2048,3 +2072,45 @@ class Host(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_count", b"_vcpu_count"]) -> typing.Literal["vcpu_count"] | None: ...
 
 global___Host = Host
+
+@typing.final
+class VcpuTimes(google.protobuf.message.Message):
+    """vCPU time that one vCPU has spent in each state since boot, seconds."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    NICE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    SYSTEM_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IDLE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IO_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    SOFT_IRQ_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    user_seconds_total: builtins.float
+    """User mode."""
+    nice_seconds_total: builtins.float
+    """User mode at low priority."""
+    system_seconds_total: builtins.float
+    """System mode."""
+    idle_seconds_total: builtins.float
+    """Idle."""
+    io_wait_seconds_total: builtins.float
+    """Waiting for I/O."""
+    irq_seconds_total: builtins.float
+    """Hardware interrupts."""
+    soft_irq_seconds_total: builtins.float
+    """Software interrupts."""
+    def __init__(
+        self,
+        *,
+        user_seconds_total: builtins.float = ...,
+        nice_seconds_total: builtins.float = ...,
+        system_seconds_total: builtins.float = ...,
+        idle_seconds_total: builtins.float = ...,
+        io_wait_seconds_total: builtins.float = ...,
+        irq_seconds_total: builtins.float = ...,
+        soft_irq_seconds_total: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["idle_seconds_total", b"idle_seconds_total", "io_wait_seconds_total", b"io_wait_seconds_total", "irq_seconds_total", b"irq_seconds_total", "nice_seconds_total", b"nice_seconds_total", "soft_irq_seconds_total", b"soft_irq_seconds_total", "system_seconds_total", b"system_seconds_total", "user_seconds_total", b"user_seconds_total"]) -> None: ...
+
+global___VcpuTimes = VcpuTimes

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 
 from neurontools.latency import bucket_index
-from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import to_message
 from neurontools.runtime.kinds import ErrorKind, Outcome
 
 FIRST_MODEL_ID = 10001  # as observed with the original runtime
@@ -98,6 +99,7 @@ class Accounts:
         self._host_memory = dict.fromkeys(_HOST_CATEGORIES, 0)
         self._outcomes = {f"{outcome.value}_total": 0 for outcome in Outcome}
         self._errors = {f"{kind.value}_total": 0 for kind in ErrorKind}
+        self._training: TrainingCounters | None = None
         self._total_latencies = _Latencies()
         self._device_latencies = _Latencies()
 
@@ -181,6 +183,10 @@ class Accounts:
         """Host memory in use apart from that of the models."""
         _set(self._host_memory, category, size_bytes)
 
+    def set_training(self, counters: TrainingCounters) -> None:
+        """What was counted beside executions so far."""
+        self._training = counters
+
     def add_error(self, kind: ErrorKind) -> None:
         """An error happened."""
         self._errors[f"{ErrorKind(kind).value}_total"] += 1
@@ -199,6 +205,8 @@ class Accounts:
             setattr(report.executions, name, count)
         for name, count in self._errors.items():
             setattr(report.errors, name, count)
+        if self._training is not None:
+            report.training.CopyFrom(to_message(self._training))
         self._total_latencies.fill(report.total_latency_histogram)
         self._device_latencies.fill(report.device_latency_histogram)
         return report

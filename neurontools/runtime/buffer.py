@@ -151,7 +151,6 @@ class BufferTable:
         if buffer.value is not None and self.lock.acquire(blocking=False):
             try:
                 self.drain()
-                buffer.core.memory.settle()
             finally:
                 self.lock.release()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 
@@ -63,7 +63,6 @@ def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
             granted.hbm_bytes or UNMONITORED_HBM_BYTES,
             number // UNMONITORED_CORES_PER_DEVICE if device_index is None else device_index,
             number,
-            _publisher(monitor, index),
             number % UNMONITORED_CORES_PER_DEVICE if granted.hbm_index is None else granted.hbm_index,
         )
         memory.write_log = write_memory_log
@@ -71,16 +70,8 @@ def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
         core.generator.manual_seed(seed)
         # The state of its random numbers is what the runtime itself keeps on a core.
         memory.allocate(Category.RUNTIME, core.generator.get_state().numel())
-        memory.settle()
         cores.append(core)
     return cores, monitor
-
-
-def _publisher(monitor: Reported, index: int) -> Callable[[str, int], None]:
-    def publish(field: str, change_bytes: int) -> None:
-        monitor.memory(index, field, change_bytes)
-
-    return publish
 
 
 def _asked_for(environment: Mapping[str, str], index: int) -> int:

@@ -113,7 +113,6 @@ class Executor:
             buffers.drain()
             graph = core.graph
             if not graph.signatures:
-                core.memory.settle()
                 return
             core.graph = Graph()
             metrics.count(f"Flush:{reason}")
@@ -122,8 +121,6 @@ class Executor:
             except BaseException as error:
                 _abandon(graph, error)
                 raise
-            finally:
-                core.memory.settle()
 
     def _execute(self, core: Core, graph: Graph) -> None:
         queued = time.perf_counter()

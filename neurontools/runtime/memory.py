@@ -9,6 +9,7 @@ from enum import IntEnum
 import torch
 
 from neurontools.nrt import NrtStatus
+from neurontools.runtime.kinds import DeviceMemoryCategory
 
 GIB = 1 << 30
 
@@ -23,13 +24,13 @@ class Category(IntEnum):
     TENSORS = 4
 
 
-_FIELDS = (
-    "constants_bytes",
-    "model_code_bytes",
-    "model_shared_scratchpad_bytes",
-    "runtime_memory_bytes",
-    "tensors_bytes",
-)
+MEMORY_FIELDS: dict[Category, DeviceMemoryCategory] = {
+    Category.CONSTANTS: "constants_bytes",
+    Category.MODEL_CODE: "model_code_bytes",
+    Category.SCRATCHPAD: "model_shared_scratchpad_bytes",
+    Category.RUNTIME: "runtime_memory_bytes",
+    Category.TENSORS: "tensors_bytes",
+}
 _TABLE_ROWS = (
     (Category.MODEL_CODE, "model code"),
     (Category.CONSTANTS, "model constants"),
@@ -48,8 +49,7 @@ class OutOfDeviceMemory(torch.OutOfMemoryError):
 class CoreMemory:
     """Levels of one core's HBM in bytes. Not thread-safe: the runtime's lock is held by whoever changes it.
 
-    `publish` gets (field name, change in bytes) when `settle` is called, never one by one: a training step changes the
-    levels hundreds of times and nobody looks in between.
+    Nobody is told of a change: a training step makes hundreds, and who wants the levels looks at them.
     """
 
     def __init__(
@@ -57,7 +57,6 @@ class CoreMemory:
         limit_bytes: int,
         device_index: int,
         core_index: int,
-        publish: Callable[[str, int], None] | None = None,
         hbm_index: int = 0,
     ) -> None:
         self.limit_bytes = limit_bytes
@@ -66,10 +65,8 @@ class CoreMemory:
         self.levels = [0] * len(Category)
         self.total_bytes = 0
         self.peak_bytes = 0
-        self.publish = publish
         self.hbm_index = hbm_index  # the HBM stack on its device
         self.write_log: Callable[[CoreMemory, str], str | None] | None = None  # answers the path of the file
-        self._published = [0] * len(Category)
 
     def allocate(self, category: Category, nbytes: int) -> None:
         """Takes bytes; OutOfDeviceMemory when the core has not so many left, and then nothing is taken."""
@@ -93,17 +90,7 @@ class CoreMemory:
 
     def by_field(self) -> dict[str, int]:
         """The levels under the field names of neurontools.model.memory.DeviceMemory."""
-        return dict(zip(_FIELDS, self.levels, strict=True))
-
-    def settle(self) -> None:
-        """Publishes what changed since the last time."""
-        if self.publish is None or self.levels == self._published:
-            return
-        for index, level in enumerate(self.levels):
-            change = level - self._published[index]
-            if change:
-                self.publish(_FIELDS[index], change)
-                self._published[index] = level
+        return {field: self.levels[category] for category, field in MEMORY_FIELDS.items()}
 
     def refusal(self, category: Category, nbytes: int) -> OutOfDeviceMemory:
         """The error for an allocation that does not fit: size, place and who holds what."""

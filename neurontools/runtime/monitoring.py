@@ -99,11 +99,6 @@ class Reported:
         model.end(token, flops, _OUTCOMES.get(status, Outcome.COMPLETED_WITH_ERR), queued_seconds)
         self.reporter.error(_ERRORS.get(status, ErrorKind.GENERIC))
 
-    def memory(self, core_index: int, field: str, change_bytes: int) -> None:
-        """HBM of a core was taken or given back; the code of models is told with the models."""
-        if field != "model_code_bytes":
-            self.reporter.add_memory(core_index, field, change_bytes)  # type: ignore[arg-type]
-
     def error(self, kind: str) -> None:
         """An error outside of executions."""
         self.reporter.error(ErrorKind(kind))

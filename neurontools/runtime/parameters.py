@@ -17,7 +17,6 @@ from neurontools.runtime.memory import Category
 def mark(tensors: Iterable[Tensor]) -> None:
     """Accounts the bytes of device tensors as constants."""
     with buffers.lock:
-        touched = []
         for tensor in tensors:
             if tensor.device.type != device.name:
                 continue
@@ -27,9 +26,6 @@ def mark(tensors: Iterable[Tensor]) -> None:
             if buffer.value is not None:
                 buffer.core.memory.move(buffer.category, Category.CONSTANTS, buffer.layout.nbytes)
             buffer.category = Category.CONSTANTS
-            touched.append(buffer.core)
-        for core in touched:
-            core.memory.settle()
 
 
 def install() -> None:

@@ -15,7 +15,6 @@ from neurontools.core_request import CoreRequest
 from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.convert import to_message
 from neurontools.rpc.unary import RpcError, Status
 from neurontools.runtime.accounts import Accounts, sendable
 from neurontools.runtime.execution import Model
@@ -83,7 +82,7 @@ class Reporter:
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
         self._told: set[str] = set()
-        self._training: Callable[[], TrainingCounters] | None = None
+        self._look: Callable[[Reporter], None] | None = None
         self._is_open = True
 
     @classmethod
@@ -169,12 +168,13 @@ class Reporter:
         """An error happened."""
         self._journal.note(self._accounts.add_error, kind)
 
-    def count_training(self, read: Callable[[], TrainingCounters]) -> None:
-        """Each report from now on tells what `read` answers; it is called in the reporter's thread.
+    def set_training(self, counters: TrainingCounters) -> None:
+        """What was counted beside executions so far; no counter may fall."""
+        self._journal.note(self._accounts.set_training, counters)
 
-        Its counters must not fall. While it raises, reports go without them.
-        """
-        self._training = read
+    def before_reports(self, look: Callable[[Reporter], None]) -> None:
+        """Has `look` called before each report from now on, in the reporter's thread, to tell what it does not note."""
+        self._look = look
 
     def flush(self, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> bool:
         """Waits until the daemon has a report of everything so far; False when it did not get one in time."""
@@ -264,22 +264,23 @@ class Reporter:
             link = self._link
         if link is None:
             return  # closed in the meantime
+        self._look_around()
         with self._journal.settled():
             now_seconds = self._clock()
             report = self._accounts.report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
-        self._tell_training(report)
         link.report(report, CALL_TIMEOUT_SECONDS)
         with self._journal.settled():
             self._accounts.arrived()
 
-    def _tell_training(self, report: neuron_pb2.Report) -> None:
-        if self._training is None:
+    def _look_around(self) -> None:
+        """What the look finds; where it fails, the report goes without and the failure is told."""
+        if self._look is None:
             return
         try:
-            report.training.CopyFrom(to_message(self._training()))
+            self._look(self)
         except Exception as error:
-            report.ClearField("training")
-            self._failure = str(error) or type(error).__name__
+            self._journal.ignored += 1
+            self._journal.last_error = str(error) or type(error).__name__
 
     def _act_on(self, error: Exception) -> None:
         """What follows from an error, and what the user is told of it, once."""

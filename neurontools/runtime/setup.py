@@ -18,7 +18,7 @@ from neurontools.runtime.kernels import registration
 from neurontools.runtime.layout import layouts
 from neurontools.runtime.monitoring import Reported
 from neurontools.runtime.numerics import narrowed_types
-from neurontools.runtime.training import training_counters
+from neurontools.runtime.observation import observe
 
 EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
 PENDING_BOUND = "NEURONTOOLS_PENDING_BOUND"
@@ -78,7 +78,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     def take() -> list[Core]:
         made.cores, made.monitor = take_cores(environment)
         if isinstance(made.monitor, Reported):
-            made.monitor.reporter.count_training(training_counters)
+            made.monitor.reporter.before_reports(observe)
         return made.cores
 
     device.take = take

@@ -32,6 +32,9 @@ def architecture_of(roots: Roots, directories: list[DeviceDirectory], told: str 
     """The kind of this host. `told`: the instance type as the metadata service says it; UserError for unknown chips."""
     product = told or read_text(f"{roots.dmi}/product_name", 128) or ""
     named = _catalog_entry(product)
+    # Firmware and first device agree nearly always; only where they don't, all devices have to be asked.
+    if named is not None and directories and _score(named.family, _strings(directories[0])) == _FULL_SCORE:
+        return Architecture(named.family, product, named, inferred=False)
     strings = [_strings(directory) for directory in directories]
     family = _family(strings, named)
     if family is None:
@@ -52,7 +55,10 @@ def architecture_of(roots: Roots, directories: list[DeviceDirectory], told: str 
     return Architecture(family, name, fitting[0] if fitting else None, inferred=True)
 
 
-def _strings(directory: DeviceDirectory) -> tuple[str | None, str | None, str | None]:
+_Strings = tuple[str | None, str | None, str | None]
+
+
+def _strings(directory: DeviceDirectory) -> _Strings:
     return (
         read_text(f"{directory.path}/{INSTANCE_TYPE}", 64),
         read_text(f"{directory.path}/{DEVICE_NAME}", 64),
@@ -60,22 +66,30 @@ def _strings(directory: DeviceDirectory) -> tuple[str | None, str | None, str | 
     )
 
 
-def _family(
-    strings: list[tuple[str | None, str | None, str | None]], named: InstanceType | None
-) -> DeviceFamily | None:
+def _family(strings: list[_Strings], named: InstanceType | None) -> DeviceFamily | None:
     """The family most devices say they are of: all devices of a host are alike, so one that can't be read is too."""
     votes: dict[str, int] = {}
     first = (named.family.name,) if named else ()  # most likely, and reading the facts of a family takes time
     for name in dict.fromkeys((*first, *catalog.family_names())):
         family = catalog.load_family(name)
-        sysfs = family.sysfs
-        for instance_type, device_name, arch_type in strings:
-            # The architecture alone is ambiguous: Inferentia2 and Trainium2 are both NDv3.
-            if sysfs.instance_type == instance_type or sysfs.device_name == device_name:
-                votes[name] = votes.get(name, 0) + 1 + (sysfs.arch_type_device == arch_type)
-        if votes.get(name, 0) >= 2 * len(strings) > 0:
+        if score := sum(_score(family, row) for row in strings):
+            votes[name] = score
+        if votes.get(name, 0) >= _FULL_SCORE * len(strings) > 0:
             break
     return catalog.load_family(max(votes, key=votes.__getitem__)) if votes else None
+
+
+_FULL_SCORE = 2
+
+
+def _score(family: DeviceFamily, strings: _Strings) -> int:
+    """How well what a device says of itself fits a family: 0 to _FULL_SCORE."""
+    sysfs = family.sysfs
+    instance_type, device_name, arch_type = strings
+    # The architecture alone is ambiguous: Inferentia2 and Trainium2 are both NDv3.
+    if sysfs.instance_type != instance_type and sysfs.device_name != device_name:
+        return 0
+    return 1 + (sysfs.arch_type_device == arch_type)
 
 
 def _catalog_entry(product: str) -> InstanceType | None:

@@ -8,30 +8,37 @@ from neurontools.sysfs.found_process import FoundProcess
 from neurontools.sysfs.owners import OpenDevices
 
 
-def cores_by_process(
-    found: Iterable[tuple[FoundProcess, OpenDevices]], cores_per_device: int, lnc: int
-) -> dict[int, tuple[int, ...]]:
-    """The physical cores each process holds, by PID; none for one without the runtime.
+class CoreHolding:
+    """Who holds which physical cores.
 
-    An open device tells the device and not the cores. NEURON_RT_VISIBLE_CORES tells them where it fits the devices that
-    are open. Else the process counts as holding the whole device, unless others have it open too: then nobody does.
+    `cores` has those of each process with the runtime, by PID. An open device tells the device and not the cores.
+    NEURON_RT_VISIBLE_CORES tells them where it fits the devices that are open. Else a process that alone has a device
+    open counts as holding all of it, which is a conclusion: its PID is in `inferred_pids`. Of a device that others have
+    open too it holds nothing that we know; `candidates` names, by device, the processes that may hold what is left.
     """
-    users = [(process, devices.device_indices) for process, devices in found if process.uses_runtime]
-    seen: set[int] = set()
-    shared: set[int] = set()
-    for _, indices in users:
-        shared.update(seen.intersection(indices))
-        seen.update(indices)
-    held: dict[int, tuple[int, ...]] = {}
-    for process, indices in users:
-        named = _named_cores(process, indices, cores_per_device, lnc)
-        held[process.pid] = named or tuple(
-            device * cores_per_device + core
-            for device in indices
-            if device not in shared
-            for core in range(cores_per_device)
-        )
-    return held
+
+    __slots__ = ("candidates", "cores", "inferred_pids")
+
+    def __init__(self, found: Iterable[tuple[FoundProcess, OpenDevices]], cores_per_device: int, lnc: int) -> None:
+        self.cores: dict[int, tuple[int, ...]] = {}
+        self.inferred_pids: set[int] = set()
+        self.candidates: dict[int, tuple[int, ...]] = {}
+        unnamed: dict[int, list[int]] = {}
+        users: dict[int, int] = {}
+        for process, devices in found:
+            if not process.uses_runtime:
+                continue
+            named = self.cores[process.pid] = _named_cores(process, devices.device_indices, cores_per_device, lnc)
+            for index in devices.device_indices:
+                users[index] = users.get(index, 0) + 1
+                if not named:
+                    unnamed.setdefault(index, []).append(process.pid)
+        for index, pids in sorted(unnamed.items()):
+            if users[index] == 1:
+                self.cores[pids[0]] += tuple(range(index * cores_per_device, (index + 1) * cores_per_device))
+                self.inferred_pids.add(pids[0])
+            else:
+                self.candidates[index] = tuple(sorted(pids))
 
 
 def _named_cores(

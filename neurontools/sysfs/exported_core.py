@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.model import ExecutionCounters, NeuronCore
+from neurontools.model import NeuronCore, Process
 from neurontools.sysfs import file_table
 from neurontools.sysfs.file_table import CORE_FILES, files_of
 from neurontools.sysfs.tree_writer import TreeWriter
@@ -18,6 +18,13 @@ OUTCOMES = {
     "timed_out_total": "timeout",
     "incorrect_input_total": "exec_bad_input",
     "failed_to_queue_total": "execute_failed_to_queue",
+}
+# Errors of a process, and the driver's counter that comes closest. Numerical ones are an outcome; it has no transient.
+ERRORS = {
+    "generic_total": "generic_error",
+    "model_total": "unsupported_neff_version",
+    "runtime_total": "resource_error",
+    "hardware_total": "hw_error",
 }
 
 
@@ -62,7 +69,7 @@ class ExportedCore:
     ) -> None:
         self._is_live = driver_version >= file_table.LIVE_COUNTERS
         self._before: NeuronCore | None = None
-        self._outcomes: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
         self._counters: dict[str, Counter] = {}
         for file in files_of(CORE_FILES, driver_version, generation):
             path, _, value = file.path.rpartition("/")
@@ -75,13 +82,13 @@ class ExportedCore:
         if generation > 1:
             writer.write(f"{directory}/{PE_COUNTERS}", _PE_TEXT)
 
-    def update(self, core: NeuronCore, outcomes: ExecutionCounters | None) -> None:
-        """Brings the files up to this state. `outcomes` are those of the owner, where this core is its first."""
+    def update(self, core: NeuronCore, owner: Process | None) -> None:
+        """Brings the files up to this state. `owner` is the process whose first core this is."""
         if core is not self._before:
             self._memory(core)
             self._before = core
         if self._is_live or core.owner_pid is None:
-            self._counts(core, outcomes)
+            self._counts(core, owner)
 
     def _memory(self, core: NeuronCore) -> None:
         total = 0
@@ -91,15 +98,12 @@ class ExportedCore:
             self._set(file_table.device_memory_path(category), size_bytes)
         self._set(file_table.core_memory_path("device_mem"), total)
 
-    def _counts(self, core: NeuronCore, outcomes: ExecutionCounters | None) -> None:
+    def _counts(self, core: NeuronCore, owner: Process | None) -> None:
         failed = 0
         for field, name in OUTCOMES.items():
-            count = self._outcomes.get(name, 0)
-            if outcomes is not None:
-                # A new owner counts from nothing; what this core counted before stays.
-                count = self._outcomes[name] = max(count, getattr(outcomes, field))
-            failed += count
-            self._set(file_table.status_path(name), count)
+            failed += self._count(name, None if owner is None else getattr(owner.executions, field, None))
+        for field, name in ERRORS.items():
+            self._count(name, None if owner is None else getattr(owner.errors, field, None))
         executions = core.executions_total or 0
         succeeded = max(0, executions - failed)
         self._set(file_table.status_path("success"), succeeded)
@@ -107,6 +111,12 @@ class ExportedCore:
         self._set(file_table.other_info_path(file_table.FLOPS), core.flop_total or 0)
         busy = round((core.busy_seconds_total or 0.0) * MICROSECONDS)
         self._set(file_table.other_info_path(file_table.TIME_IN_USE), busy)
+
+    def _count(self, name: str, now: int | None) -> int:
+        """A status counter. A new owner counts from nothing; what this core counted before stays."""
+        count = self._kept[name] = max(self._kept.get(name, 0), now or 0)
+        self._set(file_table.status_path(name), count)
+        return count
 
     def _set(self, path: str, value: int) -> None:
         counter = self._counters.get(path.rpartition("/")[0])

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from neurontools.catalog import DeviceFamily
-from neurontools.model import Device, ExecutionCounters, NeuronCore, PowerUtilization
+from neurontools.model import Device, NeuronCore, PowerUtilization, Process
 from neurontools.sysfs import file_table
 from neurontools.sysfs.exported_core import Counter, ExportedCore
 from neurontools.sysfs.file_table import DEVICE_FILES, POWER, File, files_of
@@ -50,10 +50,8 @@ class ExportedDevice:
         ]
         self._before: Device | None = None
 
-    def update(
-        self, device: Device, cores: Mapping[int, NeuronCore], outcomes: Mapping[int, ExecutionCounters]
-    ) -> None:
-        """Brings the files up to this state. `cores` by logical position; `outcomes` by index of the core."""
+    def update(self, device: Device, cores: Mapping[int, NeuronCore], owners: Mapping[int, Process]) -> None:
+        """Brings the files up to this state. `cores` by logical position; `owners` by index of their first core."""
         if device is not self._before:
             self._before = device
             for path, text in _identity_texts(device, self._family).items():
@@ -66,7 +64,7 @@ class ExportedDevice:
         for position, exported in enumerate(self._cores):
             core = cores.get(position)
             if core is not None:
-                exported.update(core, outcomes.get(core.index))
+                exported.update(core, owners.get(core.index))
 
     def _write(self, path: str, text: str) -> None:
         file: File | None = self._files.get(path)

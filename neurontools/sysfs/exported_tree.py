@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from neurontools import catalog
-from neurontools.model import Device, ExecutionCounters, NeuronCore, Process, Snapshot
+from neurontools.model import Device, NeuronCore, Process, Snapshot
 from neurontools.sysfs.exported_device import ExportedDevice
 from neurontools.sysfs.exported_process import ExportedProcess
 from neurontools.sysfs.file_table import parsed_version
@@ -59,13 +59,11 @@ class ExportedTree:
         cores: dict[int, dict[int, NeuronCore]] = {}
         for core in snapshot.cores:
             cores.setdefault(core.device_index, {})[core.index_on_device] = core
-        outcomes: dict[int, ExecutionCounters] = {
-            process.core_indices[0]: process.executions for process in snapshot.processes if process.core_indices
-        }
+        owners = {process.core_indices[0]: process for process in snapshot.processes if process.core_indices}
         self._drop_devices({device.index for device in snapshot.devices})
         for device in snapshot.devices:
             exported = self._devices.get(device.index) or self._add_device(device)
-            exported.update(device, cores.get(device.index, {}), outcomes)
+            exported.update(device, cores.get(device.index, {}), owners)
         self._update_processes(snapshot.processes)
 
     def close(self) -> None:

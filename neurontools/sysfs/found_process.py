@@ -8,6 +8,10 @@ from neurontools.sysfs.file_table import HOST_MEMORY
 from neurontools.sysfs.owners import OpenDevices
 from neurontools.sysfs.process_files import ProcessFiles, Times
 
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from neurontools.sysfs.core_holding import CoreHolding
+
 _TAG = "NEURON_PROCESS_TAG"
 SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # set in the copies of /proc that we write, for processes that a load invented
 _MAX_TAG_CHARACTERS = 255
@@ -71,17 +75,18 @@ class FoundProcess:
     def record(
         self,
         devices: OpenDevices,
-        cores: tuple[int, ...],
+        holding: CoreHolding,
         lnc: int,
         boot_unix_seconds: float | None,
         times: Times | None,
     ) -> Process:
-        """The process of the snapshot. `cores` are the physical cores it holds as far as that can be told."""
+        """The process of the snapshot, with the cores it holds as far as that can be told."""
         tag = (self.environment or {}).get(_TAG, "")[:_MAX_TAG_CHARACTERS]
         started = None
         if times is not None and boot_unix_seconds is not None:
             started = boot_unix_seconds + times.started_after_boot_seconds
         own_lnc = self.logical_neuroncore_config or lnc
+        cores = holding.cores.get(self.pid, ())
         return Process(
             pid=self.pid,
             uid=self._uid,
@@ -100,7 +105,11 @@ class FoundProcess:
             resident_bytes=None if times is None else times.resident_bytes,
             cpu_user_seconds_total=None if times is None else times.cpu_user_seconds,
             cpu_system_seconds_total=None if times is None else times.cpu_system_seconds,
+            # The driver counts by core; whoever can tell whose they are adds them.
+            executions=None,
+            errors=None,
             reporting=True,
+            inferred_fields=("core_indices",) if self.pid in holding.inferred_pids else (),
         )
 
 

@@ -4,42 +4,54 @@ from __future__ import annotations
 
 import time
 
-from neurontools.model import Snapshot, SourceKind
-from neurontools.sysfs.core_holding import cores_by_process
-from neurontools.sysfs.found_process import FoundProcess
+from neurontools.model import Process, Snapshot, SourceKind
 from neurontools.sysfs.inventory import read_inventory
-from neurontools.sysfs.owners import hidden_warning, scan
-from neurontools.sysfs.process_files import boot_unix_seconds
+from neurontools.sysfs.owners import OpenDevices, hidden_warning, scan
+from neurontools.sysfs.process_files import ProcessFiles
 from neurontools.sysfs.roots import Roots
 
 
 def read_host(roots: Roots | None = None) -> Snapshot | None:
-    """A snapshot without cores, which take counters to say anything about; None where there are no devices.
+    """A snapshot of what a list of the devices shows; None where there are no devices.
 
+    It has no cores, which take counters to say anything about, and of processes their command and runtime alone.
     UserError for a tree that this version can't make sense of.
     """
     roots = roots or Roots()
-    inventory = read_inventory(roots)
+    inventory = read_inventory(roots, is_brief=True)
     if inventory is None:
         return None
-    instance = inventory.instance
     owners, hidden = scan(roots, inventory.directories)
-    found = [(FoundProcess(roots.proc, devices.pid), devices) for devices in owners]
-    boot = boot_unix_seconds(roots.proc) if found else None
-    lnc = instance.logical_neuroncore_config
-    held = cores_by_process(found, instance.physical_cores_per_device, lnc)
-    processes = tuple(
-        process.record(devices, held.get(process.pid, ()), lnc, boot, process.times()) for process, devices in found
-    )
     return Snapshot(
         sequence=0,
         taken_at_unix_seconds=time.time(),
         taken_at_seconds=time.monotonic(),
         interval_seconds=0.0,
         source=SourceKind.SYSFS,
-        instance=instance,
+        instance=inventory.instance,
         devices=inventory.devices,
         cores=(),
-        processes=processes,
+        processes=tuple(
+            _process(roots.proc, devices, inventory.instance.logical_neuroncore_config) for devices in owners
+        ),
         warnings=(*inventory.warnings, *((hidden_warning(hidden),) if hidden else ())),
+    )
+
+
+def _process(proc: str, devices: OpenDevices, lnc: int) -> Process:
+    files = ProcessFiles(proc, devices.pid)
+    return Process(
+        pid=devices.pid,
+        uid=None,
+        user=None,
+        command=files.command(),
+        tag=str(devices.pid),
+        runtime_version=files.runtime_version(),
+        started_at_unix_seconds=None,
+        attached_at_unix_seconds=None,
+        synthetic=False,
+        logical_neuroncore_config=lnc,
+        device_indices=devices.device_indices,
+        executions=None,
+        errors=None,
     )

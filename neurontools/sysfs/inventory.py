@@ -18,9 +18,21 @@ _HEXADECIMAL_DIGITS = 16
 
 
 class Inventory:
-    """The unchanging part of a host. `warnings` says what could not be read and what to do about it."""
+    """The unchanging part of a host. `warnings` says what could not be read and what to do about it.
 
-    __slots__ = ("architecture", "devices", "directories", "driver_version", "instance", "is_flipped", "warnings")
+    `is_brief` leaves out what a list of the devices doesn't show: serial numbers, and whether all cores are there.
+    """
+
+    __slots__ = (
+        "_is_brief",
+        "architecture",
+        "devices",
+        "directories",
+        "driver_version",
+        "instance",
+        "is_flipped",
+        "warnings",
+    )
 
     def __init__(
         self,
@@ -29,8 +41,10 @@ class Inventory:
         *,
         lnc: int | None = None,
         told_instance_type: str | None = None,
+        is_brief: bool = False,
     ) -> None:
         self.directories = directories
+        self._is_brief = is_brief
         self.warnings: list[str] = []
         architecture = self.architecture = architecture_of(roots, directories, told_instance_type)
         version_text = read_text(roots.driver_version, 64)
@@ -61,7 +75,8 @@ class Inventory:
 
     def _device(self, directory: DeviceDirectory, place: Placement) -> Device:
         instance = self.instance
-        self._check_cores(directory)
+        if not self._is_brief:
+            self._check_cores(directory)
         links, is_concluded = self._links(directory)
         stack_bytes = instance.hbm_stack_bytes
         stacks = instance.device_memory_bytes // stack_bytes
@@ -73,7 +88,7 @@ class Inventory:
             connected_to=links,
             memory_bytes=instance.device_memory_bytes,
             hbm_stacks=tuple(HbmStack(stack, stack_bytes, None) for stack in range(stacks)),
-            serial_number=_serial_number(directory),
+            serial_number=None if self._is_brief else _serial_number(directory),
             ecc=EccCounters(),
             host_memory=_UNKNOWN_HOST_MEMORY,
             inferred_fields=(*place.inferred, *(("connected_to",) if is_concluded else ())),
@@ -110,13 +125,17 @@ class Inventory:
         return (), False
 
 
-def read_inventory(roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None) -> Inventory | None:
+def read_inventory(
+    roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None, is_brief: bool = False
+) -> Inventory | None:
     """The inventory; None where the driver shows no device. UserError for chips this version doesn't know.
 
     `lnc` is the logical NeuronCore configuration to take as the host's; one it can't have counts as none.
     """
     directories = device_directories(roots)
-    return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type) if directories else None
+    if not directories:
+        return None
+    return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type, is_brief=is_brief)
 
 
 def _instance(

@@ -91,7 +91,7 @@ def _cover(target: Path, added: Path) -> None:
         for name in os.listdir(f"/proc/self/fd/{descriptor}")  # noqa: PTH208
     }
     try:
-        _mount("tmpfs", str(target), "tmpfs", 0)
+        _mount_memory(target)
         for name, source in sorted(entries.items()):
             place = target / name
             if source.is_symlink():
@@ -117,7 +117,7 @@ def _add_commands() -> None:
         _cover(top, Path("/nowhere"))
         place.mkdir(parents=True)
     else:
-        _mount("tmpfs", _BIN, "tmpfs", 0)
+        _mount_memory(place)
     for name in _COMMANDS:
         beside = Path(sys.executable).with_name(name)
         found = str(beside) if beside.exists() else shutil.which(name)
@@ -129,11 +129,16 @@ def _bind(source: Path, target: Path) -> None:
     _mount(str(source), str(target), None, _MS_BIND | _MS_REC)
 
 
-def _mount(source: str | None, target: str, kind: str | None, flags: int) -> None:
+def _mount_memory(target: Path) -> None:
+    # Left open to all, as it is by default, /dev would be like /tmp, where the kernel refuses `> /dev/null`.
+    _mount("tmpfs", str(target), "tmpfs", 0, "mode=755")
+
+
+def _mount(source: str | None, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
     def text(value: str | None) -> bytes | None:
         return None if value is None else os.fsencode(value)
 
-    if _libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), None) != 0:
+    if _libc.mount(text(source), text(target), text(kind), ctypes.c_ulong(flags), text(data)) != 0:
         cause = os.strerror(ctypes.get_errno())
         raise UserError(f"{source or 'none'} can't be mounted on {target} ({cause}); run as root", EXIT_PERMISSION)
 

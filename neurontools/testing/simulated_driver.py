@@ -15,6 +15,7 @@ from neurontools.testing.driver_tree import temporary_directory
 
 _START_SECONDS = 30.0
 _STOP_SECONDS = 10.0
+_SHORT = "/tmp"  # noqa: S108 - mkdtemp makes a directory of our own in it
 
 
 class SimulatedDriver:
@@ -36,9 +37,17 @@ class SimulatedDriver:
         self._flags = ["--simulate", instance_type, "--interval", str(interval_seconds), "--seed", str(seed)]
         self._flags += ["--export-driver-version", driver_version, *(["--load", scenario] if scenario else [])]
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._runtime: tempfile.TemporaryDirectory[str] | None = None
         self._child: subprocess.Popen[bytes] | None = None
         self.directory = ""
         self.socket = ""
+
+    @property
+    def pid(self) -> int:
+        """The process that moves the tree; RuntimeError before it was entered."""
+        if self._child is None:
+            raise RuntimeError("the simulated driver is not running; use it as a context")
+        return self._child.pid
 
     @property
     def roots(self) -> Roots:
@@ -54,7 +63,11 @@ class SimulatedDriver:
     def __enter__(self) -> SimulatedDriver:
         self._temporary = temporary_directory()
         self.directory = f"{self._temporary.name}/host"
-        self.socket = f"{self._temporary.name}/neurond.sock"
+        # Not beside the tree: TMPDIR may be longer than a socket's path can be.
+        self._runtime = tempfile.TemporaryDirectory(
+            prefix="neuron-", dir=_SHORT if os.access(_SHORT, os.W_OK) else None
+        )
+        self.socket = f"{self._runtime.name}/neurond.sock"
         log = Path(self._temporary.name) / "log"
         readable, writable = os.pipe()
         try:
@@ -78,7 +91,7 @@ class SimulatedDriver:
                 self._child.wait()
                 raise RuntimeError(f"the simulated driver did not start: {log.read_text('utf-8').strip()}")
         except BaseException:
-            self._temporary.cleanup()
+            self._clean_up()
             raise
         finally:
             os.close(readable)
@@ -94,5 +107,9 @@ class SimulatedDriver:
             except subprocess.TimeoutExpired:
                 self._child.kill()
                 self._child.wait()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        self._clean_up()
+
+    def _clean_up(self) -> None:
+        for directory in (self._temporary, self._runtime):
+            if directory is not None:
+                directory.cleanup()

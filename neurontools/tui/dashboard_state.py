@@ -22,6 +22,7 @@ from neurontools.views.scene import Scene
 
 if TYPE_CHECKING:
     from neurontools.health import Verdict
+    from neurontools.model import Snapshot
 
 MESSAGE_SECONDS = 6.0
 MOST_DEVICES = 4096
@@ -83,6 +84,7 @@ class DashboardState:
         self.page = self.settings.page if any(page.name == self.settings.page for page in PAGES) else "overview"
         self.lists: dict[str, ListState] = {}
         self._figures: Figures | None = None
+        self._shown: Snapshot | None = None
         self._message = ("", 0.0)
         self.drawn = Page()
         self._health_key: tuple[float, float] | None = None
@@ -123,8 +125,9 @@ class DashboardState:
         if index is None:
             return None
         snapshot = timeline.snapshot(index)
-        if self._figures is None or self._figures.snapshot is not snapshot:
-            self._figures = Figures(snapshot)
+        if self._figures is None or self._shown is not snapshot:
+            self._shown, self._figures = snapshot, Figures(snapshot)
+        snapshot = self._figures.snapshot
         if self.pid is not None and self.pid not in self._figures.by_pid:
             self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
             self.pid = None

@@ -106,7 +106,8 @@ def heading(scene: Scene, text: str, width: int, right: str = "") -> Line:
 def _device(scene: Scene, device: int, cores: list[LogicalNeuronCore], cells: int, column_cells: int) -> list[Run]:
     runs: list[Run] = [(f"ND{device:<3}", "label")]
     if not cores:
-        return [*runs, ("no cores", "dim")]
+        is_missing = device in scene.figures.missing_devices
+        return [*runs, ("missing", "bad") if is_missing else ("no cores", "dim")]
     for core in cores:
         runs += _core(scene, core, cells)
     spare = column_cells - _LABEL_CELLS - cells * len(cores)
@@ -152,7 +153,7 @@ def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown
     if scene.show_flops:
         flops = core.flops_per_second
         return ("-" if flops is None else f"{flops / 1e12:.2f}T").rjust(7)
-    if not core.owner_pids and not ratio:
+    if core.is_free and not ratio:
         return "free".rjust(7)
     if ratio is None:
         return "-".rjust(7)
@@ -161,7 +162,7 @@ def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown
 
 def _glyph(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
     if ratio is None:
-        return scene.glyphs.track if not core.owner_pids or not is_shown else "?"
+        return scene.glyphs.track if core.is_free or not is_shown else "?"
     levels = scene.glyphs.levels
     return levels[max(1, min(len(levels) - 1, round(ratio * (len(levels) - 1))))]
 

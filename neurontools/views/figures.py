@@ -6,17 +6,19 @@ Made once for a snapshot and shared by all pages; only what a page asks for is c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from neurontools import catalog
 from neurontools.model import (
+    Device,
     DeviceMemory,
     HostMemory,
     LogicalNeuronCore,
     NeuronCore,
     Process,
     Snapshot,
+    SourceKind,
     logical_cores,
     sum_device_memory,
     sum_host_memory,
@@ -24,6 +26,9 @@ from neurontools.model import (
 
 PEAK_DTYPE = "bf16"
 """MFU compares with the peak for this type: the daemon does not know which one a model computes in."""
+
+_MOST_DEVICES = 64
+_UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,8 @@ class ProcessFigures:
     mfu_ratio: float | None  # of the peak for PEAK_DTYPE of the cores it holds
     device_memory_bytes: int | None
     host_memory_bytes: int | None
-    errors_total: int
-    failed_executions_total: int
+    errors_total: int | None
+    failed_executions_total: int | None
     since_last_execution_seconds: float | None
 
     @property
@@ -48,10 +53,21 @@ class ProcessFigures:
 
 
 class Figures:
-    """Everything concluded from one snapshot."""
+    """Everything concluded from one snapshot.
+
+    Pages find a device by its index. So `snapshot` has a place for those that are missing between others, without
+    memory, links and cores.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
+        present = {device.index for device in snapshot.devices}
+        expected = 1 + max((index for index in present if index < _MOST_DEVICES), default=-1)
+        self.missing_devices = frozenset(range(expected)) - present
         self.snapshot = snapshot
+        if self.missing_devices:
+            gone = tuple(_absent(index) for index in self.missing_devices)
+            devices = tuple(sorted((*snapshot.devices, *gone), key=lambda device: device.index))
+            self.snapshot = replace(snapshot, devices=devices)
 
     @cached_property
     def cores(self) -> tuple[LogicalNeuronCore, ...]:
@@ -80,21 +96,20 @@ class Figures:
 
     def held(self, pid: int | None) -> tuple[NeuronCore, ...]:
         """The physical cores of a process; of the whole host for None."""
-        cores = self.snapshot.cores
         if pid is None:
-            return cores
+            return self.snapshot.cores
         figures = self.by_pid.get(pid)
-        if figures is None:
-            return ()
-        count = len(cores)
-        return tuple(cores[index] for index in figures.process.core_indices if index < count)
+        return () if figures is None else self.snapshot.cores_of(figures.process)
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
         """Device memory by category of what a tab shows."""
-        return sum_device_memory(core.memory for core in self.held(pid))
+        held = self.held(pid)
+        return sum_device_memory(core.memory for core in held) if held or pid is None else _UNKNOWN_DEVICE_MEMORY
 
     def host_memory(self, pid: int | None) -> HostMemory:
         """Host memory by category of what a tab shows."""
+        if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver counts it by device
+            return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
         return sum_host_memory(figures.process.host_memory for figures in self.shown(pid))
 
     def shown(self, pid: int | None) -> tuple[ProcessFigures, ...]:
@@ -105,15 +120,9 @@ class Figures:
         return (figures,) if figures is not None else ()
 
     def average_utilization(self, pid: int | None) -> float | None:
-        """The mean over the cores of a tab; over the whole host, a core that nobody holds counts as idle."""
-        cores = self.held(pid)
-        known = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
-        if not known:
-            return None
-        if pid is None:
-            idle = sum(1 for core in cores if core.owner_pid is None and core.utilization_ratio is None)
-            return sum(known) / (len(known) + idle)
-        return sum(known) / len(known)
+        """The mean over the cores of a tab; None when it is unknown for all of them."""
+        known = [core.utilization_ratio for core in self.held(pid) if core.utilization_ratio is not None]
+        return sum(known) / len(known) if known else None
 
     def flops(self, pid: int | None) -> float | None:
         """FLOPS of the cores of a tab."""
@@ -137,23 +146,19 @@ class Figures:
 
     @cached_property
     def device_utilization(self) -> tuple[float | None, ...]:
-        """The mean utilization of the cores, by device; free cores count as idle, None when all are free."""
+        """The mean utilization of the cores, by device; None when it is unknown for all of them."""
         sums = [0.0] * len(self.snapshot.devices)
         known = [0] * len(sums)
-        free = [0] * len(sums)
         for core in self.snapshot.cores:
             if core.device_index >= len(sums):
                 continue
             if core.utilization_ratio is not None:
                 sums[core.device_index] += core.utilization_ratio
                 known[core.device_index] += 1
-            elif core.owner_pid is None:
-                free[core.device_index] += 1
-        return tuple(sums[index] / (known[index] + free[index]) if known[index] else None for index in range(len(sums)))
+        return tuple(sums[index] / known[index] if known[index] else None for index in range(len(sums)))
 
     def _figures(self, process: Process) -> ProcessFigures:
-        count = len(self.snapshot.cores)
-        cores = [self.snapshot.cores[index] for index in process.core_indices if index < count]
+        cores = self.snapshot.cores_of(process)
         utilization = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
         flops = total(core.flops_per_second for core in cores)
         last = [at for core in cores if (at := core.last_execution_at_unix_seconds) is not None]
@@ -167,8 +172,10 @@ class Figures:
             mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
             device_memory_bytes=sum(memory) if memory else None,
             host_memory_bytes=process.host_memory.total_bytes,
-            errors_total=counters_total(process.errors),
-            failed_executions_total=counters_total(process.executions) - process.executions.completed_total,
+            errors_total=None if process.errors is None else counters_total(process.errors),
+            failed_executions_total=None
+            if process.executions is None
+            else counters_total(process.executions) - process.executions.completed_total,
             since_last_execution_seconds=max(0.0, self.snapshot.taken_at_unix_seconds - max(last)) if last else None,
         )
 
@@ -179,6 +186,10 @@ def peak_flops_per_core(instance_type: str) -> float | None:
         return catalog.load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
     except ValueError:  # a type that this version doesn't know
         return None
+
+
+def _absent(index: int) -> Device:
+    return Device(index, bdf=None, cpu_affinity=None, numa_node=None, connected_to=(), memory_bytes=0)
 
 
 def counters_total(counters: object) -> int:

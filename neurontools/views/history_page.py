@@ -109,7 +109,7 @@ def _whole(scene: Scene, width: int, count: int) -> list[Line]:
     whole = "all cores" if scene.pid is None else f"PID {scene.pid}"
     rows = (
         (whole, utilization, 1.0, _percent(utilization[-1]) if utilization[-1] is not None else "-"),
-        ("device memory", memory, capacity, _bytes(memory[-1] or 0.0)),
+        ("device memory", memory, capacity, "-" if memory[-1] is None else _bytes(memory[-1])),
         ("executions", executions, highest, "-" if executions[-1] is None else f"{executions[-1]:.1f}/s"),
     )
     return [

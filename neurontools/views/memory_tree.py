@@ -12,12 +12,14 @@ from neurontools.model import (
     LoadedModel,
     LogicalNeuronCore,
     Process,
+    SourceKind,
     Subgraph,
     memory_categories,
     sum_device_memory,
     sum_host_memory,
 )
 from neurontools.views.core_grid import heading
+from neurontools.views.core_owner import owner_text
 from neurontools.views.line import Line, Page, cell, fit, foreign, styled
 from neurontools.views.memory_summary import DEVICE_CATEGORIES, FURTHER_CATEGORIES
 from neurontools.views.scene import Scene, visible_top
@@ -67,13 +69,24 @@ def nodes(scene: Scene) -> list[Node]:
                 True,
                 is_open,
                 device_bytes=sum_device_memory(part.memory for core in cores for part in core.cores).total_bytes,
-                host_bytes=sum_host_memory(host).total_bytes if host else 0,
+                host_bytes=sum_host_memory(host).total_bytes if host else _told_host_bytes(scene, device_index),
             )
         )
         if is_open:
             for core in cores:
                 rows += _core_rows(scene, key, core, models.get(core.index, []))
     return rows
+
+
+def _told_host_bytes(scene: Scene, device_index: int) -> int | None:
+    """Host memory where no models are known: as the driver counts it, which is by device and not by process."""
+    if scene.snapshot.source is SourceKind.SIMULATED:
+        return 0
+    return scene.snapshot.devices[device_index].host_memory.total_bytes if scene.pid is None else None
+
+
+def _no_host_bytes(scene: Scene) -> int | None:
+    return 0 if scene.snapshot.source is SourceKind.SIMULATED else None
 
 
 def every_key(scene: Scene) -> frozenset[str]:
@@ -111,11 +124,11 @@ def _core_rows(
     key = f"{parent}/nc{core.index}"
     is_open = key in scene.opened
     memory = core.memory
-    host = sum_host_memory(part.host_memory for _, _, part in models).total_bytes if models else 0
+    host = sum_host_memory(part.host_memory for _, _, part in models).total_bytes if models else _no_host_bytes(scene)
     yield Node(
         key,
         1,
-        f"NC {core.index}{_owners(scene, core)}",
+        f"NC {core.index}  {owner_text(scene.figures, core)}",
         core.device_index,
         True,
         is_open,
@@ -146,13 +159,8 @@ def _core_rows(
             )
     # What is not of a model: categories of the core less those of its models, so that the parent is their sum.
     rest = _without(memory, [part.device_memory for _, _, part in models])
-    yield from _categories(key, 2, core.device_index, rest, None)
-
-
-def _owners(scene: Scene, core: LogicalNeuronCore) -> str:
-    known = scene.figures.by_pid
-    names = [foreign(known[pid].process.tag, 60) if pid in known else str(pid) for pid in core.owner_pids]
-    return f"  {', '.join(names)}" if names else "  free"
+    none = HostMemory() if scene.snapshot.source is SourceKind.SIMULATED else None
+    yield from _categories(key, 2, core.device_index, rest, none)
 
 
 def _without(memory: DeviceMemory, parts: list[DeviceMemory]) -> DeviceMemory:
@@ -179,7 +187,7 @@ def _categories(
     of_host = memory_categories(host) if host is not None else {}
     for title, field in (*DEVICE_CATEGORIES, *FURTHER_CATEGORIES):
         value = getattr(memory, field)
-        host_value = of_host.get(field, 0) if host is not None else 0
+        host_value = of_host.get(field, 0) if host is not None else None
         if (title, field) in FURTHER_CATEGORIES and not value:
             continue
         yield Node(

@@ -54,7 +54,18 @@ def _flops(figures: ProcessFigures) -> str:
 
 def _models(figures: ProcessFigures) -> str:
     models = figures.process.models
-    return f"{sum(model.running for model in models)}/{len(models)}" if models else "0"
+    if not models:
+        return "0" if figures.process.attached_at_unix_seconds is not None else "-"  # the driver tells of none
+    return f"{sum(model.running for model in models)}/{len(models)}"
+
+
+def _cores(figures: ProcessFigures) -> str:
+    """The cores it holds, "?" behind those that were concluded; where they are unknown the devices it has open."""
+    process = figures.process
+    if process.neuroncore_indices:
+        mark = "?" if "core_indices" in process.inferred_fields else ""
+        return ranges(process.neuroncore_indices) + mark
+    return f"ND{ranges(process.device_indices)}?" if process.device_indices else "-"
 
 
 def _latency(quantile: str) -> Callable[[ProcessFigures], float | None]:
@@ -65,8 +76,15 @@ def _latency(quantile: str) -> Callable[[ProcessFigures], float | None]:
     return read
 
 
-def _errors(figures: ProcessFigures) -> int:
+def _errors(figures: ProcessFigures) -> int | None:
+    if figures.errors_total is None or figures.failed_executions_total is None:
+        return None
     return figures.errors_total + figures.failed_executions_total
+
+
+def _errors_text(figures: ProcessFigures) -> str:
+    errors = _errors(figures)
+    return "-" if errors is None else str(errors)
 
 
 def _place(figures: ProcessFigures) -> str | None:
@@ -94,8 +112,8 @@ COLUMNS = (
         "NEURON_PROCESS_TAG",
     ),
     ProcessColumn(
-        "cores", "CORES", 8, 0, lambda f: f.core_count, lambda f: ranges(f.process.neuroncore_indices) or "-",
-        about="logical NeuronCores held",
+        "cores", "CORES", 8, 0, lambda f: f.core_count if f.core_count or not f.process.device_indices else None,
+        _cores, about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
     ),
     ProcessColumn(
         "util", "UTIL", 7, 0, lambda f: f.utilization_ratio, lambda f: _percent(f.utilization_ratio), "ratio",
@@ -117,7 +135,9 @@ COLUMNS = (
         about="host memory of the runtime",
     ),
     ProcessColumn(
-        "models", "MODELS", 6, 9, lambda f: len(f.process.models), _models, about="models running / loaded"
+        "models", "MODELS", 6, 9,
+        lambda f: len(f.process.models) if f.process.models or f.process.attached_at_unix_seconds is not None else None,
+        _models, about="models running / loaded"
     ),
     ProcessColumn(
         "execs", "EXEC/S", 7, 3, lambda f: f.process.executions_per_second,
@@ -126,7 +146,7 @@ COLUMNS = (
     ),
     ProcessColumn("p50", "P50", 8, 7, _p50, lambda f: _short_seconds(_p50(f)), "seconds", about="median latency"),
     ProcessColumn("p99", "P99", 8, 4, _p99, lambda f: _short_seconds(_p99(f)), "seconds", about="99 % were faster"),
-    ProcessColumn("errors", "ERR", 5, 4, _errors, lambda f: str(_errors(f)), about="errors and failed executions"),
+    ProcessColumn("errors", "ERR", 5, 4, _errors, _errors_text, about="errors and failed executions"),
     ProcessColumn(
         "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
         lambda f: _short_seconds(f.since_last_execution_seconds), "seconds", about="since its last execution ended",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from neurontools import units
-from neurontools.model import Process, TrainingRates
+from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.views.core_grid import heading
 from neurontools.views.figures import PEAK_DTYPE, ProcessFigures, ranges
 from neurontools.views.line import Line, Page, clip, fit, foreign
@@ -17,6 +17,15 @@ from neurontools.views.scene import Scene
 def when_text(unix_seconds: float | None) -> str:
     """A moment in local time, as month, day and clock; "-" for an unknown one."""
     return "-" if unix_seconds is None else time.strftime("%m-%d %H:%M:%S", time.localtime(unix_seconds))
+
+
+def core_doubt(process: Process) -> str:
+    """What isn't certain of the cores a process holds, in words; "" when they are known."""
+    if "core_indices" in process.inferred_fields:
+        return "its cores are inferred: it alone has their devices open"
+    if not process.core_indices and process.runtime_version is not None and process.device_indices:
+        return f"its cores are unknown: others have ND {ranges(process.device_indices)} open too"
+    return ""
 
 
 def process_details(scene: Scene, figures: ProcessFigures, width: int, height: int) -> Page:
@@ -35,7 +44,11 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             f"{when_text(process.started_at_unix_seconds)}, attached {when_text(process.attached_at_unix_seconds)}",
         ),
         ("runtime", f"{foreign(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
-        ("cores", f"NC {ranges(process.neuroncore_indices)} on ND {ranges(process.device_indices)}"),
+        (
+            "cores",
+            f"NC {ranges(process.neuroncore_indices) or '-'} on ND {ranges(process.device_indices)}"
+            + (f"; {doubt}" if (doubt := core_doubt(process)) else ""),
+        ),
         (
             "now",
             (
@@ -47,14 +60,15 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             "executions",
             (
                 f"{'-' if process.executions_per_second is None else f'{process.executions_per_second:.1f}'}/s, "
-                f"{units.count_text(process.executions.completed_total)} completed, "
-                f"{figures.failed_executions_total} failed, "
+                f"{'-' if process.executions is None else units.count_text(process.executions.completed_total)} "
+                f"completed, {'-' if figures.failed_executions_total is None else figures.failed_executions_total} "
+                "failed, "
                 f"last {units.duration_text(figures.since_last_execution_seconds)} ago"
             ),
         ),
         (
             "latency",
-            "nothing ran"
+            ("-" if process.executions is None or scene.snapshot.source is SourceKind.SYSFS else "nothing ran")
             if latency is None
             else "  ".join(
                 f"{name} {units.duration_text(getattr(latency, f'{name}_seconds'))}"
@@ -63,7 +77,9 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         ),
         (
             "errors",
-            "  ".join(
+            "-"
+            if errors is None
+            else "  ".join(
                 f"{name} {getattr(errors, f'{name}_total')}"
                 for name in ("generic", "numerical", "transient", "model", "runtime", "hardware")
             ),
@@ -79,7 +95,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         (
             "models",
             ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
-            or "none",
+            or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
         ),
     )
     style = "bad" if figures.errors_total else "text"

@@ -7,7 +7,7 @@ from neurontools.views.core_grid import heading
 from neurontools.views.figures import PEAK_DTYPE, ProcessFigures
 from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
 from neurontools.views.process_columns import BY_KEY, COMMAND, ProcessColumn, chosen, sort_value
-from neurontools.views.process_details import process_details, when_text
+from neurontools.views.process_details import core_doubt, process_details, when_text
 from neurontools.views.process_filter import InvalidFilter, parse_filter
 from neurontools.views.scene import Scene, visible_top
 from neurontools.views.style import SELECTED
@@ -73,9 +73,13 @@ def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
             parse_filter(scene.filter_text)
         except InvalidFilter as error:
             text += f"  ({foreign(str(error), 120)})"
-    free = sum(1 for core in scene.figures.cores if not core.owner_pids)
+    free = sum(1 for core in scene.figures.cores if core.is_free)
+    unknown = sum(1 for core in scene.figures.cores if core.is_free is None)
     return heading(
-        scene, clip(text, max(1, width - 4), mark=True), width, f"{free} of {len(scene.figures.cores)} cores free"
+        scene,
+        clip(text, max(1, width - 4), mark=True),
+        width,
+        f"{free} of {len(scene.figures.cores)} cores free" + (f", {unknown} unknown" if unknown else ""),
     )
 
 
@@ -145,6 +149,8 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
         facts += ", synthetic: no such process exists"
     elif not process.reporting:
         facts += ", not reporting: its numbers are old"
+    if doubt := core_doubt(process):
+        facts += f", {doubt}"
     return [
         heading(scene, f"PID {process.pid}", width, note),
         fit(((f" {foreign(process.command, 2 * width) or 'command not known'}", "text"),), width),

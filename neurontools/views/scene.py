@@ -63,7 +63,8 @@ class Scene:
     @classmethod
     def of(cls, snapshot: Snapshot, **choices: object) -> Scene:
         """A scene of a snapshot alone."""
-        return cls(snapshot, Figures(snapshot), **choices)  # type: ignore[arg-type]
+        figures = Figures(snapshot)
+        return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
 
 def visible_top(cursor: int, top: int, height: int, count: int) -> int:

@@ -64,6 +64,8 @@ class TopCore:
     neuroncore: int
     neuron_device: int
     owner_pids: tuple[int, ...]
+    candidate_pids: tuple[int, ...]  # who has the device open and may hold it
+    is_owner_inferred: bool
     utilization_ratio: float | None
     flops_per_second: float | None
     memory_used_bytes: int | None
@@ -115,6 +117,7 @@ class TopProcess:
     is_synthetic: bool
     is_reporting: bool
     neuroncores: tuple[int, ...]
+    are_neuroncores_inferred: bool
     neuron_devices: tuple[int, ...]
     utilization_ratio: float | None
     flops_per_second: float | None
@@ -127,9 +130,9 @@ class TopProcess:
     executions_per_second: float | None
     latency_p50_seconds: float | None
     latency_p99_seconds: float | None
-    executions_completed_total: int
-    executions_failed_total: int
-    errors_total: int
+    executions_completed_total: int | None
+    executions_failed_total: int | None
+    errors_total: int | None
     since_last_execution_seconds: float | None
     attached_at: str | None
     training: TopTraining | None
@@ -195,12 +198,14 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         ),
         host_memory=figures.host_memory(None),
         device_memory=figures.device_memory(None),
-        devices=tuple(_device(figures, position, verdicts) for position in range(len(snapshot.devices))),
+        devices=tuple(_device(figures, device.index, verdicts) for device in snapshot.devices),
         neuroncores=tuple(
             TopCore(
                 core.index,
                 core.device_index,
                 core.owner_pids,
+                core.candidate_pids,
+                core.is_owner_inferred,
                 core.utilization_ratio,
                 core.flops_per_second,
                 core.memory.total_bytes,
@@ -212,13 +217,13 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
     )
 
 
-def _device(figures: Figures, position: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
-    device = figures.snapshot.devices[position]
+def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
+    device = figures.snapshot.devices[index]
     verdict = verdicts.get(device.index, health.Verdict(device.index))
     return TopDevice(
         neuron_device=device.index,
-        utilization_ratio=figures.device_utilization[position],
-        memory_used_bytes=figures.device_used_bytes[position],
+        utilization_ratio=figures.device_utilization[index],
+        memory_used_bytes=figures.device_used_bytes[index],
         memory_total_bytes=device.memory_bytes,
         connected_to=device.connected_to,
         mem_ecc_corrected_total=device.ecc.mem_corrected_total,
@@ -245,6 +250,7 @@ def _process(figures: ProcessFigures) -> TopProcess:
         is_synthetic=process.synthetic,
         is_reporting=process.reporting,
         neuroncores=process.neuroncore_indices,
+        are_neuroncores_inferred="core_indices" in process.inferred_fields,
         neuron_devices=process.device_indices,
         utilization_ratio=figures.utilization_ratio,
         flops_per_second=figures.flops_per_second,
@@ -257,7 +263,7 @@ def _process(figures: ProcessFigures) -> TopProcess:
         executions_per_second=process.executions_per_second,
         latency_p50_seconds=None if latency is None else latency.p50_seconds,
         latency_p99_seconds=None if latency is None else latency.p99_seconds,
-        executions_completed_total=process.executions.completed_total,
+        executions_completed_total=None if process.executions is None else process.executions.completed_total,
         executions_failed_total=figures.failed_executions_total,
         errors_total=figures.errors_total,
         since_last_execution_seconds=figures.since_last_execution_seconds,

@@ -7,9 +7,10 @@ from functools import lru_cache
 from neurontools import units
 from neurontools.topology import Topology, TopologyKind, kind_of
 from neurontools.views.core_grid import heading
+from neurontools.views.core_owner import owner_text
 from neurontools.views.figures import ranges
 from neurontools.views.gauge import bar
-from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
+from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, styled
 from neurontools.views.scene import Scene
 from neurontools.views.style import SELECTED
 
@@ -262,13 +263,11 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
             "text",
         ),
     ]
-    known = scene.figures.by_pid
     for core in scene.figures.cores:
         if core.device_index == index:
-            names = [foreign(known[pid].process.tag, 40) if pid in known else str(pid) for pid in core.owner_pids]
             busy, flops = units.percent_text(core.utilization_ratio), units.flops_text(core.flops_per_second)
-            text = f"{busy:>8}  {flops:>12}  {', '.join(names) or 'free'}"
-            rows.append((f"NC {core.index}", text, "text" if names else "dim"))
+            text = f"{busy:>8}  {flops:>12}  {owner_text(scene.figures, core)}"
+            rows.append((f"NC {core.index}", text, "dim" if core.is_free else "text"))
     for verdict in scene.verdicts:
         if verdict.device_index == index:
             rows[2:2] = [("health", f"{finding.reason}; {finding.action}", "warn") for finding in verdict.findings[:2]]

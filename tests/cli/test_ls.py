@@ -293,7 +293,8 @@ def test_no_access(short_path: Path, clean_environment: dict[str, str]) -> None:
     code = (
         "import contextlib, os, sys\n"
         "from neurontools import terminal_text\n"
-        "from neurontools.cli import ls\n"
+        "from neurontools.cli import ask, ls\n"
+        "from neurontools.rpc import wire\n"
         "os.geteuid() or os.setuid(65534)\n"
         "ls.main()\n"
     )

@@ -111,6 +111,26 @@ def test_records_follow_each_other(monitor: Start, start_daemon: StartDaemon, fa
     assert all(0.05 < period < 3 for period in later)
 
 
+def test_a_period_shorter_than_the_daemons_interval_floods_nobody(
+    monitor: Start, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.25")
+    file = tmp_path / "monitor.json"
+    file.write_text('{"period": "10ms", "system_metrics": [{"type": "memory_info"}]}', "utf-8")
+    code, out, told = finished(monitor("-c", str(file), "--socket", daemon.socket, "-n", "5", "--verbose", "1"))
+    assert code == 0
+    assert "the period of 0.01 s can't be met: the monitor daemon looks every 0.25 s" in told
+    periods = [json.loads(line)["system_data"]["memory_info"]["period"] for line in out.splitlines()]
+    assert all(period > 0.1 for period in periods[1:])
+
+
+def test_a_private_daemon_looks_as_often_as_is_asked(monitor: Start, tmp_path: Path) -> None:
+    file = tmp_path / "monitor.json"
+    file.write_text('{"period": "100ms", "system_metrics": [{"type": "memory_info"}]}', "utf-8")
+    code, _, told = finished(monitor("-c", str(file), "--simulate", "trn1.2xlarge", "-n", "3", "--verbose", "1"))
+    assert (code, told) == (0, "")
+
+
 def test_counts_add_up_to_what_the_daemon_counted(monitor: Start, daemon: RunningDaemon, fast: str) -> None:
     from neurontools.rpc import neuron_pb2
 
@@ -283,6 +303,17 @@ def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("neuron-monitor: can't write to standard output: No space left on device")
+
+
+@pytest.mark.parametrize(("redirection", "told"), [(">&-", "Bad file descriptor"), (">&- 2>&-", "")])
+def test_standard_output_that_is_closed_is_told_and_nothing_is_written_elsewhere(
+    daemon: RunningDaemon, redirection: str, told: str
+) -> None:
+    command = f'"{sys.executable}" -m neurontools.cli.monitor --once --socket "{daemon.socket}" {redirection}'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert told in done.stderr
+    assert bool(done.stderr) == bool(told)
 
 
 def test_a_recording(monitor: Start, start_daemon: StartDaemon, tmp_path: Path, fast: str) -> None:

@@ -1,24 +1,30 @@
-"""Programs that others wrote for the original tools: run for real where they are installed, else as they read.
+"""Programs that others wrote for the original tools, run for real.
 
 Scalene (scalene_neuron.py) runs `neuron-ls` and `neuron-monitor -c FILE` from PATH; Ray runs
-/opt/aws/neuron/bin/neuron-ls --json-output and sums nc_count; Datadog's aws_neuron check and the OpenTelemetry
-collector read the exporter through a Prometheus parser.
+/opt/aws/neuron/bin/neuron-ls --json-output and sums nc_count; Datadog's aws_neuron check reads the metrics. The
+OpenTelemetry collector is no Python program; it reads as the Prometheus parser does.
+
+Ray and Datadog's check are installed by `make consumers`, in an environment of their own.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
-from tests.conftest import RunningDaemon, StartDaemon
+from neurontools.testing import DriverTree
+from tests.conftest import RunningDaemon, StartDaemon, wait_until
 from tests.exporters.test_prometheus import FORMAT
 from tests.scenario_host import ScenarioHost
 
@@ -71,6 +77,76 @@ def test_scalene_reads_neuron_monitor(tools: Path) -> None:
     assert 0.5 < float(utilization) <= 1.0
     assert float(memory) > 1000
     assert "error" not in done.stdout.lower()
+
+
+@pytest.fixture
+def consumers() -> str:
+    """The interpreter that has Ray and Datadog's check."""
+    python = ROOT / ".venv/consumers/bin/python"
+    if not python.exists():
+        pytest.skip("Ray and Datadog's check are not installed; make consumers does it")
+    return str(python)
+
+
+@pytest.fixture
+def tree() -> Iterator[DriverTree]:
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces to be had")
+    with DriverTree("trn1.32xlarge") as made:
+        yield made
+
+
+def test_ray_schedules_on_neuroncores(consumers: str, tree: DriverTree) -> None:
+    """A cluster of one node: it finds the cores by itself, and gives a task four of them."""
+    program = """
+        import os, ray, sys
+        ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 2**20,
+                 _temp_dir=sys.argv[1])
+        @ray.remote(resources={"neuron_cores": 4})
+        def visible_cores():
+            return os.environ["NEURON_RT_VISIBLE_CORES"]
+        print(int(ray.cluster_resources()["neuron_cores"]), ray.get(visible_cores.remote()))
+        ray.shutdown()
+    """
+    # Its sockets lie in it, so the path has to be short.
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
+        done = subprocess.run(
+            [
+                *(sys.executable, "-m", "neurontools.testing.namespace", tree.directory),
+                *(consumers, "-c", textwrap.dedent(program), directory),
+            ],
+            env=os.environ | {"HOME": directory, "RAY_USAGE_STATS_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+    assert done.stdout.split() == ["32", "0,1,2,3"], done.stderr
+
+
+def test_datadog_gets_all_metrics_of_its_integration(consumers: str, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(
+        "--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.1", "--metrics-listen", "127.0.0.1:0"
+    )
+    wait_until(lambda: all(process.total_latency for process in daemon.snapshot().processes))
+    (url,) = re.findall(r"http://\S+/metrics", daemon.log)
+    check = Path(__file__).with_name("datadog_check.py")
+    done = subprocess.run([consumers, check, url], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert set(told["health"]) == {0}, "OK at both runs"
+    got = {
+        name.removeprefix("aws_neuron.").removesuffix(".count"): samples for name, samples in told["metrics"].items()
+    }
+    # Datadog's own count of vCPUs ends as its counters do.
+    assert got.keys() == {name.removesuffix(".count") for name in told["expected"]}
+    _, ratio, tags = got["neuroncore.utilization_ratio"][-1]
+    assert 0.5 < ratio <= 1
+    assert {"neuroncore:31", "runtime_tag:synthetic-31", "instance_type:trn1.32xlarge"} <= set(tags)
+    latest = got["execution.status"][-6 * 32 :]
+    done_executions = [count for _, count, tags in latest if "status_type:completed" in tags]
+    assert len(done_executions) == 32
+    assert all("python_version:" in " ".join(tags) for _, _, tags in got["python_info"])
 
 
 def test_ray_reads_neuron_ls(tools: Path) -> None:

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -21,19 +22,35 @@ from tests.exporters.test_prometheus import FORMAT
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
-# Names and functions that AWS's public dashboard combines, in queries of our own.
+# What the panels of AWS's public dashboard for neuron-monitor ask, once each: its title, for those that are drawn over
+# time True, and the names and functions it combines.
 AWS_QUERIES = [
-    "avg(avg_over_time(neuroncore_utilization_ratio[1m]))",
-    "sum by (instance_id) (neuron_runtime_memory_used_bytes{memory_location='neuron_device'})",
-    "sum by (runtime_tag) (neuron_runtime_memory_used_bytes{memory_location='host'})",
+    ("Instance Info", False, "instance_info"),
+    ("Instance Count", True, "count(instance_info)\n"),
+    ("vCPU Count", False, "sum (system_vcpu_count)"),
+    ("vCPU Utilization", True, "avg(sum by (instance_id) (system_vcpu_usage_ratio))"),
+    ("Host Memory Usage", True, "avg(system_memory_used_bytes / system_memory_total_bytes)"),
+    ("Host Memory Usage", True, "avg(system_memory_used_bytes)"),
+    ("Host vCPU Usage", True, "avg by (usage_type) (system_vcpu_usage_ratio)"),
+    ("NeuronCores in Use", False, "count(neuroncore_utilization_ratio > 0)"),
+    ("NeuronCore Utilization", True, "avg(neuroncore_utilization_ratio)"),
+    ("NeuronCore Utilization", True, "avg by (neuroncore) (neuroncore_utilization_ratio)"),
+    ("Execution Success Rate", True, 'sum(rate(execution_status_total{status_type="completed"}[1m]))'),
+    ("Execution Error Rate", True, 'sum(rate(execution_status_total{status_type!="completed"}[1m]))'),
+    ("Execution Latency", True, "avg by (percentile) (execution_latency_seconds)"),
+    ("Neuron Runtime vCPU Usage", True, "avg by (usage_type) (neuron_runtime_vcpu_usage_ratio)"),
+    (
+        "Neuron Runtime Used Memory",
+        True,
+        "avg by (memory_location) (sum by (instance_id, memory_location) (neuron_runtime_memory_used_bytes))",
+    ),
+]
+# What its legends show of the series.
+AWS_LEGENDS = ("usage_type", "neuroncore", "percentile", "memory_location")
+# Queries of our own with the rest of its families.
+OTHER_QUERIES = [
     "sum(increase(execution_errors_total[1m])) or vector(0)",
-    "sum by (status_type) (execution_status_total)",
     "max(execution_latency_seconds{percentile='p99'})",
-    "sum(neuron_runtime_vcpu_usage_ratio) or vector(0)",
-    "system_vcpu_count",
-    "sum by (usage_type) (system_vcpu_usage_ratio)",
-    "system_memory_used_bytes / system_memory_total_bytes",
-    "count(instance_info)",
     "count(neuron_hardware_info)",
     "sum by (event_type) (hardware_ecc_events_total)",
 ]
@@ -83,6 +100,12 @@ class Prometheus:
         found = self.get("query", query=text)
         return found["result"] if found else []
 
+    def query_range(self, text: str) -> list[Any]:
+        """The last seconds, as a panel that is drawn over time asks for them."""
+        now = time.time()
+        found = self.get("query_range", query=text, start=str(now - 5), end=str(now), step="1")
+        return found["result"] if found else []
+
 
 @pytest.fixture
 def port() -> int:
@@ -129,7 +152,16 @@ def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: Run
         assert kinds[family] == wanted, name
         assert prometheus.query(name), f"{name} has no series"
 
-    for query in AWS_QUERIES:
+    for title, is_drawn_over_time, query in AWS_QUERIES:
+        ask = prometheus.query_range if is_drawn_over_time else prometheus.query
+        for series in wait_until(lambda ask=ask, query=query: ask(query) or None):  # type: ignore[misc]
+            points = series["values"] if is_drawn_over_time else [series["value"]]
+            assert all(float(value) >= 0 for _, value in points), title
+            assert all(label in series["metric"] for label in AWS_LEGENDS if f"by ({label})" in query), title
+    # Its variable for filters asks for the labels, and puts them into every selector.
+    assert prometheus.get("label/instance_type/values") == ["trn1.32xlarge"]
+    assert prometheus.query('avg(neuroncore_utilization_ratio{instance_type="trn1.32xlarge"})')
+    for query in OTHER_QUERIES:
         assert prometheus.query(query), query
     for query in dashboard_queries():
         if "> " not in query and "findings" not in query:  # those are silent while all is well

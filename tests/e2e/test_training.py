@@ -56,7 +56,9 @@ def daemon(start_daemon: StartDaemon) -> RunningDaemon:
 def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaemon) -> None:
     process = train(daemon, NEURON_RT_VISIBLE_CORES="3-4", NEURON_PROCESS_TAG="mlp")
     try:
-        wait_until(lambda: (seen := daemon.find(process.pid)) and seen.executions.completed_total > 50)
+        wait_until(
+            lambda: (seen := daemon.find(process.pid)) and seen.executions and seen.executions.completed_total > 50
+        )
         command = f"{sys.executable} {TRAIN} --seconds 600 --batch-size {BATCH} --quiet"
         shown = {"pid": process.pid, "command": command, "neuron_runtime_version": "0.1.0"}
         assert holders(daemon) == {1: [shown], 2: [shown]}  # cores 3 and 4 lie on devices 1 and 2

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from neurontools.exporters.exposition import (
     Definition,
+    Exposition,
     Family,
     Kind,
     escaped,
@@ -53,6 +54,16 @@ def test_openmetrics_format() -> None:
         'drops_total{a="2"} 9007199254740992\ndrops_created{a="2"} 2.5\n'
         '# HELP pool Which pool\n# TYPE pool info\npool_info{name="x"} 1\n# EOF\n'
     )
+
+
+@pytest.mark.parametrize("openmetrics", [False, True])
+def test_what_changes_is_written_anew(openmetrics: bool) -> None:
+    exposition = Exposition(openmetrics=openmetrics)
+    write = openmetrics_format if openmetrics else text_format
+    other = Family(COUNTER, [('{a="1"}', 4), ('{a="2"}', 2**53)], FAMILIES[1].created)
+    younger = Family(COUNTER, other.samples, [('{a="1"}', 1.5), ('{a="2"}', 9.0)])
+    for families in (FAMILIES, FAMILIES, [FAMILIES[0], other], [younger, FAMILIES[0]], [], FAMILIES):
+        assert exposition.text(families) == write(families)
 
 
 def test_labels_are_sorted_and_escaped() -> None:
@@ -111,11 +122,16 @@ def test_negotiation(accept: str, is_openmetrics: bool) -> None:
 
 
 def test_label_texts_are_bounded() -> None:
-    texts = LabelTexts((("base", "x"),))
-    for number in range(60_000):
-        texts(("n", str(number)))
-    assert len(texts._texts) <= 50_000
-    assert texts(("n", "1")) == '{base="x",n="1"}'
+    label = LabelTexts((("base", "x"),))
+    of_pid, rows = label.named("pid"), label.rows("pid", "type", last=("a", "b"))
+    for pid in range(3000):
+        of_pid(pid)
+        rows(pid)
+    assert len(of_pid._texts) <= 2048
+    assert len(rows._rows) <= 2048
+    assert of_pid(1) == '{base="x",pid="1"}'
+    assert rows(1) == ('{base="x",pid="1",type="a"}', '{base="x",pid="1",type="b"}')
+    assert label.named("pid") is of_pid
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,10 @@ def test_counts_are_of_the_period_and_whole_numbers() -> None:
     ]
     assert all(type(count) is int for count in counts)
     assert counts[0] + counts[1] == counts[2]
-    assert counts[2] == third.processes[0].executions.completed_total - first.processes[0].executions.completed_total
+    started, ended = first.processes[0].executions, third.processes[0].executions
+    assert started is not None
+    assert ended is not None
+    assert counts[2] == ended.completed_total - started.completed_total
 
 
 def test_period_is_the_time_between_the_snapshots() -> None:
@@ -84,6 +87,30 @@ def test_utilization_is_over_the_period_and_not_over_the_last_tick() -> None:
     assert told["neuroncore_utilization"] == pytest.approx(100 * spent / 5)
     assert told["neuroncore_utilization"] != pytest.approx(100 * (now.cores[0].utilization_ratio or 0))
     assert told["flops"] == told["effective_flops"] > 1e12
+
+
+def test_vcpu_usage_is_over_the_period_and_not_over_the_last_tick() -> None:
+    host = ScenarioHost("inf2.xlarge")
+    before, now = host.at(10), host.at(15)
+    busy = [replace(vcpu, user_seconds_total=vcpu.user_seconds_total + 4) for vcpu in before.host.vcpu_times]
+    spent = [replace(vcpu, idle_seconds_total=vcpu.idle_seconds_total + 1) for vcpu in busy[:3]]
+    now = replace(now, host=replace(now.host, vcpu_times=(*spent, busy[3])))
+    group = made(now, before)["system_data"]["vcpu_usage"]
+    assert group["period"] == 5.0
+    assert [usage["user"] for usage in group["usage_data"].values()] == [80.0, 80.0, 80.0, 100.0]
+    assert group["average_usage"]["user"] == pytest.approx(100 * 16 / 19)
+    assert group["context_switch_count"] == 2500
+
+
+@pytest.mark.parametrize("missing", ["no past", "an older daemon's recording", "a vCPU came"])
+def test_vcpu_usage_is_that_of_the_last_interval_where_times_are_missing(missing: str) -> None:
+    host = ScenarioHost("inf2.xlarge")
+    before, now = host.at(10), host.at(15)
+    old = () if missing == "an older daemon's recording" else before.host.vcpu_times[1:]
+    earlier = None if missing == "no past" else replace(before, host=replace(before.host, vcpu_times=old))
+    group = made(now, earlier)["system_data"]["vcpu_usage"]
+    assert (group["period"], group["error"]) == (1.0, "")
+    assert group["average_usage"]["user"] == group["usage_data"]["3"]["user"] == 25.0
 
 
 def test_latency_is_null_when_nothing_ran() -> None:
@@ -149,6 +176,7 @@ def test_an_ended_process_vanishes_and_a_new_one_counts_from_its_start() -> None
     new = replace(new, attached_at_unix_seconds=now.taken_at_unix_seconds - 1)
     document = made(replace(now, processes=(new,)), before)
     assert [entry["pid"] for entry in document["neuron_runtime_data"]] == [new.pid]
+    assert new.executions is not None
     assert runtime(document)["execution_stats"]["execution_summary"]["completed"] == new.executions.completed_total
 
 
@@ -261,6 +289,21 @@ def test_missed_periods_are_not_made_up_for(mixed: tuple[ScenarioHost, Recorder]
     document = recorder.make(host.at(14.5))
     assert document["system_data"]["memory_info"]["period"] == 4.5
     assert recorder.next_seconds == STARTED_AT_SECONDS + 15
+
+
+def test_a_period_shorter_than_the_interval_is_the_interval_and_puts_off_nobody_else() -> None:
+    host = ScenarioHost("inf2.xlarge")
+    metrics = [{"type": "memory_info"}, {"type": "neuron_hw_counters", "period": "4s"}]
+    configuration = configuration_from({"period": "250ms", "system_metrics": metrics})
+    recorder = Recorder(configuration, STARTED_AT_SECONDS + 10)
+    due = []
+    for second in range(10, 20):
+        now = host.at(second)
+        assert recorder.fits(now)
+        groups = recorder.make(now)["system_data"]
+        due.append((groups["memory_info"]["period"], "neuron_hw_counters" in groups))
+        assert not recorder.fits(now), "what is known already is no news"
+    assert due == [(0.0 if second == 10 else 1.0, second % 4 == 2) for second in range(10, 20)]
 
 
 def test_outage(mixed: tuple[ScenarioHost, Recorder]) -> None:

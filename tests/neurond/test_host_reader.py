@@ -15,6 +15,7 @@ def test_the_first_read_knows_levels_and_no_shares() -> None:
     assert warnings == ()
     assert host.vcpu_count == os.cpu_count()
     assert (host.vcpu_average, host.vcpus) == (None, ())
+    assert len(host.vcpu_times) == os.cpu_count()
     assert host.memory_total_bytes == psutil.virtual_memory().total
     assert host.memory_used_bytes is not None
     assert 0 < host.memory_used_bytes < host.memory_total_bytes
@@ -52,6 +53,7 @@ def test_shares_are_those_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> 
     assert [(usage.user_ratio, usage.idle_ratio) for usage in host.vcpus] == [(0.25, 0.75), (1.0, 0.0)]
     assert host.vcpu_average is not None
     assert host.vcpu_average.user_ratio == 0.625
+    assert [times.user_seconds_total for times in host.vcpu_times] == [11, 4]
     gone, _ = reader.read()
     assert (gone.vcpu_count, gone.vcpu_average, gone.vcpus) == (1, None, ()), "a vCPU was taken away"
 

@@ -124,6 +124,7 @@ def test_a_report_comes_back_in_the_snapshot(trn2: RunningDaemon, on_trn2: Attac
     snapshot = trn2.next_snapshot()
     (process,) = snapshot.processes
     assert process.reporting
+    assert process.executions is not None
     assert process.executions.completed_total == 4
     assert process.host_memory.tensors_bytes == 3
     assert process.host_memory.constants_bytes is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -89,6 +90,29 @@ def test_a_training_of_an_hour_takes_less_than_five_megabytes(tmp_path: Path) ->
     write(path, snapshots(scenario="training-ramp"))
     a_second = path.stat().st_size / len(snapshots())
     assert a_second * 3600 < 5e6
+
+
+def test_a_recording_of_before_vcpu_times_is_read() -> None:
+    found, trouble = read(Path(__file__).parent / "golden/without_vcpu_times.rec")
+    assert (len(found), trouble) == (8, "")
+    host = ScenarioHost("trn1.2xlarge", "steady")
+    for second, one in enumerate(found, 1):
+        expected = host.at(float(second))
+        assert_alike(one, dataclasses.replace(expected, host=dataclasses.replace(expected.host, vcpu_times=())))
+
+
+def test_fields_that_this_version_does_not_know_are_told(tmp_path: Path) -> None:
+    write(tmp_path / "r", snapshots()[:2])
+    content = (tmp_path / "r").read_bytes()
+    for fields, told in (
+        ({"Snapshot": 15, "Host": 1000, "Quantum": 1}, "fields of Host, Quantum that this version doesn't know"),
+        (["Host"], "its list of fields is wrong"),
+    ):
+        (tmp_path / "r").write_bytes(
+            b"NEURONREC 1 " + json.dumps({"fields": fields}).encode() + b"\n" + content.partition(b"\n")[2]
+        )
+        with pytest.raises(UserError, match=told):
+            read(tmp_path / "r")
 
 
 def test_every_shorter_file_is_read_up_to_its_last_whole_snapshot(tmp_path: Path) -> None:

@@ -52,7 +52,11 @@ def loss_of(line: str) -> float:
 def test_training_reports_what_it_is(daemon: Daemon, start: Start) -> None:
     training = start("train_mlp.py", "--seconds", "60", "--quiet", NEURONTOOLS_SOCKET=daemon.socket)
     process = wait_until(
-        lambda: found if (found := daemon.find(training.pid)) and found.executions.completed_total > 50 else None
+        lambda: (
+            found
+            if (found := daemon.find(training.pid)) and found.executions and found.executions.completed_total > 50
+            else None
+        )
     )
     snapshot = daemon.snapshot()
     assert process.neuroncore_indices == (0, 1)

@@ -15,7 +15,7 @@ import pytest
 
 from neurontools.core_request import InvalidCoreRequest
 from neurontools.errors import EXIT_NO_DAEMON, UserError
-from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.nrt import NrtStatus
 from neurontools.runtime import Core, CoresUnavailable, ErrorKind, Outcome, Reporter
 from neurontools.socket_path import attach_socket
@@ -62,7 +62,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def test_cores_asked_for_are_held_until_close(daemon: Daemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="4-6", NEURON_PROCESS_TAG="x" * 300)
-    assert reporter.cores == (Core(0, 4, 2, HBM_BYTES), Core(1, 5, 2, HBM_BYTES), Core(2, 6, 3, HBM_BYTES))
+    assert reporter.cores == (Core(0, 4, 2, HBM_BYTES, 0), Core(1, 5, 2, HBM_BYTES, 1), Core(2, 6, 3, HBM_BYTES, 0))
     assert reporter.is_monitored
     assert reporter.instance_type == "trn1.32xlarge"
     assert reporter.logical_neuroncore_config == 1
@@ -109,6 +109,8 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
     snapshot = wait_until(lambda: snapshot if (snapshot := daemon.snapshot()).cores[1].flop_total else None)
     process = snapshot.processes[0]
     assert process.pid == PID
+    assert process.executions is not None
+    assert process.errors is not None
     assert process.executions.completed_total == process.executions.completed_with_err_total == 1
     assert process.executions.completed_with_num_err_total == process.executions.timed_out_total == 1
     assert process.errors.transient_total == 1
@@ -233,7 +235,7 @@ def test_daemon_that_comes_later_sees_everything(stopped_daemon: Daemon, reporte
         pass
     stopped_daemon.start()
     wait_until(reporter.flush)
-    assert reporter.cores == (Core(0, 0, 0, HBM_BYTES), Core(1, 1, 0, HBM_BYTES))
+    assert reporter.cores == (Core(0, 0, 0, HBM_BYTES, 0), Core(1, 1, 0, HBM_BYTES, 1))
     assert [model.name for model in stopped_daemon.reported(PID).models] == ["early"]
     assert stopped_daemon.snapshot().cores[1].flop_total == 9
 
@@ -412,3 +414,36 @@ assert "grpc" not in sys.modules and "pydantic" not in sys.modules
 """
     environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+
+
+def test_a_look_before_each_report(reporters: list[Reporter], daemon: Daemon) -> None:
+    reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
+    steps = iter(range(1, 1000))
+
+    def look(told: Reporter) -> None:
+        step = next(steps)
+        told.set_memory(0, "tensors_bytes", step * 10)
+        told.set_training(TrainingCounters(steps_total=step))
+
+    reporter.before_reports(look)
+
+    def told() -> tuple[int, int | None] | None:
+        snapshot = daemon.snapshot()
+        training = snapshot.processes[0].training
+        return None if training is None else (training.steps_total, snapshot.cores[0].memory.tensors_bytes)
+
+    first, first_bytes = wait_until(told)
+    assert first_bytes == first * 10
+    assert reporter.flush()
+    second, second_bytes = wait_until(lambda: now if (now := told()) is not None and now[0] > first else None)
+    assert second_bytes == second * 10
+
+
+def test_a_look_that_fails_costs_nothing_else(reporters: list[Reporter], daemon: Daemon) -> None:
+    reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
+    reporter.before_reports(lambda _: 1 // 0)  # type: ignore[arg-type]
+    reporter.set_memory(0, "tensors_bytes", 7)
+    assert reporter.flush()
+    wait_until(lambda: daemon.snapshot().cores[0].memory.tensors_bytes == 7)
+    assert reporter.ignored_calls > 0
+    assert reporter.last_error == "integer division or modulo by zero"

@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from neurond.sources.sysfs.owner_tracker import OwnerTracker
+from neurond.sources.sysfs.pacing import Pacing
 
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.owners import OpenDevices, OwnerScan
@@ -19,7 +20,7 @@ def _process(proc: Path, pid: int, *targets: str) -> Path:
 
 def _tracker(proc: Path) -> OwnerTracker:
     directories = [DeviceDirectory(index, index, f"/nowhere/{index}", None) for index in range(2)]
-    return OwnerTracker(OwnerScan(Roots(proc=str(proc), dev=str(proc)), directories))
+    return OwnerTracker(OwnerScan(Roots(proc=str(proc), dev=str(proc)), directories), Pacing())
 
 
 def test_all_are_found_in_a_whole_round(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -41,24 +41,39 @@ def place() -> Iterator[Path]:
         yield Path(directory) / "host"
 
 
-def _simulated(instance_type: str, scenario: str, *, seconds: float, seed: int = 0, lnc: int | None = None) -> Snapshot:
-    """A snapshot of a scenario as it is after so long, without waiting for it."""
-    kind = catalog.load(instance_type)
-    ledger = Ledger(shape_of(kind, lnc))
-    load = SyntheticLoad(ledger, scenario, seed=seed, peak_flops_per_core=1e12, started_at_seconds=0.0)
-    load.advance(seconds)
-    # The sampler would bring the load up to the present, so it is given none: it has the processes from the ledger.
-    snapshot = Sampler(SimulatedSource(kind, ledger, load.ecc), ledger, None, 1.0).sample(whole=False)
-    return replace(snapshot, processes=tuple(replace(process, command="synthetic") for process in snapshot.processes))
+class _Scenario:
+    """A scenario at one moment after the other, without waiting for them."""
+
+    def __init__(self, instance_type: str, scenario: str, *, seed: int = 0, lnc: int | None = None) -> None:
+        kind = catalog.load(instance_type)
+        ledger = Ledger(shape_of(kind, lnc))
+        self._load = SyntheticLoad(ledger, scenario, seed=seed, peak_flops_per_core=1e12, started_at_seconds=0.0)
+        # The sampler would bring the load up to the present, so it is given none: it has the processes from the ledger.
+        self._sampler = Sampler(SimulatedSource(kind, ledger, self._load.ecc), ledger, None, 1.0)
+
+    def at(self, seconds: float) -> Snapshot:
+        """The host after so long; not before a moment asked for earlier."""
+        self._load.advance(seconds)
+        snapshot = self._sampler.sample(whole=False)
+        processes = tuple(replace(process, command="synthetic") for process in snapshot.processes)
+        return replace(snapshot, processes=processes)
+
+
+def _simulated(instance_type: str, scenario: str, *, seconds: float, lnc: int | None = None) -> Snapshot:
+    return _Scenario(instance_type, scenario, lnc=lnc).at(seconds)
 
 
 @contextmanager
-def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
-    source = SysfsSource(tree.roots, lnc=lnc)
-    try:
+def _reading(tree: ExportedTree, lnc: int | None) -> Iterator[Callable[[], Snapshot]]:
+    """A source on the tree, and what reads it anew."""
+    source = SysfsSource(tree.roots, lnc=lnc, time_in_use_unit="us")
+
+    def read() -> Snapshot:
+        # The scenario's time flies: in the first reading cores were busier than can be, and how busy is unknown.
+        source.refresh()
         source.refresh()
         reading = source.read()
-        yield replace(
+        return replace(
             idle_host(source.instance.instance_type),
             instance=source.instance,
             devices=reading.devices,
@@ -66,8 +81,17 @@ def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
             processes=reading.processes,
             warnings=reading.warnings,
         )
+
+    try:
+        yield read
     finally:
         source.close()
+
+
+@contextmanager
+def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
+    with _reading(tree, lnc) as read:
+        yield read()
 
 
 # What the tree can't carry, part by part. Each function gives a part without it.
@@ -96,7 +120,7 @@ def _core(core: NeuronCore) -> NeuronCore:
     """Not carried: fractions of a microsecond, when executions began and ended. Rates come later."""
     return replace(
         core,
-        busy_seconds_total=round((core.busy_seconds_total or 0.0) * 1e6) / 1e6,
+        busy_seconds_total=None if core.busy_seconds_total is None else round(core.busy_seconds_total * 1e6) / 1e6,
         execution_started_at_unix_seconds=None,
         last_execution_at_unix_seconds=None,
         measured_at_seconds=None,
@@ -132,16 +156,109 @@ def _assert_same(simulated: Snapshot, read: Snapshot) -> None:
     assert list(map(_process, read.processes)) == list(map(_process, simulated.processes))
 
 
+def _grown(start: object, now: object) -> dict[str, int]:
+    return {name: getattr(now, name) - getattr(start, name) for name in now.__slots__}  # type: ignore[attr-defined]
+
+
+def _without(snapshot: Snapshot, gone: set[int]) -> Snapshot:
+    """The host after these processes have ended: their memory is free, what they counted stays with the cores."""
+    cores = tuple(
+        replace(core, owner_pid=None, memory=DeviceMemory()) if core.owner_pid in gone else core
+        for core in snapshot.cores
+    )
+    used: dict[tuple[int, int], int] = {}
+    for core in cores:
+        stack = core.device_index, core.hbm_stack_index
+        used[stack] = used.get(stack, 0) + (core.memory.total_bytes or 0)
+    devices = tuple(
+        replace(
+            device,
+            hbm_stacks=tuple(replace(stack, used_bytes=used[device.index, stack.index]) for stack in device.hbm_stacks),
+        )
+        for device in snapshot.devices
+    )
+    processes = tuple(process for process in snapshot.processes if process.pid not in gone)
+    return replace(snapshot, cores=cores, devices=devices, processes=processes)
+
+
+class _Follower:
+    """Compares what is read at one moment after the other, executions and errors since a process was first seen."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, Process] = {}
+
+    def compare(self, simulated: Snapshot, read: Snapshot) -> None:
+        _assert_same(simulated, read)
+        present = {process.pid: process for process in simulated.processes}
+        self._first = {pid: self._first.get(pid, process) for pid, process in present.items()}
+        for process in read.processes:
+            start, now = self._first[process.pid], present[process.pid]
+            assert process.executions is not None
+            assert process.errors is not None
+            assert asdict(process.executions) == _grown(start.executions, now.executions)
+            # Not carried: transient errors, and numerical ones that were no outcome of an execution.
+            carried = ("generic_total", "model_total", "runtime_total", "hardware_total")
+            grown = _grown(start.errors, now.errors)
+            assert {name: getattr(process.errors, name) for name in carried} == {name: grown[name] for name in carried}
+
+
 @pytest.mark.parametrize("instance_type", catalog.names())
 def test_every_scenario_on_every_instance_type(instance_type: str, place: Path) -> None:
+    """At moments at which the scenarios differ: at the start, before and in a ramp, while allocation fails."""
     with ExportedTree(str(place), _simulated(instance_type, "idle", seconds=0)) as tree:
         for scenario in SCENARIOS:
-            simulated = _simulated(instance_type, scenario, seconds=20)
-            assert bool(simulated.processes) == (scenario != "idle")
-            tree.update(simulated)
-            with _read(tree, None) as read:
-                _assert_same(simulated, read)
+            host, follower = _Scenario(instance_type, scenario), _Follower()
+            tree.update(_simulated(instance_type, "idle", seconds=0))  # others come with the same PIDs
+            with _reading(tree, None) as read:
+                read()
+                for seconds in (0, 3, 20, 65):
+                    simulated = host.at(seconds)
+                    assert bool(simulated.processes) == (scenario != "idle")
+                    tree.update(simulated)
+                    follower.compare(simulated, read())
     assert not place.exists()
+
+
+_TYPES = ["inf1.xlarge", "inf2.24xlarge", "trn1.2xlarge", "trn1.32xlarge", "trn2.3xlarge", "trn3pd98.3xlarge"]
+
+
+@st.composite
+def _days(draw: st.DrawFn) -> tuple[str, str, int, list[tuple[float, float]]]:
+    """Type, scenario, seed, and moments: so many seconds later, and which share of the processes has ended by then."""
+    moments = st.lists(
+        st.tuples(st.sampled_from([0.25, 1.0, 4.0, 11.5, 40.0]), st.sampled_from([0.0, 0.0, 0.3, 1.0])),
+        min_size=2,
+        max_size=6,
+    )
+    scenario, seed = draw(st.sampled_from(sorted(SCENARIOS))), draw(st.integers(0, 99))
+    return draw(st.sampled_from(_TYPES)), scenario, seed, draw(moments)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(_days())
+def test_any_scenario_at_any_moments_while_processes_come_and_go(
+    day: tuple[str, str, int, list[tuple[float, float]]],
+) -> None:
+    instance_type, scenario, seed, moments = day
+    host, follower, seconds = _Scenario(instance_type, scenario, seed=seed), _Follower(), 0.0
+    with (
+        temporary_directory() as directory,
+        ExportedTree(f"{directory}/host", host.at(0.0)) as tree,
+        _reading(tree, None) as read,
+    ):
+        follower.compare(host.at(0.0), read())
+        for later, ended_ratio in moments:
+            seconds += later
+            running = host.at(seconds)
+            pids = [process.pid for process in running.processes]
+            simulated = _without(running, set(pids[: round(ended_ratio * len(pids))]))
+            tree.update(simulated)
+            follower.compare(simulated, read())
 
 
 _SIZE = st.integers(0, 2**63 - 1)
@@ -234,5 +351,6 @@ def test_outcomes_of_executions_come_back(place: Path) -> None:
         reading = source.read()
         source.close()
     assert reading.processes[0].executions == outcomes
+    assert reading.processes[0].errors is not None
     assert reading.processes[0].errors.numerical_total == 2
     assert reading.cores[0].executions_total == 57

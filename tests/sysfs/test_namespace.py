@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,37 +12,66 @@ import pytest
 
 from neurontools.testing import DriverTree
 
+NOBODY = 65534
+# As root this steps down to a user without privileges, who could not read an interpreter in root's home: so what is
+# needed is imported before. Stepping down makes /proc/self root's, which a new program of that user's would not be.
+_ENTER = """
+import ctypes, os, shutil, sys
+from neurontools.testing import namespace
+user = int(sys.argv.pop(1))
+if user != os.getuid():
+    os.setgroups([])
+    os.setgid(user)
+    os.setuid(user)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)
+raise SystemExit(namespace.main(sys.argv[1:]))
+"""
+
+
+def _namespaces_to_be_had(user: int) -> bool:
+    step_down = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user != os.getuid() else []
+    flags = ["--mount"] if user == 0 else ["--mount", "--user", "--map-root-user"]
+    done = subprocess.run([*step_down, "unshare", *flags, "true"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture(params=[os.getuid(), NOBODY] if os.getuid() == 0 else [os.getuid()], ids=lambda user: f"uid{user}")
+def user(request: pytest.FixtureRequest) -> int:
+    """Whoever runs the tests and, where that is root, a user without any privilege."""
+    found: int = request.param
+    if not _namespaces_to_be_had(found):
+        pytest.skip(f"this kernel gives user {found} no mount namespaces")
+    return found
+
 
 @pytest.fixture
 def tree() -> Iterator[DriverTree]:
-    probe = subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False)
-    if probe.returncode:
-        pytest.skip("no mount namespaces to be had")
     with DriverTree("trn1.2xlarge") as made:
+        Path(made.directory).parent.chmod(0o755)  # a temporary directory is its maker's alone
         yield made
 
 
-def _run(tree: DriverTree, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "neurontools.testing.namespace", tree.directory, *command],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def _command(tree: DriverTree, user: int, *command: str) -> list[str]:
+    return [sys.executable, "-c", _ENTER, str(user), tree.directory, *command]
 
 
-def test_programs_see_the_tree_and_everything_else(tree: DriverTree) -> None:
+def _run(tree: DriverTree, user: int, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(_command(tree, user, *command), capture_output=True, text=True, check=False)
+
+
+def test_programs_see_the_tree_and_everything_else(tree: DriverTree, user: int) -> None:
     before = (sorted(Path("/sys/class").iterdir()), sorted(Path("/opt").iterdir()), Path("/dev/neuron0").exists())
     done = _run(
         tree,
+        user,
         "sh",
         "-c",
-        "cat /sys/class/neuron_device/neuron0/core_count; cat /sys/devices/virtual/neuron_device/neuron0/dev;"
+        "id -u; cat /sys/class/neuron_device/neuron0/core_count; cat /sys/devices/virtual/neuron_device/neuron0/dev;"
         "cat /sys/module/neuron/version /sys/class/dmi/id/product_name; ls /dev/neuron0; echo x > /dev/null;"
         "test -e /sys/class/net && test -e /sys/module && ls /opt/aws/neuron >/dev/null && echo complete",
     )
     assert done.stderr == ""
-    assert done.stdout.split() == ["2505:0", "2.30.2.0", "trn1.2xlarge", "/dev/neuron0", "complete"]
+    assert done.stdout.split() == ["0", "2505:0", "2.30.2.0", "trn1.2xlarge", "/dev/neuron0", "complete"]
     assert (
         sorted(Path("/sys/class").iterdir()),
         sorted(Path("/opt").iterdir()),
@@ -49,11 +79,11 @@ def test_programs_see_the_tree_and_everything_else(tree: DriverTree) -> None:
     ) == before
 
 
-def test_counters_move_inside(tree: DriverTree) -> None:
+def test_counters_move_inside(tree: DriverTree, user: int) -> None:
     counter = f"{tree.core_path(0)}/stats/other_info/flop_count/total".replace(tree.directory, "")
     script = f"cat {counter}; echo ready; read go; cat {counter}"
     with subprocess.Popen(
-        [sys.executable, "-m", "neurontools.testing.namespace", tree.directory, "sh", "-c", script],
+        _command(tree, user, "sh", "-c", script),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -64,8 +94,8 @@ def test_counters_move_inside(tree: DriverTree) -> None:
         assert process.communicate("go\n")[0] == "42\n"
 
 
-def test_errors_are_one_line(tree: DriverTree, tmp_path: Path) -> None:
-    assert _run(tree, "/no/such/command").returncode == 127
+def test_errors_are_one_line(tree: DriverTree, user: int, tmp_path: Path) -> None:
+    assert _run(tree, user, "/no/such/command").returncode == 127
     done = subprocess.run(
         [sys.executable, "-m", "neurontools.testing.namespace", str(tmp_path), "true"],
         capture_output=True,
@@ -74,3 +104,16 @@ def test_errors_are_one_line(tree: DriverTree, tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds no tree of the driver" in done.stderr
+
+
+def test_programs_that_know_the_drivers_paths_work_unmodified(tree: DriverTree, user: int) -> None:
+    """With the words of the manual: read what is at the driver's place, and nothing of it stays outside."""
+    tree.set_core(1, executions_total=7, flop_total=70)
+    script = (
+        "cd /sys/class/neuron_device/neuron0; cat neuron_core1/stats/other_info/flop_count/total;"
+        "cat info/architecture/arch_type;"
+        "for device in /dev/neuron*; do echo $device; done; ls /opt/aws/neuron/bin >/dev/null && echo bin"
+    )
+    done = _run(tree, user, "sh", "-c", script)
+    assert (done.stdout.split(), done.stderr) == (["70", "NDv2", "/dev/neuron0", "bin"], "")
+    assert not Path("/sys/class/neuron_device").exists()

@@ -65,7 +65,6 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     result = device_tensor(source.detach().clone(), core)
     nbytes = buffers.of(result).layout.nbytes
     core.statistics.to_device_bytes += nbytes
-    core.memory.settle()
     metrics.time("TransferToDeviceTime", time.perf_counter() - started)
     metrics.sample("InboundData", source.nbytes)
     return result

@@ -39,19 +39,6 @@ def test_the_table_of_a_refused_allocation() -> None:
     assert memory.total_bytes == 31 << 30
 
 
-def test_changes_are_published_once_and_only_changes() -> None:
-    published: list[tuple[str, int]] = []
-    memory = CoreMemory(1000, 0, 0, lambda field, change: published.append((field, change)))
-    memory.allocate(Category.TENSORS, 100)
-    memory.allocate(Category.TENSORS, 50)
-    memory.move(Category.TENSORS, Category.CONSTANTS, 30)
-    memory.settle()
-    memory.settle()
-    memory.free(Category.CONSTANTS, 30)
-    memory.settle()
-    assert published == [("constants_bytes", 30), ("tensors_bytes", 120), ("constants_bytes", -30)]
-
-
 @pytest.fixture
 def small(xla: Any) -> Any:
     """The first core, with 8.5 MiB left."""

@@ -9,7 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
-from neurontools.model import ErrorCounters, ExecutionCounters, Process, StatusCounters
+from neurond.sources.sysfs.pacing import Pacing
+from neurontools.model import (
+    Device,
+    ErrorCounters,
+    ExecutionCounters,
+    Process,
+    StatusCounters,
+    memory_categories,
+    sum_host_memory,
+)
 
 # The driver's counters behind each outcome and each kind of error.
 _OUTCOMES: dict[str, tuple[str, ...]] = {
@@ -43,8 +52,29 @@ _ERRORS: dict[str, tuple[str, ...]] = {
         "hw_repairable_hbm_ue_error_total",
     ),
 }
+# Host memory of a device that its runtimes have; the other categories are the driver's own.
+_RUNTIME_HOST_MEMORY = frozenset(("application_memory_bytes", "constants_bytes", "dma_buffers_bytes", "tensors_bytes"))
 # Outcomes of executions that inference_count, which is of the successful ones, leaves out.
 _FAILED = tuple(name for field, names in _OUTCOMES.items() if field != "completed_total" for name in names)
+
+
+def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) -> tuple[Process, ...]:
+    """The processes with their host memory, where they alone use all of their devices: the driver counts by device."""
+    users: dict[int, int] = {}
+    for process in processes:
+        for index in process.device_indices if process.runtime_version is not None else ():
+            users[index] = users.get(index, 0) + 1
+    memory_of = {device.index: device.host_memory for device in devices}
+
+    def whole(process: Process) -> Process:
+        of = [memory_of[index] for index in process.device_indices if index in memory_of]
+        if not of or process.runtime_version is None or any(users[index] > 1 for index in process.device_indices):
+            return process
+        sums = memory_categories(sum_host_memory(of))
+        kept = {name: size for name, size in sums.items() if name in _RUNTIME_HOST_MEMORY}
+        return replace(process, host_memory=replace(process.host_memory, **kept))
+
+    return tuple(map(whole, processes))
 
 
 def executions_of(inferences: int | None, status: StatusCounters) -> int | None:
@@ -61,13 +91,17 @@ class Attribution:
         self._baselines: dict[int, dict[int, StatusCounters]] = {}
 
     def credited(
-        self, processes: Sequence[Process], status: Mapping[int, StatusCounters], at_seconds: float
+        self, processes: Sequence[Process], status: Mapping[int, StatusCounters], at_seconds: float, pacing: Pacing
     ) -> tuple[Process, ...]:
         """The processes with their executions and errors; unchanged where those can't be told."""
         self._baselines = {
             process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
         }
-        return tuple(self._credited(process, status, at_seconds) for process in processes)
+        made = []
+        for process in processes:
+            made.append(self._credited(process, status, at_seconds))
+            pacing.step()
+        return tuple(made)
 
     def _credited(self, process: Process, status: Mapping[int, StatusCounters], at_seconds: float) -> Process:
         known = {core: status[core] for core in process.core_indices if core in status}

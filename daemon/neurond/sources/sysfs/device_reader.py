@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass
 
 from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget
+from neurond.sources.sysfs.pacing import Pacing
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, StatusCounters
 from neurontools.sysfs import file_table
 from neurontools.sysfs.device_directory import DeviceDirectory
@@ -58,10 +59,12 @@ class DeviceReader:
         driver_version: tuple[int, ...] | None,
         generation: int,
         budget: DescriptorBudget,
+        pacing: Pacing,
         *,
         may_be_replaced: bool,
     ) -> None:
         self.directory = directory
+        self._pacing = pacing
         version = driver_version or _NEWEST
         self._has = {file.path for file in files_of(DEVICE_FILES, version, generation)}
         present = {file.path for file in files_of(CORE_FILES, version, generation)}
@@ -124,6 +127,7 @@ class DeviceReader:
                 reading = _core_reading(raw, at_seconds)
             self._before[position] = (raw, reading)
             readings.append(reading)
+            self._pacing.step()
         return readings
 
     def close(self) -> None:

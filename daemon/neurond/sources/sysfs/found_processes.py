@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from neurond.sources.sysfs.owner_tracker import OwnerTracker
+from neurond.sources.sysfs.pacing import Pacing
 from neurontools.model import Instance, Process
-from neurontools.sysfs.core_holding import cores_by_process
+from neurontools.sysfs.core_holding import CoreHolding
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.found_process import FoundProcess
 from neurontools.sysfs.owners import OpenDevices, OwnerScan
@@ -16,15 +17,17 @@ _UNDECIDED_ROUNDS = 30
 
 
 class FoundProcesses:
-    """Call `refresh` once a round."""
+    """Call `refresh` once a round. `holding` is who holds which cores, as of the latest one."""
 
-    def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory], pacing: Pacing) -> None:
         self._roots = roots
-        self._tracker = OwnerTracker(OwnerScan(roots, directories))
+        self._pacing = pacing
+        self._tracker = OwnerTracker(OwnerScan(roots, directories), pacing)
         self._known: dict[int, FoundProcess] = {}
         self._rounds: dict[int, int] = {}
         self._boot = boot_unix_seconds(roots.proc)
         self._is_first = True
+        self.holding = CoreHolding((), 1, 1)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -53,12 +56,10 @@ class FoundProcesses:
                 if times is None:
                     continue
             found.append((process, devices, times))
+            self._pacing.step()
         lnc = instance.logical_neuroncore_config
-        held = cores_by_process([part[:2] for part in found], instance.physical_cores_per_device, lnc)
-        return tuple(
-            process.record(devices, held.get(process.pid, ()), lnc, self._boot, times)
-            for process, devices, times in found
-        )
+        self.holding = CoreHolding([part[:2] for part in found], instance.physical_cores_per_device, lnc)
+        return tuple(process.record(devices, self.holding, lnc, self._boot, times) for process, devices, times in found)
 
     def _process(self, devices: OpenDevices) -> FoundProcess:
         process = self._known.get(devices.pid)

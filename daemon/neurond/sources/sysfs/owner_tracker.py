@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 
+from neurond.sources.sysfs.pacing import Pacing
 from neurontools.sysfs.owners import OpenDevices, OwnerScan, hidden_warning
 
 _ROUND_SECONDS = 0.003
@@ -18,8 +19,9 @@ _YOUNG_ROUNDS = 120
 class OwnerTracker:
     """Call `refresh` once a round. `hidden` is how many processes are not for us to look into."""
 
-    def __init__(self, scan: OwnerScan) -> None:
+    def __init__(self, scan: OwnerScan, pacing: Pacing) -> None:
         self._scan = scan
+        self._pacing = pacing
         self._owners: dict[int, tuple[int, ...]] = {}
         self._ages: dict[int, int] = {}
         self._hidden: set[int] = set()
@@ -67,6 +69,7 @@ class OwnerTracker:
                 return
 
     def _look(self, pid: int) -> None:
+        self._pacing.step()
         devices = self._scan.devices_of(pid)
         if devices is None:
             self._hidden.add(pid)

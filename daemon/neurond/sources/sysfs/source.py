@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from neurond.sources.source import Reading
-from neurond.sources.sysfs.attribution import Attribution, executions_of
+from neurond.sources.sysfs.attribution import Attribution, executions_of, with_host_memory
 from neurond.sources.sysfs.counter_files import DescriptorBudget, may_be_replaced
 from neurond.sources.sysfs.device_reader import CoreReading, DeviceReader
 from neurond.sources.sysfs.found_processes import FoundProcesses
 from neurond.sources.sysfs.metadata_service import MetadataService
+from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurontools.errors import UserError
@@ -51,7 +52,8 @@ class SysfsSource:
         self._lnc = lnc
         self._inventory = inventory
         self._time_in_use = TimeInUse(time_in_use_unit, inventory.driver_version)
-        self._processes = FoundProcesses(roots, inventory.directories)
+        self._pacing = Pacing()
+        self._processes = FoundProcesses(roots, inventory.directories, self._pacing)
         self._attribution = Attribution()
         cores = len(inventory.directories) * self.instance.physical_cores_per_device
         self._budget = DescriptorBudget(cores * _FILES_PER_CORE + len(inventory.directories) * _FILES_PER_DEVICE)
@@ -72,23 +74,24 @@ class SysfsSource:
         self._follow_metadata()
         raw: dict[int, list[CoreReading]] = {index: reader.read_cores() for index, reader in self._readers.items()}
         processes = self._processes.refresh(self.instance)
-        owner_of = {core: process.pid for process in reversed(processes) for core in process.core_indices}
         users: dict[int, list[int]] = {}
         for process in processes:
             if process.runtime_version is not None:
                 for index in process.device_indices:
                     users.setdefault(index, []).append(process.pid)
+        owner_of = {core: process for process in reversed(processes) for core in process.core_indices}
+        candidates = self._processes.holding.candidates
         cores: list[NeuronCore] = []
         devices: list[Device] = []
         unhealthy: list[str] = []
         for device in self._inventory.devices:
-            made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of)
+            made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates)
             cores += made
             devices.append(self._device(device, made, unhealthy))
+            self._pacing.step()
         self._time_in_use.forget({core.index for core in cores})
-        self._reading = Reading(
-            tuple(devices), tuple(cores), self._warnings(unhealthy), self._credited(processes, cores)
-        )
+        credited = with_host_memory(self._credited(processes, cores), devices)
+        self._reading = Reading(tuple(devices), tuple(cores), self._warnings(unhealthy), credited)
 
     def close(self) -> None:
         """Closes all files."""
@@ -118,6 +121,7 @@ class SysfsSource:
             inventory.driver_version,
             inventory.architecture.family.generation,
             self._budget,
+            self._pacing,
             may_be_replaced=may_be_replaced(directory.path),
         )
 
@@ -158,7 +162,12 @@ class SysfsSource:
         self.instance = replace(self.instance, **facts)
 
     def _cores(
-        self, device: Device, readings: list[CoreReading], pids: tuple[int, ...], owner_of: dict[int, int]
+        self,
+        device: Device,
+        readings: list[CoreReading],
+        pids: tuple[int, ...],
+        owner_of: dict[int, Process],
+        candidates: dict[int, tuple[int, ...]],
     ) -> list[NeuronCore]:
         per_device = self.instance.physical_cores_per_device
         per_stack = max(1, per_device // max(1, len(device.hbm_stacks)))
@@ -171,19 +180,22 @@ class SysfsSource:
                 index, reading.time_in_use, reading.measured_at_seconds, pids, is_attached=is_attached
             )
             is_published = self._time_in_use.is_live or not is_attached
+            owner = owner_of.get(index)
             made.append(
                 NeuronCore(
                     index=index,
                     device_index=device.index,
                     index_on_device=position,
                     hbm_stack_index=position // per_stack,
-                    owner_pid=owner_of.get(index),
+                    owner_pid=None if owner is None else owner.pid,
                     busy_seconds_total=busy_seconds,
                     flop_total=reading.flop if is_published else None,
                     executions_total=executions_of(reading.inferences, reading.status) if is_published else None,
                     memory=reading.memory,
                     measured_at_seconds=reading.measured_at_seconds,
                     status=reading.status,
+                    candidate_pids=candidates.get(device.index, ()) if owner is None else (),
+                    inferred_fields=("owner_pid",) if owner is not None and owner.inferred_fields else (),
                 )
             )
         return made
@@ -210,7 +222,7 @@ class SysfsSource:
         if not self._time_in_use.is_live:
             return processes
         status: dict[int, StatusCounters] = {core.index: core.status for core in cores if core.status is not None}
-        return self._attribution.credited(processes, status, time.monotonic())
+        return self._attribution.credited(processes, status, time.monotonic(), self._pacing)
 
     def _warnings(self, unhealthy: list[str]) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())

@@ -1,10 +1,31 @@
-"""What this process counts beside executions, for the reports to the daemon."""
+"""What is looked at before each report instead of being noted when it changes: HBM and the counters of training."""
 
 from __future__ import annotations
 
 from neurontools.model import TrainingCounters
+from neurontools.runtime.buffer import buffers
 from neurontools.runtime.device import device
+from neurontools.runtime.memory import MEMORY_FIELDS, Category
+from neurontools.runtime.reporter import Reporter
 from neurontools.runtime.steps import steps
+
+
+def observe(reporter: Reporter) -> None:
+    """Tells the reporter the levels and counters of this moment; in its thread, while others train.
+
+    The code of models is left out: it is told with the models.
+    """
+    if buffers.lock.acquire(blocking=False):  # else somebody is at it, and drains
+        try:
+            buffers.drain()
+        finally:
+            buffers.lock.release()
+    for core in device.taken:
+        levels = core.memory.levels.copy()
+        for category, field in MEMORY_FIELDS.items():
+            if category is not Category.MODEL_CODE:
+                reporter.set_memory(core.local_index, field, levels[category])
+    reporter.set_training(training_counters())
 
 
 def training_counters() -> TrainingCounters:

@@ -1,0 +1,123 @@
+"""The fixtures in somebody else's test suite: software that reads the driver's tree, tested without hardware."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+# What others write: it knows the driver's files and nothing of us.
+_SOFTWARE = """
+import os
+
+def device_count(sysfs):
+    return sum(name.startswith("neuron") for name in os.listdir(f"{sysfs}/devices/virtual/neuron_device"))
+
+def tensors_bytes(sysfs, device, core):
+    path = f"{sysfs}/devices/virtual/neuron_device/neuron{device}/neuron_core{core}"
+    with open(f"{path}/stats/memory_usage/device_mem/tensors/total") as file:
+        return int(file.read())
+
+def executions(sysfs):
+    path = f"{sysfs}/devices/virtual/neuron_device/neuron0/neuron_core0/stats/other_info/inference_count/total"
+    with open(path) as file:
+        return int(file.read())
+"""
+
+
+@pytest.fixture
+def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """A project of somebody else that names our plugin in its conftest."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
+    pytester.makeconftest('pytest_plugins = ["neurontools.testing.pytest_plugin"]')
+    pytester.makepyfile(fleet=_SOFTWARE)
+    return pytester
+
+
+def _left_behind(foreign: pytest.Pytester) -> list[Path]:
+    return list((foreign.path / "temporary").glob("neuron-driver-*"))
+
+
+def test_a_tree_that_the_test_sets(foreign: pytest.Pytester) -> None:
+    foreign.makepyfile(
+        """
+        import fleet
+        from neurontools.model import DeviceMemory
+
+        def test_memory(neuron_driver_tree):
+            tree = neuron_driver_tree("trn1.32xlarge")
+            assert fleet.device_count(tree.roots.sys) == 16
+            assert fleet.tensors_bytes(tree.roots.sys, 1, 0) == 0
+            tree.set_core(2, memory=DeviceMemory(tensors_bytes=4096))
+            assert fleet.tensors_bytes(tree.roots.sys, 1, 0) == 4096
+            tree.remove_device(7)
+            assert fleet.device_count(tree.roots.sys) == 15
+
+        def test_two_hosts_and_options(neuron_driver_tree):
+            old = neuron_driver_tree("inf2.xlarge", driver_version="2.24.7.0")
+            new = neuron_driver_tree("trn2.3xlarge", logical_neuroncore_config=1)
+            assert (old.device_path(0) / "core_count").stat().st_mode & 0o777 == 0o400
+            assert (new.device_path(0) / "core_count").stat().st_mode & 0o777 == 0o444
+            assert old.directory != new.directory
+        """
+    )
+    foreign.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+    assert _left_behind(foreign) == []
+
+
+def test_a_tree_that_moves_by_itself(foreign: pytest.Pytester) -> None:
+    foreign.makepyfile(
+        """
+        import fleet
+
+        def test_counters_move(simulated_neuron_driver):
+            driver = simulated_neuron_driver("trn1.2xlarge", scenario="steady", interval_seconds=0.05)
+            first = fleet.executions(driver.roots.sys)
+            while fleet.executions(driver.roots.sys) <= first:
+                pass
+        """
+    )
+    foreign.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    assert _left_behind(foreign) == []
+
+
+def test_nothing_is_left_behind_by_a_test_that_fails(foreign: pytest.Pytester) -> None:
+    foreign.makepyfile(
+        """
+        def test_fails(neuron_driver_tree, simulated_neuron_driver):
+            tree = neuron_driver_tree("inf2.xlarge")
+            driver = simulated_neuron_driver("inf2.xlarge")
+            assert not tree.device_path(0).exists(), f"PID {driver.pid}"
+        """
+    )
+    done = foreign.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(failed=1)
+    assert _left_behind(foreign) == []
+    (pid,) = {line.partition("PID ")[2].split()[0] for line in done.outlines if "AssertionError: PID " in line}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def test_an_error_of_use_fails_that_test_alone_and_says_what_is_wrong(foreign: pytest.Pytester) -> None:
+    foreign.makepyfile(
+        """
+        def test_unknown(neuron_driver_tree):
+            neuron_driver_tree("trn9.huge")
+
+        def test_refused(simulated_neuron_driver):
+            simulated_neuron_driver("trn9.huge")
+
+        def test_fine(neuron_driver_tree):
+            neuron_driver_tree("inf2.xlarge")
+        """
+    )
+    done = foreign.runpytest_subprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(failed=2, passed=1)
+    done.stdout.fnmatch_lines(['*UnknownInstanceType: no instance type "trn9.huge" is known*'])
+    done.stdout.fnmatch_lines(["*RuntimeError: the simulated driver did not start: neurond: no instance type *"])
+    assert _left_behind(foreign) == []
