@@ -1,4 +1,4 @@
-"""Exceptions of Python hooks in backward: raised where `backward` was called, as on the CPU.
+"""Backward runs on the calling thread, and what Python hooks raise in it is raised where it was called, as on the CPU.
 
 While torch unwinds from a hook that raised, it asks the device guard for its type, which for a device made in Python is
 a Python call, and a Python call with an exception pending ends the process. So the hooks of device tensors never raise
@@ -29,9 +29,6 @@ class _Running(threading.local):
 
 
 _running = _Running()
-# Of the threads that autograd starts for devices, for scripts that let it; such a thread has no backward of its own.
-_errors_elsewhere: list[BaseException] = []
-_passes = [0]
 
 
 def install() -> None:
@@ -81,19 +78,17 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
     def run_guarded(*arguments: Any, **keywords: Any) -> Any:
         outer, _running.error = _running.error, None
         _running.depth += 1
-        _passes[0] += 1
         try:
-            return run(*arguments, **keywords)
+            # In a thread of autograd's own there would be a second pool of OpenMP threads, and only core 0.
+            with torch.autograd.set_multithreading_enabled(False):
+                return run(*arguments, **keywords)
         except (RuntimeError, TypeError):
             error = _running.error
-            if error is None and _errors_elsewhere:
-                error = _errors_elsewhere.pop()
             if error is None:
                 raise
             raise error from error.__cause__
         finally:
             _running.depth -= 1
-            _passes[0] -= 1
             _running.error = outer
 
     return run_guarded
@@ -114,12 +109,9 @@ def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
         try:
             return hook(*arguments)
         except BaseException as error:
-            if _running.depth:
-                _running.error = _running.error or error
-            elif _passes[0]:
-                _errors_elsewhere.append(error)
-            else:
+            if not _running.depth:
                 raise
+            _running.error = _running.error or error
             return refused(*arguments)
 
     call.__name__ = getattr(hook, "__name__", type(hook).__name__)

@@ -154,8 +154,8 @@ def test_a_saved_tensor_that_is_looked_at_outside_of_backward(xla: Any) -> None:
         node._saved_self  # noqa: B018
 
 
-def test_threads_with_backward_threads_of_their_own(xla: Any) -> None:
-    """A thread of the script has autograd's own threads for the device, unlike the main thread."""
+def test_backward_of_a_thread_of_the_script(xla: Any) -> None:
+    """Autograd would give the device threads of its own there."""
     caught: list[BaseException] = []
 
     def train() -> None:
