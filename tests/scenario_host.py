@@ -88,7 +88,6 @@ def _host(seconds: float) -> Host:
     return Host(
         vcpu_count=4,
         vcpu_average=usage,
-        vcpus=(usage,) * 4,
         context_switches_total=10_000 + int(seconds * 500),
         memory_total_bytes=MEMORY_BYTES,
         memory_used_bytes=MEMORY_BYTES // 8,

@@ -42,7 +42,7 @@ class HostReader:
         # None: the first read, a vCPU came or went, or the clock of the kernel has not moved.
         usage = vcpu_time.difference(now, before)
         if usage is not None:
-            values["vcpu_average"], values["vcpus"] = usage
+            values["vcpu_average"], _ = usage
         return values
 
 

@@ -37,7 +37,7 @@ class Host:
 
     vcpu_count: int | None = None
     vcpu_average: VcpuUsage | None = None
-    vcpus: tuple[VcpuUsage, ...] = ()  # by vCPU index
+    vcpus: tuple[VcpuUsage, ...] = ()  # in recordings from before there was vcpu_times; else that says it
     context_switches_total: int | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None

@@ -2037,7 +2037,7 @@ class Host(google.protobuf.message.Message):
 
     @property
     def vcpus(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuUsage]:
-        """By vCPU."""
+        """By vCPU, in recordings from before there was vcpu_times; else that says it."""
 
     @property
     def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from neurontools.model import ErrorCounters, ExecutionCounters, Process
 from neurontools.version import __version__
 from tests.conftest import RunningDaemon, StartDaemon, wait_until
 
@@ -165,6 +166,16 @@ def neuron_ls(environment: dict[str, str]) -> list[dict[str, Any]]:
     return document
 
 
+def executions_of(process: Process) -> ExecutionCounters:
+    assert process.executions is not None
+    return process.executions
+
+
+def errors_of(process: Process) -> ErrorCounters:
+    assert process.errors is not None
+    return process.errors
+
+
 @pytest.mark.long
 def test_every_number_that_is_shown_is_the_scripts_own(
     training: subprocess.Popen[str],
@@ -183,7 +194,7 @@ def test_every_number_that_is_shown_is_the_scripts_own(
 
     ready = told("ready")
     process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and p.measured_at_seconds else None)
-    before = process.executions.completed_total
+    before = executions_of(process).completed_total
     request.getfixturevalue("monitor")
     untrained = len(wait_until(lambda: records(tmp_path)))  # told before the training: nothing ran
 
@@ -209,15 +220,13 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     steps, seconds = trained["steps"], trained["seconds"]
     assert steps > 100
     process = wait_until(
-        lambda: p if (p := daemon.find(ready["pid"])) and p.executions.completed_total == before + steps else None
+        lambda: p if (p := daemon.find(ready["pid"])) and executions_of(p).completed_total == before + steps else None
     )
     wait_until(lambda: sum(each["execution_stats"]["execution_summary"]["completed"] for each in later()) == steps)
     wait_until(lambda: later()[-1]["execution_stats"]["execution_summary"]["completed"] == 0)
     snapshot = daemon.snapshot()
     idle, core = snapshot.cores
-    found = daemon.find(ready["pid"])
-    assert found is not None
-    process = found
+    process = wait_until(lambda: daemon.find(ready["pid"]))
 
     # Who and where.
     assert (process.tag, process.uid, process.command) == ("twenty", os.getuid(), command)
@@ -227,9 +236,9 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     # Executions and operations.
     assert core.executions_total == before + steps
     assert core.flop_total == FLOP_PER_STEP * steps
-    assert process.executions.completed_total == before + steps
+    assert executions_of(process).completed_total == before + steps
     assert sum(model.executions_total for model in process.models) == before + steps
-    assert process.executions.completed_with_num_err_total == 0
+    assert executions_of(process).completed_with_num_err_total == 0
 
     # Memory, to the byte: what the script can add up by category, the compiled models as they are on disk, the rest
     # by the total that the script is told.
@@ -264,9 +273,9 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     (tmp_path / "fail").touch()
     failed = told("failed")
     assert failed["is_nan"]
-    process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and p.errors.numerical_total else None)
-    assert (process.errors.numerical_total, process.executions.completed_with_num_err_total) == (1, 1)
-    assert process.executions.completed_total == before + steps
+    process = wait_until(lambda: p if (p := daemon.find(ready["pid"])) and errors_of(p).numerical_total else None)
+    assert (errors_of(process).numerical_total, executions_of(process).completed_with_num_err_total) == (1, 1)
+    assert executions_of(process).completed_total == before + steps
     counters = wait_until(
         lambda: t if (p := daemon.find(ready["pid"])) and (t := p.training) and t.from_device_bytes_total else None
     )

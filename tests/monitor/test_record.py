@@ -106,11 +106,20 @@ def test_vcpu_usage_is_over_the_period_and_not_over_the_last_tick() -> None:
 def test_vcpu_usage_is_that_of_the_last_interval_where_times_are_missing(missing: str) -> None:
     host = ScenarioHost("inf2.xlarge")
     before, now = host.at(10), host.at(15)
-    old = () if missing == "an older daemon's recording" else before.host.vcpu_times[1:]
-    earlier = None if missing == "no past" else replace(before, host=replace(before.host, vcpu_times=old))
-    group = made(now, earlier)["system_data"]["vcpu_usage"]
+    average = now.host.vcpu_average
+    assert average is not None
+    of_each = {}
+    if missing == "an older daemon's recording":
+        before, now = (
+            replace(each, host=replace(each.host, vcpu_times=(), vcpus=(average,) * 4)) for each in (before, now)
+        )
+        of_each = {str(index): 25.0 for index in range(4)}
+    elif missing == "a vCPU came":
+        before = replace(before, host=replace(before.host, vcpu_times=before.host.vcpu_times[1:]))
+    group = made(now, None if missing == "no past" else before)["system_data"]["vcpu_usage"]
     assert (group["period"], group["error"]) == (1.0, "")
-    assert group["average_usage"]["user"] == group["usage_data"]["3"]["user"] == 25.0
+    assert group["average_usage"]["user"] == 25.0
+    assert {index: usage["user"] for index, usage in group["usage_data"].items()} == of_each
 
 
 def test_latency_is_null_when_nothing_ran() -> None:
