@@ -41,7 +41,8 @@ Environment:
   NEURONTOOLS_SOCKET                            as --socket
   NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
 
-Exit codes: those of the script, or of the worker that failed first; 2 misuse, 12 no daemon, 124 the cores did not become free, 130 interrupted.
+Exit codes: those of the script, or of the worker that failed first; 2 misuse, 12 no daemon,
+124 the cores did not become free, 130 interrupted.
 """
 
 

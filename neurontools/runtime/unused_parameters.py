@@ -37,7 +37,8 @@ def install() -> None:
 
     @functools.wraps(make)
     def make_with_map_on_host(*arguments: Any, **keywords: Any) -> Any:
-        with _MapOnHost():
+        mode: Any = _MapOnHost
+        with mode():
             return make(*arguments, **keywords)
 
     parallel._ddp_init_helper = make_with_map_on_host
