@@ -109,6 +109,42 @@ def test_a_lone_newline_means_no_neighbours(make_tree: MakeTree, open_source: Op
     assert (device.connected_to, device.inferred_fields) == ((), ())
 
 
+def test_what_was_missing_at_the_start_is_looked_for_again(make_tree: MakeTree, open_source: Open) -> None:
+    """As while the driver is loaded: its tree grows bit by bit."""
+    tree = make_tree("inf1.xlarge", driver_version="2.24.7.0")
+    count = tree.device_path(0) / "core_count"
+    count.unlink()
+    core = tree.device_path(0) / "neuron_core3"
+    core.rename(core.with_name("later"))
+    source = open_source(tree)
+    assert "neuron0 shows 3 cores where inf1.xlarge has 4" in source.read().warnings
+    core.with_name("later").rename(core)
+    for _ in range(20):
+        source.refresh()
+    assert source.read().warnings == ()
+    assert _core(source, 3).memory.tensors_bytes == 0
+
+
+def test_counters_that_wait_for_the_drivers_next_update_count_as_measured_when_they_moved(
+    make_tree: MakeTree, open_source: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a busy core would be idle in the one interval and twice as busy in the next."""
+    monkeypatch.setattr("neurond.sources.sysfs.device_reader._PATIENCE_SECONDS", float("inf"))
+    tree = make_tree("trn1.2xlarge")
+    tree.set_processes(process_on(PID, "python", cores=(0,), runtime_version="2.34.10"))
+    source = open_source(tree)
+    tree.set_core(0, executions_total=4, flop_total=7)
+    moved, idle = _core(source), _core(source, 1)
+    again = _core(source)
+    assert again.measured_at_seconds == moved.measured_at_seconds
+    assert source.read().processes[0].measured_at_seconds == moved.measured_at_seconds
+    assert (_core(source, 1).measured_at_seconds or 0) > (idle.measured_at_seconds or 0)
+    tree.set_core(0, executions_total=8, flop_total=14)
+    assert (_core(source).measured_at_seconds or 0) > (moved.measured_at_seconds or 0)
+    monkeypatch.setattr("neurond.sources.sysfs.device_reader._PATIENCE_SECONDS", 0.0)
+    assert (_core(source).measured_at_seconds or 0) > (again.measured_at_seconds or 0)
+
+
 def test_old_drivers_say_nothing_of_a_core_while_a_process_runs(make_tree: MakeTree, open_source: Open) -> None:
     tree = make_tree("trn1.2xlarge", driver_version="2.24.7.0")
     source = open_source(tree)

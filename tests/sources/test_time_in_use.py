@@ -38,6 +38,29 @@ def test_the_unit_becomes_finer_after_two_intervals_that_cannot_be(unit: str) ->
     assert f"{second / 2:.3g} units a second" in time_in_use.warnings[0]
 
 
+def test_a_driver_that_updates_its_counters_seldom_counts_no_finer_for_that() -> None:
+    """A busy core, counters that move once a second, and a reader that comes twice a second and is held up at times."""
+    time_in_use = TimeInUse(None, LIVE)
+    seen = []
+    for step in range(400):
+        at_seconds = step / 2 + (0.4 if step % 7 == 3 else 0.0)
+        raw = int(int(at_seconds) * 950_000)
+        seen.append(time_in_use.measure(0, raw, at_seconds, (1,), is_attached=True))
+    assert (time_in_use.unit, time_in_use.warnings) == ("us", ())
+    assert seen[-1] == pytest.approx(0.95 * 199)
+
+
+def test_more_than_possible_on_the_whole_of_half_a_minute_proves_a_finer_unit() -> None:
+    """Nanoseconds, and a core that is all but idle: no interval is far beyond what is possible."""
+    time_in_use = TimeInUse(None, LIVE)
+    _run(time_in_use, [1_400_000 * second for second in range(31)])
+    assert time_in_use.unit == "us"
+    _run(time_in_use, [0])  # the counter was cleared: the window begins anew
+    seen = [time_in_use.measure(0, 1_400_000 * n, 100.0 + n, (1,), is_attached=True) for n in range(40)]
+    assert time_in_use.unit == "ns"
+    assert seen[-1] == pytest.approx(1.4e6 * 39 / 1e9)
+
+
 def test_a_unit_that_was_told_is_kept_and_nothing_is_above_one_second_a_second() -> None:
     time_in_use = TimeInUse("us", LIVE)
     assert _run(time_in_use, [0, 10**12, 2 * 10**12, 3 * 10**12]) == [0.0, None, None, None]
@@ -87,5 +110,5 @@ def test_no_core_is_ever_busier_than_possible(
     for second, raw in enumerate(counts):
         now = time_in_use.measure(0, raw, float(second), (), is_attached=attached)
         if now is not None and before is not None and time_in_use.unit == unit_before:
-            assert now - before <= 1.05 * 1.001 + before * 1e-9
+            assert now - before <= 2.5 * 1.001 + before * 1e-9
         before, unit_before = now, time_in_use.unit

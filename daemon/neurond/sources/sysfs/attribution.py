@@ -14,6 +14,7 @@ from neurontools.model import (
     Device,
     ErrorCounters,
     ExecutionCounters,
+    NeuronCore,
     Process,
     StatusCounters,
     memory_categories,
@@ -91,20 +92,21 @@ class Attribution:
         self._baselines: dict[int, dict[int, StatusCounters]] = {}
 
     def credited(
-        self, processes: Sequence[Process], status: Mapping[int, StatusCounters], at_seconds: float, pacing: Pacing
+        self, processes: Sequence[Process], cores: Mapping[int, NeuronCore], pacing: Pacing
     ) -> tuple[Process, ...]:
-        """The processes with their executions and errors; unchanged where those can't be told."""
+        """The processes with their executions and errors; unchanged where those can't be told. `cores` by index."""
         self._baselines = {
             process.pid: self._baselines.get(process.pid, {}) for process in processes if process.core_indices
         }
         made = []
         for process in processes:
-            made.append(self._credited(process, status, at_seconds))
+            made.append(self._credited(process, cores))
             pacing.step()
         return tuple(made)
 
-    def _credited(self, process: Process, status: Mapping[int, StatusCounters], at_seconds: float) -> Process:
-        known = {core: status[core] for core in process.core_indices if core in status}
+    def _credited(self, process: Process, cores: Mapping[int, NeuronCore]) -> Process:
+        held = [cores[index] for index in process.core_indices if index in cores]
+        known = {core.index: core.status for core in held if core.status is not None}
         if not known:
             return process
         baseline = self._baselines[process.pid]
@@ -125,7 +127,7 @@ class Attribution:
             process,
             executions=ExecutionCounters(**executions),
             errors=ErrorCounters(**errors),
-            measured_at_seconds=at_seconds,
+            measured_at_seconds=max(core.measured_at_seconds or 0.0 for core in held),
         )
 
 

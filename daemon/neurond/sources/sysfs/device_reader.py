@@ -17,6 +17,9 @@ from neurontools.terminal_text import cut, visible
 # A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
 _WRAPPED = 2**63
 _MAX_SHOWN_CHARACTERS = 200
+# Counters that moved and now stand still may only wait for the driver's next update. For so long they count as
+# measured when they moved, so that a busy core is not shown as idle in one interval and as twice as busy in the next.
+_PATIENCE_SECONDS = 2.0
 _NEWEST = (10**6,)  # an unknown driver may have every file
 
 _MEMORY_COUNT = len(file_table.DEVICE_MEMORY)
@@ -34,7 +37,10 @@ _ECC_PATHS = [f"stats/hardware/{name}" for name in file_table.ECC]
 
 @dataclass(frozen=True, slots=True)
 class CoreReading:
-    """The counters of one core; `time_in_use` is raw."""
+    """The counters of one core; `time_in_use` is raw.
+
+    `measured_at_seconds` is when they were read, or a little earlier: see `_PATIENCE_SECONDS`.
+    """
 
     memory: DeviceMemory
     status: StatusCounters
@@ -78,6 +84,7 @@ class DeviceReader:
         self._ecc_fields = [file_table.ECC[path.rpartition("/")[2]] for path in ecc]
         self._own = CounterFiles(directory.path, [*_HOST_PATHS, *ecc], budget, may_be_replaced=may_be_replaced)
         self._before: list[tuple[tuple[int | None, ...], CoreReading] | None] = [None] * len(cores)
+        self._moved_at: list[float | None] = [None] * len(cores)
         self.went_back: list[str] = []
 
     @property
@@ -118,6 +125,8 @@ class DeviceReader:
             at_seconds = time.monotonic()
             raw = tuple([values[slot] if slot >= 0 else None for slot in self._slots])
             before = self._before[position]
+            if before is not None:
+                at_seconds = self._measured_at(position, before, raw, at_seconds)
             if before is not None and before[0] == raw:
                 old = before[1]
                 reading = CoreReading(old.memory, old.status, old.inferences, old.flop, old.time_in_use, at_seconds)
@@ -134,6 +143,16 @@ class DeviceReader:
         """Closes all files."""
         for files in (self._own, *self._cores):
             files.close()
+
+    def _measured_at(
+        self, position: int, before: tuple[tuple[int | None, ...], CoreReading], now: tuple[int | None, ...], at: float
+    ) -> float:
+        """When the counters of a core were measured that were read just now."""
+        if before[0][_STATUS_END:] != now[_STATUS_END:]:
+            self._moved_at[position] = at
+            return at
+        moved_at = self._moved_at[position]
+        return at if moved_at is None or at - moved_at >= _PATIENCE_SECONDS else before[1].measured_at_seconds
 
     def _note_went_back(self, position: int, before: tuple[int | None, ...], now: tuple[int | None, ...]) -> None:
         for slot in range(_MEMORY_COUNT, len(_CORE_PATHS)):

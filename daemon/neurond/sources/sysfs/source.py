@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +15,13 @@ from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurontools.errors import UserError
-from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind, StatusCounters
+from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.sysfs.device_directory import DeviceDirectory, device_directories
 from neurontools.sysfs.inventory import Inventory, read_inventory
 from neurontools.sysfs.roots import Roots
 
 _MAX_WARNINGS = 24
+_INVENTORY_ROUNDS = 16  # so often what doesn't change is read again while something is wrong with it
 _FILES_PER_CORE, _FILES_PER_DEVICE = 40, 16
 
 
@@ -60,6 +60,7 @@ class SysfsSource:
         self._readers = {directory.index: self._reader(directory) for directory in inventory.directories}
         self._first = {directory.index for directory in inventory.directories}
         self._went_back: dict[str, None] = {}
+        self._rounds = 0
         self.metadata = MetadataService() if use_metadata_service else None
         self._is_told = False
         self._reading = Reading(inventory.devices, (), tuple(inventory.warnings))
@@ -128,7 +129,10 @@ class SysfsSource:
     def _follow_devices(self) -> None:
         """Takes in devices that came and lets those go that vanished."""
         present = device_directories(self._roots)
-        if _identities(present) == _identities(self._inventory.directories):
+        self._rounds += 1
+        # What was missing may have come: a driver that is being loaded makes its tree bit by bit.
+        is_due = bool(self._inventory.warnings) and self._rounds % _INVENTORY_ROUNDS == 0
+        if not is_due and _identities(present) == _identities(self._inventory.directories):
             return
         try:
             inventory = Inventory(self._roots, present, lnc=self._lnc) if present else None
@@ -221,8 +225,7 @@ class SysfsSource:
     def _credited(self, processes: tuple[Process, ...], cores: list[NeuronCore]) -> tuple[Process, ...]:
         if not self._time_in_use.is_live:
             return processes
-        status: dict[int, StatusCounters] = {core.index: core.status for core in cores if core.status is not None}
-        return self._attribution.credited(processes, status, time.monotonic(), self._pacing)
+        return self._attribution.credited(processes, {core.index: core for core in cores}, self._pacing)
 
     def _warnings(self, unhealthy: list[str]) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())

@@ -1,8 +1,10 @@
 """How busy a core was, from the driver's `nc_time_in_use`: in which unit it counts, and whether it counts at all.
 
 The documentation says microseconds, the newest driver's source picoseconds. So the unit starts as microseconds and,
-once a core was busier than possible in two intervals that follow each other, becomes a finer one for the whole session:
-one interval alone proves nothing, because an old driver adds the whole run of a process at its end.
+once a core was busier than possible, becomes a finer one for the whole session. One interval proves nothing: an old
+driver adds the whole run of a process at its end, and one that updates its counters seldom, or a reader that was held
+up, packs the work of a long interval into a short one. So it takes two intervals that follow each other and are far
+beyond what is possible, or half a minute that is beyond it on the whole.
 
 Drivers before 2.30 don't move the counters while a process runs: there, busy time is unknown while one is attached.
 """
@@ -13,6 +15,9 @@ from neurontools.sysfs.file_table import LIVE_COUNTERS
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
+_BELIEVED_RATIO = 2.5  # of one interval: up to here it may be the work of the one before, too
+_PROVING_RATIO = 10.0  # of two intervals that follow each other
+_WINDOW_SECONDS, _WINDOW_RATIO = 30.0, 1.1  # of a window, in which bursts even out
 _UNIT_NAMES = {"us": "microseconds", "ns": "nanoseconds", "ps": "picoseconds"}
 
 
@@ -36,6 +41,7 @@ class TimeInUse:
         state = self._cores.get(core)
         if state is None:
             state = self._cores[core] = _Core()
+        is_same = at_seconds == state.at_seconds
         grown = state.grown(raw, at_seconds, owners)
         if raw is None:
             return None
@@ -44,12 +50,13 @@ class TimeInUse:
             state.growing = state.growing + 1 if grown > 0 and is_attached else 0
             if state.growing >= 2:
                 self.is_live = True
-            self._calibrate(state, grown)
-        else:
+            self._calibrate(state, grown, raw, at_seconds)
+        elif not is_same or not state.is_steady:
             state.growing = state.excess = 0
+            state.window = None
         if not self.is_live and (is_attached or not state.is_steady):
             return None
-        if grown is not None and grown / UNITS_PER_SECOND[self.unit] > _HIGHEST_RATIO:
+        if grown is not None and grown / UNITS_PER_SECOND[self.unit] > _BELIEVED_RATIO:
             return None
         return raw / UNITS_PER_SECOND[self.unit]
 
@@ -69,20 +76,27 @@ class TimeInUse:
         )
         return (text,)
 
-    def _calibrate(self, state: _Core, units_per_second: float) -> None:
-        if units_per_second / UNITS_PER_SECOND[self.unit] <= _HIGHEST_RATIO:
-            state.excess = 0
+    def _calibrate(self, state: _Core, units_per_second: float, raw: int, at_seconds: float) -> None:
+        if self.is_fixed or not self.is_live:
             return
-        state.excess += 1
-        if state.excess < 2 or self.is_fixed or not self.is_live:
+        is_far_beyond = units_per_second / UNITS_PER_SECOND[self.unit] > _PROVING_RATIO
+        state.excess = state.excess + 1 if is_far_beyond else 0
+        if state.excess >= 2:
+            self._refine(units_per_second)
             return
+        sustained = state.sustained(raw, at_seconds)
+        if sustained is not None and sustained / UNITS_PER_SECOND[self.unit] > _WINDOW_RATIO:
+            self._refine(sustained)
+
+    def _refine(self, units_per_second: float) -> None:
         self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
         units = list(UNITS_PER_SECOND)
         fitting = [unit for unit in units if units_per_second / UNITS_PER_SECOND[unit] <= _HIGHEST_RATIO]
         if fitting and units.index(fitting[0]) > units.index(self.unit):
             self.unit = fitting[0]
-            for other in self._cores.values():
-                other.excess = 0
+            for core in self._cores.values():
+                core.excess = 0
+                core.window = None
 
 
 class _Core:
@@ -92,7 +106,7 @@ class _Core:
     the interval before.
     """
 
-    __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw")
+    __slots__ = ("at_seconds", "excess", "growing", "is_steady", "owners", "owners_before", "raw", "window")
 
     def __init__(self) -> None:
         self.raw: int | None = None
@@ -102,6 +116,19 @@ class _Core:
         self.growing = 0
         self.excess = 0
         self.is_steady = True
+        self.window: tuple[int, float] | None = None  # the counter and the time at which it began
+
+    def sustained(self, raw: int, at_seconds: float) -> float | None:
+        """Growth a second over a whole window, at the end of each; None before."""
+        if self.window is None or raw < self.window[0]:
+            self.window = raw, at_seconds
+            return None
+        seconds = at_seconds - self.window[1]
+        if seconds < _WINDOW_SECONDS:
+            return None
+        growth = (raw - self.window[0]) / seconds
+        self.window = raw, at_seconds
+        return growth
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
         """Growth a second since the measurement before; None without one and after a write to the counter."""
