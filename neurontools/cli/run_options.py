@@ -18,7 +18,7 @@ OPTIONS = (
     Option("export-sysfs", "keep a tree like the driver's of the simulated host here", value="DIR", completes=FILES),
     Option("socket", "report to the monitor daemon at this socket", value="PATH", completes=FILES),
     Option("wait", "wait up to so many seconds until the cores are free; 0 is for ever", value="SECONDS"),
-    Option("top", "show neuron-top while the script runs; its output goes to a file"),
+    Option("top", "show neuron-top while the script runs; its output follows when neuron-top was left"),
     Option(
         "summary-json",
         "write the summary to this file as JSON too; - is standard output",
@@ -41,7 +41,8 @@ Environment:
   NEURONTOOLS_SOCKET                            as --socket
   NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
 
-Exit codes: those of the script; 2 misuse, 12 no daemon, 124 the cores did not become free, 130 interrupted.
+Exit codes: those of the script, or of the worker that failed first; 2 misuse, 12 no daemon,
+124 the cores did not become free, 130 interrupted.
 """
 
 

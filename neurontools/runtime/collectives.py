@@ -65,9 +65,9 @@ def install() -> None:
     library.impl("collective", recording_kernel(operator), "PrivateUse1")
     library.impl("collective", lambda *_: None, "Meta")
     _kept.append(library)
-    dist.Backend.register_backend(device.name, _create, devices=[device.name])
-    if device.name != "xla":
-        dist.Backend.register_backend("xla", _create, devices=[device.name])
+    # CPU tensors too: gloo can, and DistributedDataParallel keeps its map of used parameters on the host.
+    for name in dict.fromkeys((device.name, "xla")):
+        dist.Backend.register_backend(name, _create, devices=[device.name, "cpu"])
 
 
 def world() -> Any:

@@ -8,7 +8,16 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime import collectives, compiled, parameters, serialization, steps, torch_module
+from neurontools.runtime import (
+    backward_errors,
+    collectives,
+    compiled,
+    parameters,
+    serialization,
+    steps,
+    torch_module,
+    unused_parameters,
+)
 from neurontools.runtime.buffer import buffers
 from neurontools.runtime.core import Core
 from neurontools.runtime.cores import take_cores
@@ -96,10 +105,8 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     serialization.install(name)
     # Parameters keep their identity when a module moves: tied weights stay tied, optimizers keep what they hold.
     torch.__future__.set_swap_module_params_on_conversion(True)
-    # Backward on the calling thread: another thread would bring a second pool of OpenMP threads.
-    torch.autograd.set_multithreading_enabled(False)
     os.register_at_fork(after_in_child=buffers.renew_lock)
-    for part in (collectives, compiled, parameters, steps):
+    for part in (backward_errors, collectives, compiled, parameters, steps, unused_parameters):
         part.install()
     return made
 

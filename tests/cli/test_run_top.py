@@ -70,8 +70,8 @@ backlog.finish()
 """
 
 
-@pytest.mark.parametrize(("limit", "kept"), [(200_000, 100_000), (4096, 4096), (0, 0)])
-def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, limit: int, kept: int) -> None:
+@pytest.mark.parametrize("limit", [200_000, 4096, 0])
+def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, limit: int) -> None:
     """The limit of file sizes stands for the full disk: the write fails half-way, and the script must not notice."""
     done = subprocess.run(
         [sys.executable, "-c", BACKLOG, str(limit)],
@@ -81,6 +81,11 @@ def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, l
         timeout=60,
         check=False,
     )
-    lost = 100_000 - kept
-    told = f"neuron-run: {lost} bytes of output were lost; there was no room to keep them\n" if lost else ""
-    assert (done.returncode, done.stderr, len(done.stdout)) == (0, told, kept)
+    assert done.returncode == 0
+    lost = 100_000 - len(done.stdout)
+    assert done.stdout.replace("x", "") in ("", "\n")
+    if limit > 100_000:
+        assert (lost, done.stderr) == (0, "")
+    else:  # what came while it was kept; the rest was shown as it came
+        assert lost > 0
+        assert done.stderr == f"neuron-run: {lost} bytes of output were lost; there was no room to keep them\n"

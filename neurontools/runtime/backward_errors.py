@@ -1,0 +1,132 @@
+"""Backward runs on the calling thread, and what Python hooks raise in it is raised where it was called, as on the CPU.
+
+While torch unwinds from a hook that raised, it asks the device guard for its type, which for a device made in Python is
+a Python call, and a Python call with an exception pending ends the process. So the hooks of device tensors never raise
+there: what they raise is kept, they return what torch refuses with an error of its own, and the exception takes the
+place of that error when the engine has returned.
+
+Not covered: hooks registered with `register_hook` of a graph node (`tensor.grad_fn`) itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import hooks as module_hooks
+
+Hook = Callable[..., Any]
+
+
+class _Running(threading.local):
+    """The backward passes of a thread that are under way, and what a hook raised in the innermost."""
+
+    depth = 0
+    error: BaseException | None = None
+
+
+_running = _Running()
+
+
+def install() -> None:
+    """Changes how hooks are registered and how the engine is called; once a process."""
+    graph: Any = torch.autograd.graph
+    run = graph._engine_run_backward
+    guarded_run = _guarded_run(run)
+    graph._engine_run_backward = guarded_run
+    autograd: Any = torch.autograd
+    autograd._engine_run_backward = guarded_run
+    tensor: Any = torch.Tensor
+    tensor.register_hook = _registering(tensor.register_hook, _refused_gradient)
+    tensor.register_post_accumulate_grad_hook = _registering(
+        tensor.register_post_accumulate_grad_hook, _refused_gradient
+    )
+    saved: Any = graph.saved_tensors_hooks
+    make = saved.__init__
+
+    @functools.wraps(make)
+    def make_guarded(self: Any, pack_hook: Hook, unpack_hook: Hook) -> None:
+        make(self, pack_hook, _guarded(unpack_hook, _refused_saved_tensor))
+
+    saved.__init__ = make_guarded
+    module: Any = module_hooks.BackwardHook
+    apply = module._apply_on_tensors
+
+    @functools.wraps(apply)
+    def apply_guarded(self: Any, register: Callable[[Any], None], arguments: Any) -> Any:
+        return apply(self, lambda node: register(_GuardedNode(node)), arguments)
+
+    module._apply_on_tensors = apply_guarded
+
+
+class _GuardedNode:
+    """A node of the graph whose hooks are guarded, for the hooks of modules."""
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+
+    def register_hook(self, hook: Hook) -> Any:
+        """As the node's own."""
+        return self._node.register_hook(_guarded(hook, _refused_gradients))
+
+
+def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_guarded(*arguments: Any, **keywords: Any) -> Any:
+        outer, _running.error = _running.error, None
+        _running.depth += 1
+        try:
+            # In a thread of autograd's own there would be a second pool of OpenMP threads, and only core 0.
+            with torch.autograd.set_multithreading_enabled(False):
+                return run(*arguments, **keywords)
+        except (RuntimeError, TypeError):
+            error = _running.error
+            if error is None:
+                raise
+            raise error from error.__cause__
+        finally:
+            _running.depth -= 1
+            _running.error = outer
+
+    return run_guarded
+
+
+def _registering(register: Callable[..., Any], refused: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(register)
+    def register_guarded(self: Any, hook: Hook) -> Any:
+        return register(self, hook if self.is_cpu else _guarded(hook, refused))
+
+    return register_guarded
+
+
+def _guarded(hook: Hook, refused: Callable[..., Any]) -> Hook:
+    """The hook; what it raises in backward is kept, and `refused` of its arguments is what torch does not take."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return hook(*arguments)
+        except BaseException as error:
+            if not _running.depth:
+                raise
+            _running.error = _running.error or error
+            return refused(*arguments)
+
+    call.__name__ = getattr(hook, "__name__", type(hook).__name__)
+    return call
+
+
+def _refused_gradient(_gradient: Any) -> Any:
+    """Of another type than any gradient on the device."""
+    return torch.empty(0, dtype=torch.bool, device="cpu")
+
+
+def _refused_saved_tensor(_packed: Any) -> Any:
+    return None
+
+
+def _refused_gradients(gradients: Any, *_: Any) -> Any:
+    """One more than there are."""
+    return (None,) * (len(gradients) + 1)
