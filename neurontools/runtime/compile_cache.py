@@ -1,10 +1,11 @@
 """The compile cache on disk, in the layout of the Neuron SDK: compiled models that outlive the process.
 
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
-    compile_flags.json, model.lock}
+    compile_flags.json, model.lock, model.log}
 
-A model is complete when `model.done` is there; it holds the digest of `model.neff`. A full disk, missing rights or a
-damaged entry cost a compilation, never the training.
+A model is complete when `model.done` is there; it holds the digest of `model.neff`. A compilation that failed leaves
+`model.log` with the reason instead, and is not tried again without --retry_failed_compilation. A full disk, missing
+rights or a damaged entry cost a compilation, never the training.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ CACHE_URL = "NEURON_COMPILE_CACHE_URL"
 DEFAULT_DIRECTORY = "/var/tmp/neuron-compile-cache"  # noqa: S108
 LOG_LEVEL = "NEURON_RT_LOG_LEVEL"
 _LARGEST_MODEL_BYTES = 256 << 20
+_LONGEST_REASON = 2000
 
 
 class CompileCache:
@@ -88,6 +90,40 @@ class CompileCache:
         self.hits_total += 1
         self._info(f"Using a cached neff at {neff}. Exiting with a successfully compiled graph.")
         return model
+
+    def failure(self, graph_hash: str, flags: CompilerFlags) -> str | None:
+        """Why this graph could not be compiled before; None when it was not tried, or is to be tried again."""
+        directory = self.directory(flags)
+        if directory is None:
+            return None
+        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
+        try:
+            if (entry / "model.log").stat().st_uid not in (os.geteuid(), 0) or (entry / "model.done").exists():
+                return None
+            if flags.retry_failed_compilation:
+                (entry / "model.log").unlink()
+                return None
+            reason = (entry / "model.log").read_text(errors="replace")[:_LONGEST_REASON]
+        except OSError:
+            return None
+        _log(
+            "ERROR",
+            f"Got a cached failed neff at {entry / 'model.neff'}. Will skip compilation, please set "
+            "--retry_failed_compilation for recompilation.",
+        )
+        return reason.strip() or "no reason is known"
+
+    def store_failure(self, graph_hash: str, flags: CompilerFlags, text: str, reason: str) -> None:
+        """Remembers that a graph could not be compiled; `text` is the recorded graph."""
+        directory = self.directory(flags)
+        if directory is None:
+            return
+        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
+        with contextlib.suppress(OSError):
+            entry.mkdir(parents=True, exist_ok=True)
+            _write(entry / "model.hlo.pb", text.encode())
+            _write(entry / "compile_flags.json", json.dumps(list(flags.passed_on)).encode())
+            _write(entry / "model.log", reason.encode())
 
     @contextlib.contextmanager
     def locked(self, graph_hash: str, flags: CompilerFlags) -> Iterator[None]:

@@ -20,6 +20,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "--distribution-strategy": ("llm-training", "nemo"),
     "--verbose": ("trace", "debug", "info", "warning", "error", "critical", "user", "35"),
 }
+_WITHOUT_LNC = frozenset({"inf2", "trn1", "trn1n"})
 _ALIASES = {"-O": "--optlevel", "-lnc": "--logical-nc-config", "-v": "--verbose", "--lnc": "--logical-nc-config"}
 _SWITCHES = frozenset(
     {
@@ -101,6 +102,10 @@ def parse(text: str) -> CompilerFlags:
                 )
             passed_on += [name, value]
         values[name] = value
+    if values.get("--logical-nc-config") == "2" and values.get("--target") in _WITHOUT_LNC:
+        raise InvalidCompilerFlags(
+            f"{VARIABLE}: argument --logical-nc-config: {values['--target']} has no logical NeuronCores of 2; use 1"
+        )
     return CompilerFlags(
         auto_cast=values.get("--auto-cast", "none"),
         auto_cast_type=values.get("--auto-cast-type", "bf16"),

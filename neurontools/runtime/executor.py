@@ -12,18 +12,20 @@ import torch
 from neurontools.nrt import NrtStatus
 from neurontools.runtime import compiler, compiler_flags
 from neurontools.runtime.bounded import RecentlyUsed
-from neurontools.runtime.buffer import Buffer, Tensor, buffers, release
+from neurontools.runtime.buffer import Buffer, buffers, release
 from neurontools.runtime.compile_cache import CompileCache
 from neurontools.runtime.core import Core
 from neurontools.runtime.deadline import EXEC_TIMEOUT, deadline
-from neurontools.runtime.failure import ExecutionFailed
+from neurontools.runtime.failure import CompilationFailed, ExecutionFailed
 from neurontools.runtime.graph import Graph
 from neurontools.runtime.memory import Category, OutOfDeviceMemory
 from neurontools.runtime.metrics import metrics
 from neurontools.runtime.model import Model
 from neurontools.runtime.monitoring import Monitor, NotMonitored
+from neurontools.runtime.numerical_errors import NanCheck
 from neurontools.runtime.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
 from neurontools.runtime.program import Program
+from neurontools.runtime.target import check_load
 
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
@@ -33,11 +35,15 @@ EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off."""
+    """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off.
+
+    `extracts_only`: graphs are compiled into the cache and not executed, as neuron_parallel_compile asks.
+    """
 
     fail_on_nan: bool
     timeout_seconds: float | None
     stochastic: torch.Generator | None
+    extracts_only: bool = False
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Policy:
@@ -52,13 +58,14 @@ class Policy:
             fail_on_nan=environment.get(FAIL_ON_NAN, "0") not in ("", "0", "false"),
             timeout_seconds=float(timeout) if timeout.isdigit() and int(timeout) else None,
             stochastic=stochastic,
+            extracts_only=environment.get(EXTRACT_ONLY, "0") not in ("", "0", "false"),
         )
 
 
 class LoadedProgram:
     """A program on a core, with the HBM it takes and what the daemon knows it by."""
 
-    __slots__ = ("code_bytes", "executions", "float_outputs", "flops", "handle", "output_bytes", "program")
+    __slots__ = ("code_bytes", "executions", "flops", "handle", "nan_check", "output_bytes", "program")
 
     def __init__(self, program: Program, code_bytes: int, handle: Any) -> None:
         model = program.model
@@ -68,11 +75,7 @@ class LoadedProgram:
         self.flops = model.flops
         self.executions = 0
         self.output_bytes = [model.layouts[number].nbytes for number in model.outputs]
-        self.float_outputs = [
-            position
-            for position, number in enumerate(model.outputs)
-            if model.layouts[number].device_dtype.is_floating_point and model.layouts[number].extent
-        ]
+        self.nan_check = NanCheck(model)
 
 
 class Executor:
@@ -85,6 +88,7 @@ class Executor:
         recent = environment.get(RECENT_MODELS, "")
         capacity = int(recent) if recent.isdigit() and int(recent) else DEFAULT_PROGRAMS
         self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
+        self.extracted: RecentlyUsed[tuple[Any, ...], Model] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self.cache = CompileCache(environment)
         self._policy: Policy | None = None
@@ -126,6 +130,9 @@ class Executor:
         queued = time.perf_counter()
         listed = graph.buffers
         alive = bytes([buffer() is not None for buffer in listed])
+        if self.policy.extracts_only:
+            self._extract(core, graph, alive)
+            return
         loaded = self._program(core, graph, alive)
         model = loaded.program.model
         if not model.instructions:
@@ -149,7 +156,7 @@ class Executor:
             ):
                 outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)
                 deadline.check()
-                bad = self._not_a_number(loaded, outputs)
+                bad = loaded.nan_check.finds(outputs, listed)
         except BaseException as error:
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
@@ -189,6 +196,22 @@ class Executor:
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"
             )
 
+    def _extract(self, core: Core, graph: Graph, alive: bytes) -> None:
+        """Compiles a graph into the cache instead of executing it; its results are zeros."""
+        key = (core.local_index, tuple(graph.key), alive)
+        model = self.extracted.get(key)
+        if model is None:
+            model = self._model(core, graph, alive, self.flags)
+            self.extracted.put(key, model)
+        metrics.count("ExtractedGraph")
+        for number in model.outputs:
+            buffer, layout = graph.buffers[number], model.layouts[number]
+            core.memory.allocate(buffer.category, layout.nbytes)
+            buffer.value = torch.empty_strided(
+                layout.size, layout.stride, dtype=layout.device_dtype, device="cpu"
+            ).zero_()
+        _forget(graph.buffers)
+
     def _program(self, core: Core, graph: Graph, alive: bytes) -> LoadedProgram:
         # Changed compiler flags hold for graphs compiled from then on, as with the SDK.
         key = (core.local_index, tuple(graph.key), alive)
@@ -211,8 +234,7 @@ class Executor:
             with self.cache.locked(hash_text, flags):
                 model = self.cache.find(hash_text, flags)
                 if model is None:
-                    model = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
-                    self.cache.store(model, text, flags)
+                    model = self._compile(graph, alive, hash_text, text, flags)
                     seconds = time.perf_counter() - started
                     core.statistics.compilations_total += 1
                     core.statistics.compile_seconds += seconds
@@ -221,7 +243,30 @@ class Executor:
                     metrics.sample("TensorsGraphSize", len(graph.signatures))
         return model
 
+    def _compile(
+        self, graph: Graph, alive: bytes, hash_text: str, text: str, flags: compiler_flags.CompilerFlags
+    ) -> Model:
+        reason = self.cache.failure(hash_text, flags)
+        if reason is not None:
+            raise CompilationFailed(f"MODULE_{hash_text}+{flags.hash_text}", reason)
+        try:
+            model = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
+            self.cache.store(model, text, flags)
+        except Exception as error:
+            self.cache.store_failure(hash_text, flags, text, f"{type(error).__name__}: {error}")
+            raise
+        return model
+
     def _load(self, core: Core, model: Model, flags: compiler_flags.CompilerFlags) -> LoadedProgram:
+        reporter = getattr(self.monitor, "reporter", None)
+        instance_type, lnc = (
+            (None, None) if reporter is None else (reporter.instance_type, reporter.logical_neuroncore_config)
+        )
+        try:
+            check_load(flags, model.module, instance_type, lnc, self.environment)
+        except ExecutionFailed:
+            self.monitor.error("model")
+            raise
         code_bytes = len(model.to_json())
         memory = core.memory
         memory.allocate(Category.MODEL_CODE, code_bytes)
@@ -252,15 +297,6 @@ class Executor:
             needed = max((p.program.model.scratchpad_bytes for p in programs.values()), default=0)
             memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
             self.monitor.unload_model(loaded.handle)
-
-    def _not_a_number(self, loaded: LoadedProgram, outputs: list[Tensor]) -> bool:
-        """Whether a result has NaN in it: the sum of a tensor is NaN if one of its elements is."""
-        for position in loaded.float_outputs:
-            value = outputs[position]
-            total = value.sum().item() if value.dtype.itemsize > 1 else 0.0
-            if total != total and bool(value.isnan().any()):
-                return True
-        return False
 
 
 def _forget(listed: list[Buffer]) -> None:

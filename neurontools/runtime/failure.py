@@ -1,4 +1,4 @@
-"""The error of an execution that did not succeed."""
+"""The errors of executions and compilations that did not succeed."""
 
 from __future__ import annotations
 
@@ -11,3 +11,13 @@ class ExecutionFailed(RuntimeError):
     def __init__(self, status: NrtStatus, text: str) -> None:
         super().__init__(f"NRT_{status.name}({int(status)}): {text}")
         self.status = status
+
+
+class CompilationFailed(RuntimeError):
+    """A graph that could not be compiled before; it is not tried again without --retry_failed_compilation."""
+
+    def __init__(self, module: str, reason: str) -> None:
+        super().__init__(
+            f"{module} could not be compiled before ({reason}); set --retry_failed_compilation in NEURON_CC_FLAGS to "
+            "try again"
+        )

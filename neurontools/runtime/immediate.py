@@ -35,7 +35,11 @@ def host_value(tensor: Tensor) -> Tensor:
 
 
 def device_tensor(value: Tensor, core: Core) -> Tensor:
-    """A device tensor over the bytes of a CPU tensor that nobody else uses."""
+    """A device tensor over the bytes of a CPU tensor that nobody else uses.
+
+    NotImplementedError for one that has no strides: sparse, quantized, of oneDNN.
+    """
+    refuse_unstrided(value)
     layout = layouts.of(value)
     if (
         value.storage_offset()
@@ -47,6 +51,16 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
     with buffers.lock:
         reserve(core, layout.nbytes)
         return buffers.create(layout, value, core)[0]
+
+
+def refuse_unstrided(value: Tensor) -> None:
+    """NotImplementedError for a tensor without strides: sparse, quantized, of oneDNN."""
+    if value.layout is not torch.strided or value.is_quantized:
+        kind = "quantized" if value.is_quantized else str(value.layout)
+        raise NotImplementedError(
+            f"{device.name}: {kind} tensors are not supported on this device; use dense ones "
+            "(nn.Embedding(sparse=False)) or keep this part on the CPU"
+        )
 
 
 def reserve(core: Core, nbytes: int) -> None:
@@ -61,6 +75,12 @@ def reserve(core: Core, nbytes: int) -> None:
         memory.allocate(Category.TENSORS, nbytes)
 
 
+def check_room(core: Core, nbytes: int) -> None:
+    """OutOfDeviceMemory for what a core could never hold: before the host tries to make it."""
+    if nbytes > core.memory.limit_bytes:
+        raise core.memory.refusal(Category.TENSORS, nbytes)
+
+
 def _dead_bytes(core: Core) -> int:
     """What the pending graph holds on to although nobody else can see it any more."""
     return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and b() is None)
@@ -72,15 +92,19 @@ def run_on_host(operator: Operator, arguments: Any, keywords: Any, target: torch
     return operator.op(*host, **{name: _map(a, host_value) for name, a in keywords.items()}, device=target)
 
 
-def run_at_once(operator: Operator, arguments: Any, keywords: Any, core: Core | None) -> Any:
-    """An operator whose results' sizes depend on values, or for which torch has no meta kernel. Counted as fallback."""
+def run_at_once(
+    operator: Operator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
+) -> Any:
+    """An operator whose results' sizes depend on values, or that can't be trusted to a graph. Counted as fallback.
+
+    `results` gets what the CPU returned, one entry a result.
+    """
     with buffers.lock:
         tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
         if core is None:
             core = buffers.of(tensors[0]).core if tensors else device.current
         for tensor in tensors:
             device.flush(buffers.of(tensor).core, "Fallback")
-        metrics.fallback(operator.name)
         written = _written(operator, arguments, keywords)
         # Under XLA_USE_BF16 the host computes in the visible type and writes back what it changed.
         host: dict[int, Tensor] = {}
@@ -102,17 +126,13 @@ def run_at_once(operator: Operator, arguments: Any, keywords: Any, core: Core | 
             named["device"] = torch.device("cpu")
         with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
             result = operator.call(*values, **named)
+            metrics.fallback(operator.name)
+            if results is not None:
+                results += result if len(operator.returns) > 1 else (result,)
             for tensor in written:
                 if id(tensor) in host:
                     host_alias(tensor).copy_(host[id(tensor)])
-        return _returned(
-            operator,
-            arguments,
-            keywords,
-            result,
-            core,
-            {t.untyped_storage().data_ptr() for t in _tensors([*values, *named.values()])},
-        )
+        return _returned(operator, arguments, keywords, result, core, _shared([*values, *named.values()], tensors))
 
 
 def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
@@ -136,6 +156,15 @@ def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
         return results[0] if len(results) == 1 else tuple(results)
 
 
+def _view_of(owner: Tensor, value: Tensor) -> Tensor:
+    """A view of a device tensor's storage that lies in it as a CPU tensor lies in its own."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
+    view: Tensor = torch.ops.aten.as_strided.default.redispatch(
+        keys, owner, list(value.shape), list(value.stride()), value.storage_offset()
+    )
+    return view
+
+
 def point_at(target: Tensor, source: Tensor) -> Tensor:
     """Makes one device tensor a view of the whole of another one."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
@@ -149,10 +178,28 @@ def _host_or_same(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_cpu else host_value(tensor)
 
 
-def _returned(operator: Operator, arguments: Any, keywords: Any, result: Any, core: Core, shared: set[int]) -> Any:
+def _shared(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
+    """Where the bytes of the arguments are on the host, with the device tensor they belong to."""
+    shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
+    for tensor in tensors:
+        value = buffers.of(tensor).value
+        if value is not None:
+            shared[value.untyped_storage().data_ptr()] = tensor
+    return shared
+
+
+def _returned(
+    operator: Operator, arguments: Any, keywords: Any, result: Any, core: Core, shared: dict[int, Tensor | None]
+) -> Any:
     def on_device(value: Tensor) -> Tensor:
-        # A result may be a view of an argument: the device gets its own bytes.
-        return device_tensor(value.clone() if value.untyped_storage().data_ptr() in shared else value, core)
+        refuse_unstrided(value)
+        where = value.untyped_storage().data_ptr()
+        if where not in shared or not value.numel():
+            return device_tensor(value, core)
+        owner = shared[where]
+        if owner is None or owner.dtype is not value.dtype or layouts.narrowed:
+            return device_tensor(value.clone(), core)
+        return _view_of(owner, value)  # a view of an argument on the host is one on the device
 
     if operator.in_place:
         results: list[Any] = [

@@ -9,6 +9,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
+from neurontools.runtime.missing import text_of
+
 FORCE = "NEURONTOOLS_FORCE_TORCH_XLA"
 PACKAGES = ("torch_xla", "torch_neuronx")
 is_spawned_worker = False  # set in processes that multiprocessing spawns: they take cores only if they use them
@@ -33,9 +35,7 @@ class TorchXlaFinder(MetaPathFinder):
             return None
         found = PathFinder.find_spec(fullname, path, target)
         if found is None:
-            raise ModuleNotFoundError(
-                f"{fullname} is not part of the simulated runtime; it has {', '.join(_offered(package))}", name=fullname
-            )
+            raise ModuleNotFoundError(f"{text_of(fullname)}; there are {', '.join(_offered(package))}", name=fullname)
         return found
 
 
@@ -53,4 +53,4 @@ def _offered(package: str) -> list[str]:
     root = Path(_DIRECTORY)
     files = sorted((root / package).rglob("*.py"))
     names = (".".join(file.relative_to(root).with_suffix("").parts) for file in files)
-    return [name for name in names if not name.endswith("__init__") and "._" not in name]
+    return [name for name in names if not name.endswith("__init__") and "._" not in name] or [package]

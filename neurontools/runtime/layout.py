@@ -52,6 +52,17 @@ class Layout:
         self.size_address = ctypes.addressof(self._c_size)
         self.stride_address = ctypes.addressof(self._c_stride)
 
+    def agrees_with(self, value: torch.Tensor) -> bool:
+        """Whether a CPU tensor has this shape, element type and strides; strides that no element feels don't count."""
+        return (
+            value.shape == self.size
+            and value.dtype in (self.dtype, self.device_dtype)
+            and (
+                not self.extent
+                or all(n == 1 or a == b for n, a, b in zip(self.size, value.stride(), self.stride, strict=True))
+            )
+        )
+
     def text(self) -> str:
         """The layout as the graph's text has it: `f32[2,3]{3,1}`, with the element type in HBM where it differs."""
         short = str(self.dtype).removeprefix("torch.")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +36,9 @@ class Operator:
     `call` computes it on CPU tensors, `meta_call` on meta tensors; both default to the operator itself. `writes` are
     the arguments it changes, as (position, name); `returns` has one entry a result: None for a new tensor, else the
     written argument that it returns. `random` draws from the device's generator, `effect` must run even if nobody
-    reads it.
+    reads it. `dynamic`: it runs at once, because its results depend on values or are views of its arguments.
+    `trusted`: what its meta kernel announces is known to be what the CPU returns; the first call of any other operator
+    in each of its signatures runs at once and is compared.
     """
 
     __slots__ = (
@@ -57,6 +61,7 @@ class Operator:
         "random",
         "returns",
         "tensor_positions",
+        "trusted",
         "writes",
     )
 
@@ -85,12 +90,21 @@ class Operator:
         self.mixed_devices = mixed_devices
         self.flops = op._overloadpacket in flop_registry
         self.matmul = self.name.partition(".")[0] in MATMUL_NAMES
-        self.dynamic = torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags
+        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+        data_dependent = torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags
+        self.dynamic = is_view or data_dependent
         written = [(i, a.name) for i, a in enumerate(arguments) if _is_written(a) or a.name in writes]
         self.writes: tuple[tuple[int, str], ...] = tuple(written)
         self.out_names: tuple[str, ...] = tuple(a.name for a in arguments if a.is_out)
         self.returns: tuple[tuple[int, str] | None, ...] = tuple(_returned(r, arguments) for r in schema.returns)
         self.in_place = all(r is not None for r in self.returns)
+        self.trusted = (
+            self.in_place
+            or call is not None
+            or meta_call is not None
+            or self.name in verified_names()
+            or is_batched(self.name)
+        )
         lifted = [
             (i, a.name)
             for i, a in enumerate(arguments)
@@ -121,6 +135,17 @@ class Operator:
         if not self.flops:
             return 0
         return int(flop_registry[self.op._overloadpacket](*arguments, **keywords, out_val=result))
+
+
+def is_batched(name: str) -> bool:
+    """Whether an operator does to each tensor of a list what another one does to a single tensor."""
+    return name.startswith(("aten::_foreach", "aten::_fused"))
+
+
+@cache
+def verified_names() -> frozenset[str]:
+    """The ATen operators whose meta kernels the tests have compared with the CPU; the tests write the file."""
+    return frozenset((Path(__file__).parent / "kernels" / "verified_operators.txt").read_text().split())
 
 
 def _is_written(argument: Any) -> bool:

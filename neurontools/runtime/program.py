@@ -11,12 +11,24 @@ from neurontools.runtime.buffer import Tensor, reinterpreted
 from neurontools.runtime.layout import Layout, layouts
 from neurontools.runtime.model import HostInput, Instruction, Model, ScalarInput, Use, flattened
 from neurontools.runtime.numerics import Numerics
+from neurontools.runtime.operator import Operator
+from neurontools.runtime.trust import distrust
 
 Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 
 
 class MetaMismatch(RuntimeError):
-    """An operator returned another shape or type than its meta kernel announced; continuing would be wrong."""
+    """An operator returned another shape or type than its meta kernel announced; continuing would be wrong.
+
+    Only an operator that was found right before can raise this; from then on it runs at once.
+    """
+
+    def __init__(self, operator: Operator, value: Tensor, layout: Layout) -> None:
+        super().__init__(
+            f"{operator.name} returned {value.dtype}{list(value.shape)} where its meta kernel announced "
+            f"{layout.text()}; it runs at once from now on: begin the step anew"
+        )
+        distrust(operator)
 
 
 class Program:
@@ -114,15 +126,24 @@ def _pairs(numbers: Any, values: Any) -> list[tuple[int, Tensor]]:
 def _checked(program: Program, instruction: Instruction, number: int, value: Tensor, pointers: set[int]) -> Tensor:
     layout = program.model.layouts[number]
     if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
-        raise MetaMismatch(
-            f"{instruction.operator.name} returned {value.dtype}{list(value.shape)} where its meta kernel announced "
-            f"{layout.text()}; this operator can't be recorded"
-        )
+        raise MetaMismatch(instruction.operator, value, layout)
     shares = _bytes(value) and value.untyped_storage().data_ptr() in pointers
     if shares or value.dtype is not layout.device_dtype or value.storage_offset() or not _same_strides(value, layout):
         program.restrided.add(number)
         return restride(value, layout)
     return value
+
+
+def _checker(operator: Operator, layout: Layout) -> Callable[[Tensor], Tensor]:
+    """Holds a result of an operator that nobody has verified against what was announced, at each execution."""
+
+    def check(value: Tensor) -> Tensor:
+        if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
+            raise MetaMismatch(operator, value, layout)
+        same = value.dtype is layout.device_dtype and not value.storage_offset() and _same_strides(value, layout)
+        return value if same else restride(value, layout)
+
+    return check
 
 
 def _same_strides(value: Tensor, layout: Layout) -> bool:
@@ -212,6 +233,11 @@ def _generate(program: Program) -> tuple[str, Run]:
             for number in flattened(instruction.results)
             if number in program.restrided
         )
+        if not instruction.operator.trusted:
+            lines.extend(
+                f"    v{number} = {writer.name(_checker(instruction.operator, made_layouts[number]), 'c')}(v{number})"
+                for number in flattened(instruction.results)
+            )
         if instruction.dead:
             lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
         if program.check is not None:

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 
 from neurontools.runtime import immediate
-from neurontools.runtime.bounded import RecentlyUsed
 from neurontools.runtime.buffer import Buffer, Tensor, buffers
 from neurontools.runtime.core import Core
 from neurontools.runtime.device import device
 from neurontools.runtime.layout import Layout, layouts
 from neurontools.runtime.operator import Operator
-from neurontools.runtime.signature import NeedsResize, NotRecordable, NumberForTensor, Signature
+from neurontools.runtime.signature import NeedsResize, NotRecordable, NumberForTensor, Signature, Unverified, signatures
+from neurontools.runtime.trust import distrust
 
 # What a graph holds as it is.
 _PLAIN = frozenset({type(None), torch.dtype, torch.layout, torch.memory_format, str, torch.device, complex})
@@ -25,7 +25,6 @@ _LIST, _LIST_END, _FLOAT, _INT, _HOST, _OFFSET = (object() for _ in range(6))
 # Looked up without a method call in between; both are the same objects for the life of the process.
 _by_address = buffers.by_address
 _young_layouts = layouts.young
-signatures: RecentlyUsed[tuple[Any, ...], Signature] = RecentlyUsed(8192)
 
 
 class _Call:
@@ -122,6 +121,8 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
                 if outs:
                     return immediate.run_resizing(operator, arguments, keywords)
                 return immediate.run_at_once(operator, arguments, keywords, core)
+            except Unverified as first:
+                return _verify(first, operator, arguments, keywords, core)
             except NeedsResize:
                 return immediate.run_resizing(operator, arguments, keywords)
             if signature.single is not None:
@@ -134,6 +135,19 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
             return result
 
     return kernel
+
+
+def _verify(
+    first: Unverified, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
+) -> Any:
+    """Runs a call at once; from the next one on its like are recorded if the CPU returned what was announced."""
+    results: list[Any] = []
+    result = immediate.run_at_once(operator, arguments, keywords, core, results)
+    if first.signature.agrees_with(results):
+        signatures.put(first.key, first.signature)
+    else:
+        distrust(operator)
+    return result
 
 
 def record(
@@ -165,6 +179,8 @@ def record(
         if call.hosts and call.buffers and not operator.mixed_devices and any(h.dim() for h in call.hosts):
             raise _mixed(operator, core, torch.device("cpu"))
         signature = Signature(operator, arguments, keywords)
+        if not operator.trusted:
+            raise Unverified(key, signature)
         signatures.put(key, signature)
     graph = core.graph
     indices = [signature.id]

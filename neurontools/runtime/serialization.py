@@ -90,8 +90,25 @@ def _patch_storage() -> None:
 
         return resize_
 
-    kind.to, kind.__new__, kind.clone, kind.cpu = to, new, clone, cpu
+    def new_like(self: Any) -> Any:
+        return kind(0, device=self.device)
+
+    def refuse(name: str, instead: str) -> None:
+        original = getattr(kind, name)
+
+        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+            if self.device.type == device.name:
+                raise NotImplementedError(f"{device.name}: UntypedStorage.{name} is not on this device; {instead}")
+            return original(self, *arguments, **keywords)
+
+        setattr(kind, name, method)
+
+    kind.to, kind.__new__, kind.clone, kind.cpu, kind.new = to, new, clone, cpu, new_like
     kind.resize_ = resize(kind.resize_)
+    for name in ("byteswap", "_byteswap"):
+        refuse(name, "swap the bytes of .cpu()")
+    for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):
+        refuse(name, "share the memory of .cpu()")
 
 
 def _patch_pin_memory() -> None:

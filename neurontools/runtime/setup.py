@@ -9,12 +9,16 @@ from typing import Any
 import torch
 
 from neurontools.runtime import (
+    accelerator,
     backward_errors,
     collectives,
     compiled,
+    fsdp_guard,
     parameters,
     serialization,
+    sharing,
     steps,
+    stock_torch,
     torch_module,
     unused_parameters,
 )
@@ -106,7 +110,18 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     # Parameters keep their identity when a module moves: tied weights stay tied, optimizers keep what they hold.
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
-    for part in (backward_errors, collectives, compiled, parameters, steps, unused_parameters):
+    for part in (
+        accelerator,
+        backward_errors,
+        collectives,
+        compiled,
+        fsdp_guard,
+        parameters,
+        sharing,
+        steps,
+        stock_torch,
+        unused_parameters,
+    ):
         part.install()
     return made
 

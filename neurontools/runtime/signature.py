@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.bounded import RecentlyUsed
 from neurontools.runtime.layout import Layout, layouts
 from neurontools.runtime.operator import Operator
 
@@ -55,6 +56,15 @@ class NumberForTensor(Exception):
     def __init__(self, position: int) -> None:
         super().__init__(position)
         self.position = position
+
+
+class Unverified(Exception):
+    """Nobody has yet compared what the meta kernel announces with what the CPU returns: the call runs at once."""
+
+    def __init__(self, key: tuple[Any, ...], signature: Signature) -> None:
+        super().__init__(signature.operator.name)
+        self.key = key
+        self.signature = signature
 
 
 class NeedsResize(Exception):
@@ -110,8 +120,8 @@ class Signature:
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
         """The operator's result on meta tensors and its FLOPs."""
         operator = self.operator
-        if operator.in_place and not operator.flops and not operator.out_names:
-            return None, 0
+        if operator.effect and operator.in_place:
+            return None, 0  # a collective: it speaks to other ranks, on meta tensors too
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
         values = [template.on_meta(a) for a in self.arguments]
@@ -122,13 +132,11 @@ class Signature:
         try:
             with torch.no_grad():
                 result = operator.meta_call(*values, **keywords)
-        except NotImplementedError:
+        except Exception as error:
+            # The CPU's kernel has the last word: it computes where the meta kernel is wrong, and refuses in its words.
+            if operator.in_place and not operator.out_names and _is_silent(error):
+                return None, 0
             raise NotRecordable(operator.name) from None
-        except (RuntimeError, AssertionError) as error:
-            text = str(error).lower()
-            if any(word in text for word in ("meta", "dispatch", "fake", "data-dependent", "symint")):
-                raise NotRecordable(operator.name) from None
-            raise
         after = [keywords[name].shape for name in operator.out_names if isinstance(keywords.get(name), Tensor)]
         if before != after:
             raise NeedsResize(operator.name)
@@ -144,6 +152,12 @@ class Signature:
             for value, written in zip(results, operator.returns, strict=True)
         )
 
+    def agrees_with(self, results: list[Any]) -> bool:
+        """Whether what the CPU returned, as values for the device, is what was announced."""
+        announced = [output for output in self.outputs if output is not None]
+        made = [r for r, written in zip(results, self.operator.returns, strict=True) if written is None]
+        return _agree(announced, [value for value in made if value is not None])
+
     def text(self) -> str:
         """The call as the graph's text has it: slots as %0, …, changing numbers as $0, … and CPU tensors as @0, …"""
         if self._text is None:
@@ -152,6 +166,10 @@ class Signature:
             outputs = ", ".join(_text_of(o) for o in self.outputs)
             self._text = f"{self.operator.name}({', '.join(arguments)}) -> ({outputs})"
         return self._text
+
+
+signatures: RecentlyUsed[tuple[Any, ...], Signature] = RecentlyUsed(8192)
+"""Those in use, by the operator's id and what the recorder sees of the arguments."""
 
 
 class _Template:
@@ -201,6 +219,13 @@ def is_scalar(value: Any, lifted: bool) -> bool:
     return False
 
 
+def _is_silent(error: Exception) -> bool:
+    """Whether a meta kernel is missing or can't tell, rather than that it refuses the arguments."""
+    text = str(error).lower()
+    words = ("meta", "dispatch", "fake", "data-dependent", "symint")
+    return isinstance(error, NotImplementedError) or any(word in text for word in words)
+
+
 def _tensor_slots(template: Any) -> list[TensorSlot]:
     if isinstance(template, TensorSlot):
         return [template]
@@ -227,6 +252,18 @@ def _layout_tree(value: Any, name: str) -> Any:
     if value is None:
         return None
     raise NotRecordable(name)
+
+
+def _agree(announced: Any, made: Any) -> bool:
+    if isinstance(announced, list):
+        return (
+            isinstance(made, (list, tuple))
+            and len(announced) == len(made)
+            and all(_agree(a, m) for a, m in zip(announced, made, strict=True))
+        )
+    if announced is None or not isinstance(made, Tensor):
+        return announced is made
+    return bool(announced.agrees_with(made))
 
 
 def _text_of(part: Any) -> str:

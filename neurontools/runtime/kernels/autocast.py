@@ -15,10 +15,11 @@ _LOWER = """_convolution.deprecated _convolution conv1d conv1d.padding conv2d co
  conv_tbc  conv_transpose1d conv_transpose2d.input
  conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum mm mv
  linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot scaled_dot_product_attention lstm_cell gru_cell
- rnn_tanh_cell rnn_relu_cell""".split()
+ rnn_tanh_cell rnn_relu_cell mkldnn_rnn_layer""".split()
 _FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
  pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm frobenius_norm.dim nuclear_norm
- nuclear_norm.dim cosine_similarity poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss
+ nuclear_norm.dim cosine_similarity cross_entropy_loss poisson_nll_loss cosine_embedding_loss nll_loss nll_loss2d
+ hinge_embedding_loss
  kl_div  l1_loss smooth_l1_loss huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
  triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm logsumexp softmax.int
  log_softmax.int prod prod.dim_int cumprod cumsum linalg_vector_norm linalg_matrix_norm sum sum.dim_IntList""".split()
@@ -87,14 +88,19 @@ def _widest(_name: str, arguments: Any) -> torch.dtype | None:
 
 
 def _redirect_cuda(name: str) -> None:
-    """torch.autocast("cuda") means our device where there is no GPU: scripts written for torch_xla of 2024 say so."""
-    if torch.cuda.is_available():
+    """torch.autocast("cuda") means our device in scripts for torch_xla of 2024, which had no autocast of its own.
+
+    Only in a script that has replaced torch.cuda.is_bf16_supported, which stock torch asks first: there is no GPU, so
+    that line says that the script means the XLA device. Everywhere else "cuda" stays what it is.
+    """
+    if name != "xla" or torch.cuda.is_available():
         return
     autocast: Any = torch.amp.autocast_mode.autocast
-    original = autocast.__init__
+    original, stock = autocast.__init__, torch.cuda.is_bf16_supported
 
     @functools.wraps(original)
     def init(self: Any, device_type: str, *arguments: Any, **keywords: Any) -> None:
-        original(self, name if device_type == "cuda" else device_type, *arguments, **keywords)
+        is_meant = device_type == "cuda" and torch.cuda.is_bf16_supported is not stock
+        original(self, name if is_meant else device_type, *arguments, **keywords)
 
     autocast.__init__ = init

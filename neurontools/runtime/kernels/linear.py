@@ -33,7 +33,9 @@ def _meta_forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 def _backward(
     value: Tensor, gradient: Tensor, weight: Tensor, mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if value.dim() == 1:
+    if value.is_complex():
+        value, weight = value.conj(), weight.conj()
+    elif value.dim() == 1:
         return (
             weight.t().mv(gradient) if mask[0] else None,
             gradient.outer(value) if mask[1] else None,

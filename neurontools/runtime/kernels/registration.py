@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, recurrent, transfer
-from neurontools.runtime.operator import Operator, operators, resolve
+from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, probed, recurrent, transfer
+from neurontools.runtime.operator import Operator, is_batched, operators, resolve
 from neurontools.runtime.recorder import recording_kernel
 
 _C: Any = torch._C
@@ -22,7 +22,7 @@ _SKIPPED = frozenset(
     "aten::" + name
     for name in (
         "resize_ empty.memory_format empty_strided _resize_output_ set_.source_Storage _pin_memory "
-        "_thnn_fused_lstm_cell _thnn_fused_gru_cell is_pinned record_stream _has_compatible_shallow_copy_type "
+        "is_pinned record_stream _has_compatible_shallow_copy_type "
         "_nested_tensor_from_tensor_list"
     ).split()
 )
@@ -38,12 +38,11 @@ _WHOLE = frozenset(
  rsub.Tensor randperm narrow_copy constant_pad_nd repeat roll trace tril_indices triu_indices
  binary_cross_entropy_with_logits soft_margin_loss logical_and logical_or logical_not logical_xor isnan isinf
  mse_loss_backward select_backward slice_backward embedding_renorm_ glu _euclidean_dist cumprod cumsum fill.Scalar copy_
- relu6 hardswish std.correction var.correction var_mean.correction unsafe_split.Tensor cat""".split()
+ relu6 hardswish std.correction var.correction var_mean.correction unsafe_split.Tensor cat abs complex polar kthvalue
+ median.dim nanmedian.dim""".split()
 )
 # What torch's meta kernels announce is not what the CPU's kernels return: these run at once.
-_AT_ONCE = frozenset(
-    "aten::" + name for name in "_embedding_bag _embedding_bag_forward_only linalg_lstsq linalg_lstsq.out".split()
-)
+_AT_ONCE = frozenset("aten::" + name for name in "linalg_lstsq linalg_lstsq.out".split())
 # The CPU's own kernels take tensors of both devices here.
 _MIXED = frozenset(
     "aten::" + name
@@ -56,7 +55,9 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
     """Registers everything; returns the recorded operators by name. `keep` holds on to the registrations."""
     library = torch.library.Library("aten", "IMPL")
     keep(library)
-    special: dict[str, Any] = {**transfer.KERNELS, **dropout.kernels(), **normalization.kernels(), **linear.kernels()}
+    special: dict[str, Any] = dict(transfer.KERNELS)
+    for part in (dropout, normalization, linear, probed):
+        special |= part.kernels()
     for view in _VIEWS:
         library.impl(view, _native(resolve("aten::" + view)), _KEY)
     for full, kernel in special.items():
@@ -76,22 +77,29 @@ def register(name: str, keep: Callable[[Any], None]) -> dict[str, Operator]:
         library.impl(full.removeprefix("aten::"), recording_kernel(operator), _KEY)
     for key in ("Autograd" + _KEY, _KEY):
         library.impl("scaled_dot_product_attention", attention.attention, key)
-        library.impl("_thnn_fused_lstm_cell", recurrent.fused_lstm_cell, key)
-        library.impl("_thnn_fused_gru_cell", recurrent.fused_gru_cell, key)
-    for key in ("Sparse", "SparseCsr"):
-        sparse = torch.library.Library("_", "IMPL")
-        keep(sparse)
-        sparse.fallback(_no_sparse(name), key + _KEY)
+        for short, kernel in recurrent.KERNELS.items():
+            library.impl(short, kernel, key)
+    for key in ("Sparse", "SparseCsr", "Quantized", "NestedTensor"):
+        other = torch.library.Library("_", "IMPL")
+        keep(other)
+        other.fallback(_not_dense(name, key), key + _KEY)
+    recurrent.register(keep)
     _register_fallback(keep)
     autocast.register(name, keep)
     return operators.by_name
 
 
-def _no_sparse(name: str) -> Callable[..., Any]:
+_INSTEAD = {
+    "Sparse": "sparse tensors are not supported on {}; use dense ones (nn.Embedding(sparse=False))",
+    "SparseCsr": "sparse tensors are not supported on {}; use dense ones",
+    "Quantized": "quantized tensors are not supported on {}; use dense ones",
+    "NestedTensor": "nested tensors are supported on {} with layout=torch.jagged only",
+}
+
+
+def _not_dense(name: str, key: str) -> Callable[..., Any]:
     def kernel(op: Any, *_arguments: Any, **_keywords: Any) -> Any:
-        raise NotImplementedError(
-            f"{op.name()}: sparse tensors are not supported on {name}; use dense ones (nn.Embedding(sparse=False))"
-        )
+        raise NotImplementedError(f"{op.name()}: {_INSTEAD[key].format(name)}")
 
     return kernel
 
@@ -99,13 +107,9 @@ def _no_sparse(name: str) -> Callable[..., Any]:
 def _recorded_names(done: set[str]) -> list[str]:
     registered = _C._dispatch_get_registrations_for_dispatch_key
     cpu = list(registered("CPU"))
-    whole = [n for n in registered("CompositeExplicitAutograd") if n in _WHOLE or _is_batched(n)]
+    whole = [n for n in registered("CompositeExplicitAutograd") if n in _WHOLE or is_batched(n)]
     names = dict.fromkeys([*cpu, *registered("CompositeExplicitAutogradNonFunctional"), *whole])
     return [n for n in names if n.startswith("aten::") and n not in done]
-
-
-def _is_batched(name: str) -> bool:
-    return name.startswith(("aten::_foreach", "aten::_fused"))
 
 
 def _native(op: Any) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from neurontools.runtime.buffer import Tensor, buffers
 from neurontools.runtime.core import Core
 from neurontools.runtime.device import device
-from neurontools.runtime.immediate import device_tensor, host_value, point_at
+from neurontools.runtime.immediate import check_room, device_tensor, host_value, point_at
+from neurontools.runtime.layout import layouts
 from neurontools.runtime.metrics import metrics
 from neurontools.runtime.operator import Operator, operators, resolve
 from neurontools.runtime.recorder import recording_kernel
@@ -34,7 +36,9 @@ def empty(
     """aten::empty.memory_format"""
     _refuse_sparse(layout)
     format_ = torch.contiguous_format if memory_format is None else memory_format
-    return device_tensor(torch.empty(size, dtype=dtype, memory_format=format_, device="cpu"), _core_of(device))
+    core = _core_of(device)
+    _check_room(core, math.prod(size), dtype)
+    return device_tensor(torch.empty(size, dtype=dtype, memory_format=format_, device="cpu"), core)
 
 
 def empty_strided(
@@ -48,7 +52,15 @@ def empty_strided(
 ) -> Tensor:
     """aten::empty_strided"""
     _refuse_sparse(layout)
-    return device_tensor(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), _core_of(device))
+    core = _core_of(device)
+    extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+    _check_room(core, extent, dtype)
+    return device_tensor(torch.empty_strided(size, stride, dtype=dtype, device="cpu"), core)
+
+
+def _check_room(core: Core, elements: int, dtype: torch.dtype | None) -> None:
+    visible = dtype or torch.get_default_dtype()
+    check_room(core, elements * layouts.narrowed.get(visible, visible).itemsize)
 
 
 def _refuse_sparse(layout: Any) -> None:

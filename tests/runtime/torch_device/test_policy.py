@@ -60,6 +60,26 @@ def test_nan_is_counted_and_training_goes_on(xla: Any, executor: Any) -> None:
     assert xla.cores[0].statistics.numerical_errors_total == before + 1
 
 
+def test_nan_in_a_parameter_that_is_updated_in_place_counts(xla: Any, executor: Any) -> None:
+    layer = torch.nn.Linear(2, 2).to("xla")
+    xla.flush_all("Test")
+    executor.monitor.statuses.clear()
+    optimizer = torch.optim.SGD(layer.parameters(), lr=float("nan"))
+    layer(torch.ones(1, 2).to("xla")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR]
+    assert layer.weight.isnan().all().item()
+
+
+def test_nan_in_another_tensor_that_is_updated_in_place_counts(xla: Any, executor: Any) -> None:
+    value = torch.zeros(3).to("xla")
+    value.div_(value)
+    xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR]
+
+
 def test_infinities_are_no_nan(xla: Any, executor: Any) -> None:
     kept = torch.tensor([float("inf"), float("-inf")]).to("xla") * 2
     xla.flush_all("Test")

@@ -118,7 +118,7 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
     [
         (
             "import torch_xla.distributed.spmd",
-            "torch_xla.distributed.spmd is not part of the simulated runtime; it has",
+            "torch_xla.distributed.spmd is not part of the simulated runtime; use one process a NeuronCore",
         ),
         ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
         (

@@ -310,9 +310,18 @@ def test_torch_compile_gives_the_same_bits(xla: Any, backend: str) -> None:
     assert torch.equal(torch.compile(model, backend=backend)(value).detach().cpu(), expected)
 
 
-def test_autocast_lowers_products_only(xla: Any) -> None:
+def test_autocast_of_cuda_is_ours_only_where_the_script_means_it(xla: Any) -> None:
+    """As stock torch with torch_xla beside it: bfloat16 is refused unless the script says that CUDA has it."""
+    with pytest.raises(RuntimeError, match="Current CUDA Device does not support bfloat16"):
+        torch.autocast("cuda", dtype=torch.bfloat16)
+    with torch.autocast("cuda", dtype=torch.float16):
+        assert not torch.is_autocast_enabled("xla")
+
+
+def test_autocast_lowers_products_only(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = nn.Linear(4, 4).to("xla")
     value = torch.ones(2, 4, device="xla")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)  # as the script of the tutorial has it
     for name in ("xla", "cuda"):
         with torch.autocast(name, dtype=torch.bfloat16):
             product = layer(value)
