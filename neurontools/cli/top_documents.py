@@ -35,6 +35,17 @@ class Source:
             if number == count:
                 return
 
+    def one(self) -> Iterator[Snapshot]:
+        """The one that a single document or screen is about: of a recording the last, if it has any."""
+        if self.recording is None:
+            yield from self.snapshots(1)
+            return
+        last = None
+        for last in self._messages(once=False):  # noqa: B007
+            pass
+        if last is not None:
+            yield read_snapshot(last)
+
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
             from neurontools.cli.output import tell
@@ -87,7 +98,7 @@ def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
 
 def _write_json(source: Source, count: int | None, filter_text: str) -> None:
     if count is None:
-        for snapshot in source.snapshots(1):
+        for snapshot in source.one():
             write_document((json_text(document(snapshot, _pids(snapshot, filter_text)), indent=2) + "\n").encode())
         return
     separator = "[\n"
@@ -120,14 +131,7 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
     width = _width()
     chosen = filter_text(given)
-    if source.recording is not None and count is None:
-        last = None
-        for last in source.snapshots(None):  # noqa: B007
-            pass
-        if last is not None:
-            write_document(_screen(last, given, chosen, width, theme))
-        return
-    for snapshot in source.snapshots(count or 1):
+    for snapshot in source.one() if count is None else source.snapshots(count):
         write_document(_screen(snapshot, given, chosen, width, theme))
 
 

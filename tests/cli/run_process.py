@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import re
@@ -114,6 +115,7 @@ class OnTerminal:
         self._own, terminal = os.openpty()
         fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         self.written = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
         script = (
             "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
         )
@@ -164,7 +166,7 @@ class OnTerminal:
             data = os.read(self._own, 65536)
         except OSError:
             return False
-        self.written += data.decode()
+        self.written += self._decoder.decode(data)  # what is read may end within a character
         return bool(data)
 
 

@@ -58,7 +58,7 @@ def test_the_line_is_drawn_anew_and_gone_at_the_end(on_terminal: Start, tmp_path
 
 def test_a_narrow_terminal_has_as_much_of_the_line_as_fits(on_terminal: Start, tmp_path: Path) -> None:
     run = on_terminal(24, "script.py")
-    run.read_until(r"\d+:\d\d  step \d+\r")
+    run.read_until(r"\d+:\d\d  step [\d,]+\r")
     drawn = len(run.written)
     run.resize(120)
     run.read_until(rf"(?s).{{{drawn}}}.*?{FRAME.pattern}")

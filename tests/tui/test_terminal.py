@@ -21,7 +21,9 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.recording.writer import RecordingWriter
 from tests.conftest import DEADLINE_SECONDS, RunningDaemon, StartDaemon
+from tests.tui.feeds import message_of, snapshots
 from tests.tui.terminal_screen import TerminalScreen
 
 ROOT = Path(__file__).parents[2]
@@ -292,6 +294,21 @@ def test_a_reader_that_goes_away_ends_it_quietly(daemon: RunningDaemon) -> None:
     assert endless.stderr.read() == ""
     endless.stdout.close()
     endless.stderr.close()
+
+
+def test_one_document_of_a_recording_is_its_last_moment(tmp_path: Path) -> None:
+    path = tmp_path / "five.neurec"
+    writer = RecordingWriter(str(path))
+    for snapshot in snapshots("trn1.2xlarge", "steady")[:5]:
+        writer.write(message_of(snapshot))
+    writer.close()
+    lines = [json.loads(line) for line in run("--replay", str(path), "--json-lines").stdout.splitlines()]
+    assert [line["sequence"] for line in lines] == [1, 2, 3, 4, 5]
+    assert json.loads(run("--replay", str(path), "--json").stdout) == lines[-1]
+    first_of_two = json.loads(run("--replay", str(path), "--json", "-n", "2").stdout)[0]
+    assert first_of_two == lines[0]
+    shown = run("--replay", str(path), "--once", TZ="UTC").stdout
+    assert lines[-1]["taken_at"][11:19] in shown.splitlines()[0]
 
 
 @pytest.mark.parametrize(
