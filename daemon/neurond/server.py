@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from contextlib import aclosing
 from typing import Any
 
@@ -26,6 +28,7 @@ _OPTIONS = (
 def make_server(monitor: MonitorService, runtime: RuntimeService) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     """A server without a port, and its health servicer, which says SERVING for every service."""
     server = grpc.aio.server(options=_OPTIONS)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
     methods = {
         "MonitorService": {
             "GetSnapshot": _unary(monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
@@ -49,6 +52,11 @@ def make_server(monitor: MonitorService, runtime: RuntimeService) -> tuple[grpc.
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server, servicer
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    """False for calls that the end of the daemon cancels, which grpcio logs as exceptions that nobody handles."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
 
 async def announce_health(servicer: health.aio.HealthServicer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 from typing import Any
 
@@ -25,6 +26,7 @@ def added(xla: Any) -> Any:
     from neurontools.runtime.memory import Category
 
     def levels() -> tuple[int, int]:
+        gc.collect()  # what other tests left in cycles
         xla.flush_all("Test")
         memory = xla.cores[0].memory
         return memory.levels[Category.CONSTANTS], memory.levels[Category.TENSORS]
