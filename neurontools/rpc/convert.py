@@ -7,6 +7,7 @@ fields. Adding a metric means adding a field to the dataclass and to neuron.prot
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -17,16 +18,31 @@ from neurontools import model
 from neurontools.rpc import neuron_pb2
 
 _ENUM_PREFIX = "SOURCE_KIND_"
+_READS_UNTIL_COMPILED = 1000
+"""Who reads one snapshot, as neuron-ls does, would only wait for the compilation; a live view reads for hours."""
 
 
 class _Plan:
     """How the fields of one dataclass correspond to those of its message."""
 
-    __slots__ = ("enums", "kind", "message", "optional", "parts", "repeated", "repeated_parts", "scalars")
+    __slots__ = (
+        "_reads",
+        "enums",
+        "kind",
+        "message",
+        "optional",
+        "parts",
+        "read",
+        "repeated",
+        "repeated_parts",
+        "scalars",
+    )
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
+        self.read: Callable[[Any], Any] = self._read
+        self._reads = 0
         self.scalars: list[str] = []
         self.optional: list[str] = []
         self.repeated: list[str] = []
@@ -84,7 +100,10 @@ class _Plan:
             for value in getattr(part, name):
                 plan.fill(target.add(), value)
 
-    def read(self, message: Any) -> Any:
+    def _read(self, message: Any) -> Any:
+        self._reads += 1
+        if self._reads == _READS_UNTIL_COMPILED:
+            self.read = self._compiled()
         values: dict[str, Any] = {name: getattr(message, name) for name in self.scalars}
         for name in self.optional:
             values[name] = getattr(message, name) if message.HasField(name) else None
@@ -98,6 +117,27 @@ class _Plan:
         for name, plan in self.repeated_parts:
             values[name] = tuple(plan.read(item) for item in getattr(message, name))
         return self.kind(**values)
+
+    def _compiled(self) -> Callable[[Any], Any]:
+        """A function that does the same as `_read`, written out."""
+        names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
+        values = {name: f"m.{name}" for name in self.scalars}
+        values |= {name: f"m.{name} if has({name!r}) else None" for name in self.optional}
+        values |= {name: f"tuple(m.{name})" for name in self.repeated}
+        for name, enum in self.enums:
+            names[f"enum_{name}"] = enum
+            values[name] = f"enum_{name}[enum_name(m, {name!r})]"
+        for name, optional, plan in self.parts:
+            names[f"plan_{name}"] = plan
+            read = f"plan_{name}.read(m.{name})"
+            values[name] = f"{read} if has({name!r}) else None" if optional else read
+        for name, plan in self.repeated_parts:
+            names[f"plan_{name}"] = plan
+            values[name] = f"tuple([plan_{name}.read(part) for part in m.{name}])"
+        arguments = ", ".join(f"{name}={value}" for name, value in values.items())
+        # The source is made of the field names of our own dataclasses.
+        exec(f"def read(m):\n    has = m.HasField\n    return kind({arguments})\n", names)  # noqa: S102
+        return cast(Callable[[Any], Any], names["read"])
 
 
 def _enum_name(message: Any, field: str) -> str:

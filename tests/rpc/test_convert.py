@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
-from neurontools.rpc.convert import _Plan, from_message, to_message
+from neurontools.rpc.convert import _Plan, _plans, from_message, to_message
 
 _WIDTHS = {"TYPE_INT32": (-(2**31), 2**31 - 1), "TYPE_UINT32": (0, 2**32 - 1), "TYPE_UINT64": (0, 2**64 - 1)}
 
@@ -50,6 +50,31 @@ def _values(hint: Any, described: Any) -> st.SearchStrategy[Any]:
 def test_any_snapshot_survives_the_wire(snapshot: model.Snapshot) -> None:
     wire = to_message(snapshot).SerializeToString()
     assert from_message(model.Snapshot, pb.Snapshot.FromString(wire)) == snapshot
+
+
+@given(parts(model.Snapshot))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_who_reads_much_reads_the_same(snapshot: model.Snapshot) -> None:
+    before = {plan: plan.read for plan in _plans.values()}
+    for plan in before:
+        plan.read = plan._compiled()
+    try:
+        assert (
+            from_message(model.Snapshot, pb.Snapshot.FromString(to_message(snapshot).SerializeToString())) == snapshot
+        )
+    finally:
+        for plan, read in before.items():
+            plan.read = read
+
+
+def test_reading_is_compiled_for_who_reads_much() -> None:
+    plan = _Plan(model.HbmStack)
+    message = to_message(model.HbmStack(1, 2, None))
+    interpreted = plan.read
+    for _ in range(1000):
+        assert plan.read(message) == model.HbmStack(1, 2, None)
+    assert plan.read != interpreted
+    assert plan.read(message) == model.HbmStack(1, 2, None)
 
 
 def test_unknown_is_not_zero() -> None:
