@@ -22,7 +22,8 @@ with Reporter.attach(): print("attached", flush=True); sys.stdin.read()
 """
 SCRIPT = """
 import os, sys, torch, torch_xla.core.xla_model as xm
-print(os.environ.get("NEURON_RT_VISIBLE_CORES"), torch.ones(2, device=xm.xla_device()).sum().item())
+line = f"{os.environ.get('NEURON_RT_VISIBLE_CORES')} {torch.ones(2, device=xm.xla_device()).sum().item()}\\n"
+os.write(1, line.encode())  # in one piece: workers share the output
 while len(sys.argv) > 1 and not os.path.exists(sys.argv[1]): pass
 """
 WAITING = "neuron-run: waiting for free NeuronCores\n"

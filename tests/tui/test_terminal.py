@@ -159,9 +159,9 @@ def test_a_training_is_seen_from_its_start_to_its_end(
     text = top.until(lambda text: re.search(r"\[ (4|5)\d\.\d\d%\]", text))
     assert "running on i-simulated (trn1.32xlarge)" in text
     top.press("w")
-    row = next(line for line in top.shows("mlp  ").splitlines() if str(training.pid) in line)
-    assert "0-1" in row
-    assert "6.0G" in row
+    # A screen is read while it is drawn: a line may be of both pages for a moment.
+    row = re.compile(rf"^ *{training.pid} .*\bmlp\b.* 0-1 .* 6\.0G", re.MULTILINE)
+    top.until(row.search)
     top.press("2")
     top.shows(">[2]:mlp<")
     top.press("\r")

@@ -57,7 +57,7 @@ CLOSE = {
 # Run at once, and why; besides those whose results' sizes depend on values.
 WITHOUT_META = frozenset(
     "aten::" + name
-    for name in """_ctc_loss_backward _linalg_eigvals _histogramdd_bin_edges _histogramdd_from_bin_cts
+    for name in """_ctc_loss_backward _histogramdd_bin_edges _histogramdd_from_bin_cts
  _histogramdd_from_bin_tensors copysign.Scalar histogram.bins_tensor _logcumsumexp
  fractional_max_pool3d_backward geqrf histogram.bin_ct multi_margin_loss_backward
  multilabel_margin_loss_backward""".split()
