@@ -159,6 +159,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
+def port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number: int = server.getsockname()[1]
+    return number
+
+
+@pytest.fixture
 def socket_directory() -> Iterator[Path]:
     """A private directory whose path is short enough for sockets."""
     directory = tempfile.mkdtemp(prefix="nd-")

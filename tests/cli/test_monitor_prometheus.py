@@ -17,13 +17,6 @@ from tests.conftest import StartDaemon, wait_until
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor_prometheus"]
 
 
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    return number
-
-
 def scrape(port: int, accept: str = "") -> str | None:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
     try:

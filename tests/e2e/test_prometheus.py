@@ -109,13 +109,6 @@ class Prometheus:
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    return number
-
-
-@pytest.fixture
 def daemon(start_daemon: StartDaemon, socket_directory: Path, port: int) -> RunningDaemon:
     configuration = socket_directory / "neurond.toml"
     configuration.write_text("[health]\nstuck_seconds = 1\nidle_seconds = 1\n", "utf-8")

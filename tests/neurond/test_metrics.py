@@ -14,13 +14,6 @@ from tests.conftest import Attachment, RunningDaemon, StartDaemon, wait_until
 
 
 @pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    return number
-
-
-@pytest.fixture
 def daemon(start_daemon: StartDaemon, port: int) -> RunningDaemon:
     return start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", "--metrics-listen", f"127.0.0.1:{port}")
 

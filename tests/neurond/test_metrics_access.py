@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import urllib.error
 import urllib.request
@@ -19,13 +18,6 @@ from tests.certificates import Authority, needs_openssl
 from tests.conftest import RunningDaemon, StartDaemon, wait_until
 
 Serve = Callable[..., str]
-
-
-@pytest.fixture
-def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    return number
 
 
 @pytest.fixture

@@ -215,6 +215,13 @@ def _run(
     return output, *(torch.stack(parts, 0) for parts in zip(*ended, strict=True))
 
 
+def _parts(kind: str, hx: Any, params: Sequence[Tensor], has_biases: bool) -> tuple[Any, Any, bool]:
+    """The states, the weights by layer and direction, and whether an LSTM projects its outputs."""
+    hidden = hx if kind == "lstm" else [hx]
+    has_projections = kind == "lstm" and hidden[0].shape[2] != hidden[1].shape[2]
+    return hidden, _grouped(params, has_biases, has_projections), has_projections
+
+
 def _padded_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
     def kernel(
         value: Tensor,
@@ -227,9 +234,7 @@ def _padded_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
         bidirectional: bool,
         batch_first: bool,
     ) -> tuple[Tensor, ...]:
-        hidden = hx if kind == "lstm" else [hx]
-        has_projections = kind == "lstm" and hidden[0].shape[2] != hidden[1].shape[2]
-        weights = _grouped(params, has_biases, has_projections)
+        hidden, weights, has_projections = _parts(kind, hx, params, has_biases)
         layer: Any = _padded
         if batch_first:
             value = value.transpose(0, 1)
@@ -256,9 +261,7 @@ def _packed_kernel(kind: str) -> Callable[..., tuple[Tensor, ...]]:
         bidirectional: bool,
     ) -> tuple[Tensor, ...]:
         del num_layers
-        hidden = hx if kind == "lstm" else [hx]
-        has_projections = kind == "lstm" and hidden[0].shape[2] != hidden[1].shape[2]
-        weights = _grouped(params, has_biases, has_projections)
+        hidden, weights, _ = _parts(kind, hx, params, has_biases)
         layer = _packed(batch_sizes.tolist())
         return _run(kind, layer, data, hidden, weights, dropout if train else 0.0, 1 + bidirectional)
 
