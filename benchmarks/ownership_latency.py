@@ -17,7 +17,7 @@ from neurontools.rpc.unary import Connection
 ROUNDS = 30
 CHILD = """
 import socket, sys, time
-from neurontools import socket_path
+from neurontools.rpc import socket_path
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.unary import call
 api = sys.argv[1]

@@ -22,7 +22,7 @@ from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, U
 from neurontools.model import Process, Snapshot
 from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.convert import from_message
-from neurontools.units import bytes_text, count_text, flops_text, percent_text
+from neurontools.text.units import bytes_text, count_text, flops_text, percent_text
 
 INSTANCE_TYPE = "trn1.32xlarge"
 TRAINING_SECONDS = 8

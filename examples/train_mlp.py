@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from neurontools.core_request import InvalidCoreRequest
 from neurontools.errors import UserError
 from neurontools.model import DeviceMemory
+from neurontools.nrt.core_request import InvalidCoreRequest
 from neurontools.runtime import CoresUnavailable, Reporter
 
 FEATURES, HIDDEN, CLASSES = 64, 1024, 10

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from neurontools import latency
-from neurontools.model import Device, NeuronCore, Process, Snapshot, SourceKind
-from neurontools.units import bytes_text, duration_text
+from neurontools.model import Device, NeuronCore, Process, Snapshot, SourceKind, latency
+from neurontools.text.units import bytes_text, duration_text
 
 
 class Severity(IntEnum):

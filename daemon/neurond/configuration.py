@@ -18,9 +18,11 @@ from neurond.load import SCENARIOS
 from neurond.metrics_access import MetricsAccess
 from neurond.settings import Settings
 from neurond.socket_files import group_id
-from neurontools import catalog, core_request, socket_path
+from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.exporters.listen_address import listen_address
+from neurontools.nrt import core_request
+from neurontools.rpc import socket_path
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
 LOG_LEVELS = ("error", "warning", "info", "debug")

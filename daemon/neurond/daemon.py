@@ -23,8 +23,8 @@ from neurond.settings import Settings
 from neurond.socket_files import SocketFiles, closed_umask
 from neurond.store import Store
 from neurond.supervisor import most_files, notify_ready
-from neurontools import socket_path
 from neurontools.errors import UserError
+from neurontools.rpc import socket_path
 
 if TYPE_CHECKING:
     from neurond.export.sysfs_export import SysfsExport

@@ -7,8 +7,7 @@ from typing import Any
 
 import psutil
 
-from neurontools import vcpu_time
-from neurontools.model import Host, VcpuTimes
+from neurontools.model import Host, VcpuTimes, vcpu_time
 
 # Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
 _read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from neurond.holding import CoreReport, Holding, Report
 from neurond.memory_table import memory_table
 from neurond.shape import Shape
-from neurontools import nrt
-from neurontools.core_request import CoreRequest
+from neurontools.nrt.core_request import CoreRequest
+from neurontools.nrt.status import core_count_not_available, cores_not_available
 
 _LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
 
@@ -177,7 +177,7 @@ class Ledger:
             )
         busy = [index for index in range(first, last + 1) if self._holders(index, lnc)]
         if busy:
-            text = nrt.cores_not_available(first, last, count - len(busy), lnc)
+            text = cores_not_available(first, last, count - len(busy), lnc)
             raise CoresUnavailable(f"{text}; {self._held_by(busy, lnc)}")
         return first, count
 
@@ -199,7 +199,7 @@ class Ledger:
                 free += 1
                 if run == count:
                     return index - count + 1
-        text = nrt.core_count_not_available(count, free, lnc)
+        text = core_count_not_available(count, free, lnc)
         apart = " (free ones are not contiguous)" if free >= count else ""
         raise CoresUnavailable(f"{text}{apart}; {self._held_by(busy, lnc)}")
 

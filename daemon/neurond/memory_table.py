@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neurontools.units import bytes_text
+from neurontools.text.units import bytes_text
 
 if TYPE_CHECKING:
     from neurond.holding import Holding

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurontools import latency
-from neurontools.model import LatencyHistogram, LatencyPercentiles, NeuronCore, Process, Snapshot, TrainingRates
+from neurontools.model import (
+    LatencyHistogram,
+    LatencyPercentiles,
+    NeuronCore,
+    Process,
+    Snapshot,
+    TrainingRates,
+    latency,
+)
 
 
 class Rates:

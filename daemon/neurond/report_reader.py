@@ -9,7 +9,8 @@ from typing import Any
 
 from neurond.holding import CoreReport, Report
 from neurond.ledger import InvalidReport
-from neurontools import latency, model
+from neurontools import model
+from neurontools.model import latency
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 

@@ -10,7 +10,7 @@ import grpc
 from neurond import ledger
 from neurond.holding import Holding
 from neurond.report_reader import read_report
-from neurontools.core_request import CoreRequest
+from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
 from neurontools.version import __version__
 

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from neurontools import socket_path
 from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
+from neurontools.rpc import socket_path
 
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750

@@ -8,7 +8,7 @@ from neurontools.catalog.fact import Fact, Status
 from neurontools.catalog.family import DeviceFamily
 from neurontools.catalog.instance_type import DeviceFacts, InstanceType, UltraServer
 from neurontools.catalog.reader import Table, parsed, reading
-from neurontools.topology import Topology, TopologyKind
+from neurontools.catalog.topology import Topology, TopologyKind
 
 _DEVICE_KEYS = ("bdf", "cpu_affinity", "numa_node")
 _UNKNOWN_TEXT: Fact[str] = Fact(None, Status.UNKNOWN)

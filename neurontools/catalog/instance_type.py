@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from neurontools.catalog.fact import Fact
 from neurontools.catalog.family import DeviceFamily, known
-from neurontools.topology import Topology
+from neurontools.catalog.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)

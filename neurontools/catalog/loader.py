@@ -10,7 +10,7 @@ from neurontools.catalog.family_reader import read_family
 from neurontools.catalog.instance_reader import read_instance_type
 from neurontools.catalog.instance_type import InstanceType
 from neurontools.catalog.reader import parsed, reading
-from neurontools.terminal_text import cut, visible
+from neurontools.text.terminal import cut, visible
 
 
 class UnknownInstanceType(ValueError):

@@ -10,7 +10,7 @@ def script(shell: str, command: str, options: tuple[Option, ...]) -> str:
     """The script that a user of this shell sources; UserError for a shell that isn't known."""
     write = _WRITERS.get(shell)
     if write is None:
-        from neurontools.terminal_text import cut, visible
+        from neurontools.text.terminal import cut, visible
 
         shells = ", ".join(_WRITERS)
         raise UserError(f"--completion: {cut(visible(shell), 60)} is none of the shells {shells}; give one", EXIT_USAGE)

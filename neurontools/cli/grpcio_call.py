@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 
+from neurontools.rpc.socket_path import grpc_target
 from neurontools.rpc.unary import RpcError
-from neurontools.socket_path import grpc_target
 
 
 def call(socket_path: str, method: str, request: bytes, *, timeout_seconds: float) -> bytes:

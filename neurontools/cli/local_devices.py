@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from neurontools.cli import light_dataclasses
 from neurontools.cli.ls_options import DeviceSelection
 from neurontools.cli.output import tell
 from neurontools.errors import EXIT_NOT_FOUND, UserError
+from neurontools.light import dataclasses
 from neurontools.sysfs.roots import Roots
 
 TYPE_CHECKING = False  # that of typing, without its import
@@ -30,7 +30,7 @@ def device_list(
 
     What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
     """
-    light_dataclasses.install()
+    dataclasses.install()
     from neurontools.sysfs.host_snapshot import read_host
     from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
 

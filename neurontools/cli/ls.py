@@ -10,11 +10,11 @@ import os
 import sys
 from time import monotonic
 
-from neurontools import socket_path
 from neurontools.cli import ls_options
 from neurontools.cli.options import about, parse
 from neurontools.cli.output import tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.rpc import socket_path
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _logical_neuroncore_config() -> int | None:
         if text in ("1", "2"):
             return int(text)
         if text:
-            from neurontools import core_request
+            from neurontools.nrt import core_request
 
             try:
                 return core_request.logical_neuroncore_config(os.environ)

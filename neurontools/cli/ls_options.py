@@ -73,7 +73,7 @@ class DeviceSelection:
 def _range(entry: str) -> list[int]:
     low, dash, high = (piece.strip() for piece in entry.partition("-"))
     if not (_is_index(low) and (_is_index(high) if dash else True)):
-        from neurontools.terminal_text import cut, visible
+        from neurontools.text.terminal import cut, visible
 
         shown = cut(visible(entry), 60) or '""'
         raise UserError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from time import monotonic, sleep
 
-from neurontools import catalog, core_request, health
+from neurontools import catalog, health
 from neurontools.cli import local_devices
 from neurontools.cli.daemon_snapshots import DaemonSnapshots
 from neurontools.cli.ls_options import DeviceSelection
@@ -13,6 +13,7 @@ from neurontools.cli.output import write_document
 from neurontools.cli.private_daemon import PrivateDaemon
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_TIMED_OUT, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
+from neurontools.nrt import core_request
 from neurontools.query.document import document, parse_fields, parse_format
 from neurontools.query.fields import rows
 from neurontools.query.free_cores import free_range

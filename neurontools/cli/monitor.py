@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
-from neurontools import socket_path
 from neurontools.cli import monitor_options
 from neurontools.cli.ask import NoDaemon
 from neurontools.cli.daemon_snapshots import DaemonSnapshots
@@ -26,6 +25,7 @@ from neurontools.monitor.configuration import MonitorConfiguration, read_configu
 from neurontools.monitor.layout import Record
 from neurontools.monitor.record import group_periods
 from neurontools.monitor.recorder import Recorder
+from neurontools.rpc import socket_path
 
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-monitor"
@@ -293,7 +293,7 @@ def _checked(configuration: MonitorConfiguration, file: str | None) -> str:
     if configuration.k8s_info_period_seconds is not None:
         lines.append(f"  k8s_info every {_seconds(configuration.k8s_info_period_seconds)}")
     lines += [f"  note: {note}" for note in configuration.notes]
-    from neurontools.terminal_text import visible
+    from neurontools.text.terminal import visible
 
     return "".join(visible(line) + "\n" for line in lines)
 

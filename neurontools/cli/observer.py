@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import _socket
 
-from neurontools.socket_path import attach_socket
+from neurontools.rpc.socket_path import attach_socket
 
 _LONGEST_TOKEN_BYTES = 4096
 _PATIENCE_SECONDS = 1.0

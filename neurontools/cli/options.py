@@ -126,7 +126,7 @@ def _suggestion(flag: str, known: dict[str, Option]) -> str:
 
 
 def _shown(text: str) -> str:
-    from neurontools.terminal_text import cut, visible
+    from neurontools.text.terminal import cut, visible
 
     return cut(visible(text), 60) or '""'
 

@@ -42,7 +42,7 @@ def tell(text: str) -> None:
     """A line on standard error; lost when there is none."""
     from contextlib import suppress
 
-    from neurontools.terminal_text import visible
+    from neurontools.text.terminal import visible
 
     with suppress(OSError):
         os.write(_STDERR, visible(text).encode() + b"\n")

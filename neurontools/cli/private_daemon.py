@@ -14,7 +14,7 @@ from time import monotonic
 from types import FrameType
 
 from neurontools.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
-from neurontools.socket_path import LONGEST_PATH_BYTES
+from neurontools.rpc.socket_path import LONGEST_PATH_BYTES
 
 START_SECONDS = 20.0
 STOP_SECONDS = 2.0

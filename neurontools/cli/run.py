@@ -15,12 +15,12 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from neurontools import socket_path
 from neurontools.cli import run_options, run_summary, run_terminal
 from neurontools.cli.options import about
 from neurontools.cli.output import tell, write_document
-from neurontools.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from neurontools.nrt.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
+from neurontools.rpc import socket_path
 
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024

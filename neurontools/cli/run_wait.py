@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from time import monotonic, sleep
 from typing import Any
 
-from neurontools import socket_path
 from neurontools.cli.ask import NoDaemon, ask
 from neurontools.cli.output import tell
-from neurontools.core_request import CoreRequest
 from neurontools.errors import EXIT_TIMED_OUT, UserError
+from neurontools.nrt.core_request import CoreRequest
+from neurontools.rpc import socket_path
 
 _POLL_SECONDS = 0.2
 _LONGEST_START_SECONDS = 120.0  # a script that takes no cores keeps the turn no longer

@@ -11,18 +11,18 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from neurontools import socket_path
 from neurontools.cli import top_options
 from neurontools.cli.options import about, parse
 from neurontools.cli.output import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from neurontools.rpc import socket_path
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from neurontools.cli.first_frame import Terminal
     from neurontools.cli.private_daemon import PrivateDaemon
-    from neurontools.feed import Feed
+    from neurontools.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import Settings
 
@@ -138,7 +138,7 @@ def _has_terminal() -> bool:
 
 def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float) -> int:
     from neurontools.cli.first_frame import Terminal
-    from neurontools.feed import LiveFeed
+    from neurontools.history.feed import LiveFeed
     from neurontools.tui import settings as settings_module
 
     file = settings_module.settings_path(os.environ)
@@ -239,7 +239,7 @@ def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: st
 
 
 def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:
-    from neurontools.feed import LiveFeed, ReplayFeed
+    from neurontools.history.feed import LiveFeed, ReplayFeed
 
     if path is None:
         return ReplayFeed(given["replay"])

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import add, attrgetter
 
-from neurontools import latency
 from neurontools.exporters import neuron_families as known
 from neurontools.exporters.exposition import Definition, Family, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.neuron_families import instance_labels
 from neurontools.exporters.own_families import own_families
 from neurontools.health import Verdict
-from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot
+from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
 from neurontools.monitor.system_groups import instance_info
 
 _VCPU_MODES = ("user", "system")

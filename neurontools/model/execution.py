@@ -80,7 +80,7 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """All latencies since the process attached, in logarithmic buckets; see `neurontools.latency` for their bounds.
+    """All latencies since the process attached, in logarithmic buckets, whose bounds `neurontools.model.latency` has.
 
     Only buckets that hold something are listed, by ascending index. Histograms subtract and add, so a reader can have
     the percentiles of any period between two snapshots.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-from neurontools import latency, vcpu_time
 from neurontools.model import (
     ErrorCounters,
     ExecutionCounters,
@@ -14,6 +13,8 @@ from neurontools.model import (
     Process,
     Snapshot,
     VcpuUsage,
+    latency,
+    vcpu_time,
 )
 
 

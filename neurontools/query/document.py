@@ -11,8 +11,8 @@ from difflib import get_close_matches
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.query.fields import FIELDS, PLAIN, Field, Row, Value
-from neurontools.terminal_text import cut, visible
-from neurontools.units import UNKNOWN
+from neurontools.text.terminal import cut, visible
+from neurontools.text.units import UNKNOWN
 
 FORMATS = ("csv", "json", "noheader", "nounits")
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from neurontools.catalog.topology import Topology, TopologyKind
 from neurontools.model import Snapshot, logical_cores
-from neurontools.topology import Topology, TopologyKind
 
 
 def free_range(

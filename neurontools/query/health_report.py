@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from neurontools.health import Verdict
-from neurontools.terminal_text import visible
+from neurontools.text.terminal import visible
 
 
 def health_text(verdicts: Sequence[Verdict]) -> str:

@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurontools import latency
-from neurontools.model import LatencyHistogram, LatencyPercentiles
+from neurontools.model import LatencyHistogram, LatencyPercentiles, latency
 from neurontools.recording.codec import Buckets, Number, Path, Plan, histogram_paths, paths
 from neurontools.rpc import neuron_pb2
 

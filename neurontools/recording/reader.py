@@ -14,7 +14,7 @@ from neurontools.recording.layout import layout_of
 from neurontools.recording.prediction import Predictor
 from neurontools.recording.writer import MAGIC, VERSION
 from neurontools.rpc import neuron_pb2
-from neurontools.terminal_text import visible
+from neurontools.text.terminal import visible
 
 _LONGEST_HEADER_BYTES = 4096
 _LONGEST_RECORD_BYTES = 64 * 2**20

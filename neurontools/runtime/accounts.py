@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
 
-from neurontools.latency import bucket_index
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from neurontools.runtime.kinds import ErrorKind, Outcome

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.buffer import Tensor, buffers
 from neurontools.runtime.core import Core
 from neurontools.runtime.deadline import deadline

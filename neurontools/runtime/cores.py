@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from neurontools.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
+from neurontools.nrt.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.runtime.core import Core
 from neurontools.runtime.memory import GIB, Category, CoreMemory
 from neurontools.runtime.memory_log import write_memory_log

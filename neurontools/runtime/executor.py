@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.runtime import compiler, compiler_flags
 from neurontools.runtime.bounded import RecentlyUsed
 from neurontools.runtime.buffer import Buffer, buffers, release

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 
 
 class ExecutionFailed(RuntimeError):

@@ -6,10 +6,10 @@ import socket
 import struct
 from time import monotonic
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.socket_path import attach_socket
 from neurontools.rpc.unary import CallError, Connection, RpcError, Status
-from neurontools.socket_path import attach_socket
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
 _LONGEST_LINE_BYTES = 1024

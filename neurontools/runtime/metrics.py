@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.latency import bucket_index, bucket_seconds
+from neurontools.model.latency import bucket_index, bucket_seconds
 
 
 @dataclass(slots=True)

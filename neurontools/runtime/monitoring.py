@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from neurontools.model import DeviceMemory, HostMemory
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.core import Core
 from neurontools.runtime.execution import Model as ReportedModel
 from neurontools.runtime.kinds import ErrorKind, Outcome

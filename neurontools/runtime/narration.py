@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from neurontools.terminal_text import visible
+from neurontools.text.terminal import visible
 
 _LONGEST_LINE = 1000
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from neurontools.terminal_text import visible
+from neurontools.text.terminal import visible
 
 _told: set[str] = set()
 

@@ -11,10 +11,11 @@ from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
 
-from neurontools.core_request import CoreRequest
 from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.socket_path import candidates, checked, named
 from neurontools.rpc.unary import RpcError, Status
 from neurontools.runtime.accounts import Accounts, sendable
 from neurontools.runtime.execution import Model
@@ -22,7 +23,6 @@ from neurontools.runtime.journal import Journal
 from neurontools.runtime.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
 from neurontools.runtime.link import CoresUnavailable, Link, NoDaemon
 from neurontools.runtime.narration import say
-from neurontools.socket_path import candidates, checked, named
 from neurontools.version import __version__
 
 PROCESS_TAG = "NEURON_PROCESS_TAG"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.compiler_flags import VARIABLE, CompilerFlags
 from neurontools.runtime.failure import ExecutionFailed
 

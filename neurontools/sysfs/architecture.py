@@ -9,7 +9,7 @@ from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.file_table import ARCH_TYPE, DEVICE_NAME, INSTANCE_TYPE
 from neurontools.sysfs.roots import Roots
 from neurontools.sysfs.small_file import read_text
-from neurontools.terminal_text import cut, visible
+from neurontools.text.terminal import cut, visible
 
 
 class Architecture:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools import core_request
 from neurontools.model import HostMemory, Process
+from neurontools.nrt import core_request
 from neurontools.sysfs.file_table import HOST_MEMORY
 from neurontools.sysfs.owners import OpenDevices
 from neurontools.sysfs.process_files import ProcessFiles, Times

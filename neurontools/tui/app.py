@@ -18,7 +18,7 @@ from textual.keys import _character_to_key
 from textual.message import Message
 from textual.screen import Screen
 
-from neurontools.feed import LiveFeed
+from neurontools.history.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.driver import ContinuingDriver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neurontools.feed import LiveFeed
+from neurontools.history.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import SENSELESS, ListState

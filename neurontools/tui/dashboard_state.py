@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from neurontools.feed import Feed, LiveFeed
+from neurontools.history.feed import Feed, LiveFeed
 from neurontools.tui.choices import Choices
 from neurontools.tui.settings import Settings
 from neurontools.tui.time_cursor import TimeCursor

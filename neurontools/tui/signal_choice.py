@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neurontools.feed import Link
+from neurontools.history.feed import Link
 from neurontools.tui.choices import Choices
 from neurontools.tui.signals import CHOICES, send
 from neurontools.views.line import foreign

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from neurontools.feed import Feed, Link
+from neurontools.history.feed import Feed, Link
 from neurontools.views.scene import Clock
 
 _SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent

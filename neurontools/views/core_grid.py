@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools import units
 from neurontools.model import LogicalNeuronCore
+from neurontools.text import units
 from neurontools.views.gauge import bar, sparkline
 from neurontools.views.line import BLANK, Line, Page, Run, Target, fit, styled
 from neurontools.views.scene import Scene

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from neurontools import units
 from neurontools.model import SourceKind
+from neurontools.text import units
 from neurontools.version import __version__
 from neurontools.views.glyphs import ASCII
 from neurontools.views.line import BLANK, Page, Run, Target, ascii_only, clip, fit, foreign, line_width, width_of

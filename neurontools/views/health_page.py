@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from neurontools.events import Event, Severity
 from neurontools.health import Finding, Verdict
 from neurontools.health import Severity as Gravity
+from neurontools.history.events import Event, Severity
 from neurontools.views.core_grid import heading
 from neurontools.views.figures import ranges
 from neurontools.views.line import Line, Page, Run, clip, fit, foreign, styled

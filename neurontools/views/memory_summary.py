@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools import units
 from neurontools.model import DeviceMemory, HostMemory
+from neurontools.text import units
 from neurontools.views.core_grid import heading
 from neurontools.views.gauge import bar
 from neurontools.views.line import Page, Run, fit, line_width

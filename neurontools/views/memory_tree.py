@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-from neurontools import units
 from neurontools.model import (
     DeviceMemory,
     HostMemory,
@@ -18,6 +17,7 @@ from neurontools.model import (
     sum_device_memory,
     sum_host_memory,
 )
+from neurontools.text import units
 from neurontools.views.core_grid import heading
 from neurontools.views.core_owner import owner_text
 from neurontools.views.line import Line, Page, cell, fit, foreign, styled

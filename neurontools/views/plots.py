@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neurontools import units
+from neurontools.text import units
 from neurontools.views.core_grid import heading
 from neurontools.views.gauge import plot
 from neurontools.views.line import Line, fit

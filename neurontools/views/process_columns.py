@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurontools import units
+from neurontools.text import units
 from neurontools.views.figures import ProcessFigures, ranges
 from neurontools.views.line import foreign
 

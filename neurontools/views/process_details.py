@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from neurontools import units
 from neurontools.model import Process, SourceKind, TrainingRates
+from neurontools.text import units
 from neurontools.views.core_grid import heading
 from neurontools.views.figures import PEAK_DTYPE, ProcessFigures, ranges
 from neurontools.views.line import Line, Page, clip, fit, foreign

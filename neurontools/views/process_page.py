@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools import units
+from neurontools.text import units
 from neurontools.views.core_grid import heading
 from neurontools.views.figures import PEAK_DTYPE, ProcessFigures
 from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled

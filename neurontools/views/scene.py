@@ -10,9 +10,9 @@ from neurontools.views.figures import Figures
 from neurontools.views.glyphs import UNICODE, Glyphs
 
 if TYPE_CHECKING:
-    from neurontools.events import Event
     from neurontools.health import Verdict
-    from neurontools.series import Series
+    from neurontools.history.events import Event
+    from neurontools.history.series import Series
 
 
 @dataclass(frozen=True, slots=True)

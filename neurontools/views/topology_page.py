@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from neurontools import units
-from neurontools.topology import Topology, TopologyKind, kind_of
+from neurontools.catalog.topology import Topology, TopologyKind, kind_of
+from neurontools.text import units
 from neurontools.views.core_grid import heading
 from neurontools.views.core_owner import owner_text
 from neurontools.views.figures import ranges

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from neurontools.catalog.topology import Topology, TopologyKind, kind_of
 from neurontools.model import Device, Snapshot
-from neurontools.topology import Topology, TopologyKind, kind_of
 
 _TITLE = "Neuron Device Topology"
 _LINK = "◄––►"

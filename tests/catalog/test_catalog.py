@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from neurontools import catalog
 from neurontools.catalog import DeviceFamily, Fact, InstanceType, PciIds, PeakTflops, Status, SysfsStrings
-from neurontools.topology import TopologyKind
+from neurontools.catalog.topology import TopologyKind
 
 GIB = 2**30
 NAMES = catalog.names()

@@ -21,7 +21,7 @@ import pytest
 from neurontools.cli import ls
 from neurontools.errors import UserError
 from neurontools.model import Snapshot
-from neurontools.socket_path import SYSTEM_SOCKET, attach_socket
+from neurontools.rpc.socket_path import SYSTEM_SOCKET, attach_socket
 from neurontools.version import __version__
 from neurontools.views.device_list import device_list_json, device_list_table
 from tests.cli.conftest import NEURON_LS, RunNeuronLs
@@ -292,7 +292,7 @@ def test_no_access(short_path: Path, clean_environment: dict[str, str]) -> None:
     # A user without privileges can't read the project in root's home: import first, then step down.
     code = (
         "import contextlib, os, sys\n"
-        "from neurontools import terminal_text\n"
+        "from neurontools.text import terminal\n"
         "from neurontools.cli import ask, ls\n"
         "from neurontools.rpc import wire\n"
         "os.geteuid() or os.setuid(65534)\n"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from neurontools.cli.ls_options import OPTIONS, DeviceSelection
 from neurontools.cli.options import Option, help_text, parse
 from neurontools.errors import UserError
-from neurontools.terminal_text import visible
+from neurontools.text.terminal import visible
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from neurond.ledger import Ledger
 from neurond.shape import Shape
 
 from neurontools import model
-from neurontools.core_request import CoreRequest
+from neurontools.nrt.core_request import CoreRequest
 
 TRN1 = Shape(2, 2, 2, 16 * 2**30, 1, (1,))
 INF1 = Shape(1, 4, 2, 4 * 2**30, 1, (1,))

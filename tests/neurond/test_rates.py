@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from neurond.rates import Rates
 
-from neurontools import latency
 from neurontools.model import (
     ExecutionCounters,
     Instance,
@@ -17,6 +16,7 @@ from neurontools.model import (
     SourceKind,
     TrainingCounters,
     TrainingRates,
+    latency,
 )
 
 INSTANCE = Instance("trn1.2xlarge", None, 1, 2, 1, (1,), 32, 16, "single")

@@ -13,7 +13,7 @@ from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.store import Store
 
 from neurontools import catalog, model
-from neurontools.core_request import CoreRequest
+from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message, to_message
 from tests.neurond.messages import messages

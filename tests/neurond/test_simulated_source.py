@@ -6,8 +6,8 @@ from neurond.ledger import Ledger
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog, model
-from neurontools.core_request import CoreRequest
 from neurontools.model import DeviceMemory, SourceKind
+from neurontools.nrt.core_request import CoreRequest
 
 EVERY = [(name, lnc) for name in catalog.names() for lnc in catalog.load(name).family.lnc_supported]
 

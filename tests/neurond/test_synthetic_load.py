@@ -13,8 +13,8 @@ from neurond.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog, model
-from neurontools.core_request import CoreRequest
 from neurontools.model import DeviceMemory
+from neurontools.nrt.core_request import CoreRequest
 
 LARGEST_PID = 2**22
 BUSY = [name for name, scenario in SCENARIOS.items() if scenario.step]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.latency import bucket_index
 from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.runtime.accounts import LARGEST_BYTES, LARGEST_COUNT, Accounts, Started
 from neurontools.runtime.kinds import ErrorKind, Outcome

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.core_request import InvalidCoreRequest
 from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.core_request import InvalidCoreRequest
+from neurontools.nrt.status import NrtStatus
+from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime import Core, CoresUnavailable, ErrorKind, Outcome, Reporter
-from neurontools.socket_path import attach_socket
 from tests.conftest import wait_until
 from tests.runtime.conftest import Daemon
 

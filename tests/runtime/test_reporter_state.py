@@ -12,8 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from neurontools.latency import bucket_index
 from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model.latency import bucket_index
 from neurontools.runtime import ErrorKind, Model, Outcome
 from neurontools.runtime.accounts import Accounts, Started
 from neurontools.runtime.journal import Journal

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
-from neurontools.feed import Feed, FeedStatus, Link
+from neurontools.history.feed import Feed, FeedStatus, Link
+from neurontools.history.timeline import Moment, MomentMaker, Timeline
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
-from neurontools.timeline import Moment, MomentMaker, Timeline
 from tests.scenario_host import ScenarioHost
 
 MOMENTS = 90

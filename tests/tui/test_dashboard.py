@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from neurontools import model
-from neurontools.feed import FeedStatus, Link
+from neurontools.history.feed import FeedStatus, Link
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load, save, settings_path

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from neurontools import catalog
 from neurontools.model import Process, Snapshot
-from neurontools.terminal_text import cell_width, visible
+from neurontools.text.terminal import cell_width, visible
 from neurontools.views.device_list import device_list_json, device_list_table
 from tests.views.snapshots import process_of, snapshot_of
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neurontools import health
-from neurontools.events import Event, Severity, events_between
+from neurontools.history.events import Event, Severity, events_between
+from neurontools.history.series import Series, sample_of
 from neurontools.rpc.convert import to_message
-from neurontools.series import Series, sample_of
 from neurontools.views.dialog import Dialog, over
 from neurontools.views.frame import frame
 from neurontools.views.glyphs import UNICODE

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from neurontools.views.go_json import JsonValue, indented, string
+from neurontools.text.go_json import JsonValue, indented, string
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from neurontools.views.table import Column, ascii_table
+from neurontools.text.table import Column, ascii_table
 
 COLUMNS = (
     Column[tuple[str, str]](("FIRST", "ONE"), lambda row: row[0], once=True),

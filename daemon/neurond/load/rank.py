@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from neurond.holding import CoreReport, Report
-from neurontools import latency, model
+from neurontools import model
+from neurontools.model import latency
 
 MODEL_CODE_BYTES = 96 * 2**20
 RUNTIME_MEMORY_BYTES = 16 * 2**20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.executor import Policy
 from neurontools.runtime.failure import ExecutionFailed
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.nrt import NrtStatus
+from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.compiler_flags import InvalidCompilerFlags, parse
 from neurontools.runtime.failure import ExecutionFailed
 from neurontools.runtime.target import check_load, neuroncore_version

@@ -12,7 +12,7 @@ from neurontools.sysfs import file_table
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of
 from neurontools.sysfs.small_file import read_text
-from neurontools.terminal_text import cut, visible
+from neurontools.text.terminal import cut, visible
 
 # A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
 _WRAPPED = 2**63

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from neurontools.errors import UserError
-from neurontools.timeline import LIVE_BYTES, Moment, MomentMaker, Timeline
+from neurontools.history.timeline import LIVE_BYTES, Moment, MomentMaker, Timeline
 
 if TYPE_CHECKING:
     from neurontools.client import Client

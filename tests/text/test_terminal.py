@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.terminal_text import cell_width, cut, visible
+from neurontools.text.terminal import cell_width, cut, visible
 
 ANY_TEXT = st.text(st.characters(codec=None, categories=None) | st.characters(max_codepoint=0xA0))
 ANY_CODE_POINT = st.integers(min_value=0, max_value=0x10FFFF).map(chr)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools import socket_path
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.rpc import socket_path
 
 
 def test_the_default_is_in_the_runtime_directory_of_the_user() -> None:
@@ -82,7 +82,9 @@ def test_a_directory_that_others_may_have_made_is_not_asked(owner: int, mode: in
     try:
         os.chown(directory, owner, -1)
         directory.chmod(mode)
-        code = "import os; from neurontools import socket_path; os.setuid(54321); print(*socket_path.candidates({}))"
+        code = (
+            "import os; from neurontools.rpc import socket_path; os.setuid(54321); print(*socket_path.candidates({}))"
+        )
         told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     finally:
         directory.rmdir()

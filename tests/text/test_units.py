@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.units import bytes_text, count_text, duration_text, flops_text, memory_size_text, percent_text
+from neurontools.text.units import bytes_text, count_text, duration_text, flops_text, memory_size_text, percent_text
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
@@ -122,9 +122,9 @@ def test_latencies_stay_below_a_step_of_their_unit(seconds: float) -> None:
 
 def test_importing_loads_nothing_heavy() -> None:
     code = (
-        "import sys; before = set(sys.modules); import neurontools.units, neurontools.terminal_text;"
+        "import sys; before = set(sys.modules); import neurontools.text.units, neurontools.text.terminal;"
         "print(*sorted(set(sys.modules) - before))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    own = {"neurontools", "neurontools.units", "neurontools.terminal_text"}
+    own = {"neurontools", "neurontools.text.units", "neurontools.text.terminal"}
     assert set(run.stdout.split()) - own <= {"__future__", "math", "unicodedata"}

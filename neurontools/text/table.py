@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neurontools.light_generic import Generic, TypeVar
-from neurontools.terminal_text import cell_width
+from neurontools.light.generic import Generic, TypeVar
+from neurontools.text.terminal import cell_width
 
 Row = TypeVar("Row")
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
-from neurontools.topology import Topology, TopologyKind, kind_of
+from neurontools.catalog.topology import Topology, TopologyKind, kind_of
 
 
 def torus(rows: int, columns: int) -> Topology:

@@ -7,11 +7,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neurontools.events import Event, events_between
+from neurontools.history.events import Event, events_between
+from neurontools.history.series import Sample, Series, Trend, sample_of
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
-from neurontools.series import Sample, Series, Trend, sample_of
 
 LIVE_BYTES = 12 * 2**20
 """How much packed past a live view keeps; about 40 minutes of a trn1.32xlarge at 1 Hz."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neurontools import vcpu_time
-from neurontools.model import VcpuTimes
+from neurontools.model import VcpuTimes, vcpu_time
 
 
 def times(user: float, idle: float) -> VcpuTimes:

@@ -45,7 +45,7 @@ def test_other_programs_load_nothing(site_directory: Path) -> None:
 
 def test_workers_load_one_small_module(site_directory: Path) -> None:
     loaded = python(site_directory, OURS, TORCHELASTIC_RUN_ID="x").stdout.split()
-    assert loaded == ["neurontools", "neurontools.torch_xla_path"]
+    assert loaded == ["neurontools", "neurontools.startup", "neurontools.startup.torch_xla_path"]
 
 
 @pytest.mark.parametrize("opt_in", [{"TORCHELASTIC_RUN_ID": "x"}, {"NEURONTOOLS_RUNTIME": "1"}])

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from neurontools import catalog
-from neurontools.cli import light_dataclasses
+from neurontools.light import dataclasses as light_dataclasses
 from neurontools.model import memory
 from neurontools.sysfs.host_snapshot import read_host
 from neurontools.testing import DriverTree, process_on

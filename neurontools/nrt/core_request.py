@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from neurontools.nrt import CORES_NOT_CONTIGUOUS
+from neurontools.nrt.status import CORES_NOT_CONTIGUOUS
 
 VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
 NUM_CORES = "NEURON_RT_NUM_CORES"

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from neurontools.rpc import neuron_pb2
-from neurontools.terminal_text import visible
+from neurontools.text.terminal import visible
 
 STUCK_SECONDS = 30.0
 """An execution that runs longer than this is told as stuck; `neurontools.health` judges more finely."""

@@ -21,7 +21,7 @@ def modules_of_ours(**environment: str) -> set[str]:
 
 
 def test_import_torch_stays_as_it_is() -> None:
-    assert modules_of_ours() <= {"neurontools", "neurontools.torch_autoload"}
+    assert modules_of_ours() <= {"neurontools", "neurontools.startup", "neurontools.startup.torch_autoload"}
 
 
 def test_an_opt_in_brings_the_runtime() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurontools.events import IDLE_SECONDS, MEMORY_USED_RATIO, STUCK_SECONDS, events_between
+from neurontools.history.events import IDLE_SECONDS, MEMORY_USED_RATIO, STUCK_SECONDS, events_between
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc.convert import to_message
 from tests.scenario_host import ScenarioHost

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools import latency
-from neurontools.latency import BUCKET_COUNT, GROWTH, SMALLEST_SECONDS, bucket_index, bucket_seconds
-from neurontools.model import LatencyHistogram, LatencyPercentiles
+from neurontools.model import LatencyHistogram, LatencyPercentiles, latency
+from neurontools.model.latency import BUCKET_COUNT, GROWTH, SMALLEST_SECONDS, bucket_index, bucket_seconds
 
 QUANTILES = [Fraction(percent, 100) for percent in (0, 1, 25, 50, 75, 99, 100)]
 latencies = st.floats(1e-6, 1e6)

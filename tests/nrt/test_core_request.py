@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.core_request import HIGHEST_CORE, CoreRequest, InvalidCoreRequest, parse_visible_cores
+from neurontools.nrt.core_request import HIGHEST_CORE, CoreRequest, InvalidCoreRequest, parse_visible_cores
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 NUMBER = "NEURON_RT_NUM_CORES"

@@ -1,0 +1,1 @@
+"""The original Neuron runtime as others see it: the environment it reads and the words it says."""

@@ -1,0 +1,1 @@
+"""Quantities and text from elsewhere, made fit for people and terminals."""
