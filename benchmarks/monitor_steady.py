@@ -62,7 +62,8 @@ def main() -> None:
             said.readline()
         with (Path(directory) / "records").open("wb") as records:
             monitor = subprocess.Popen(
-                [sys.executable, "-m", "neurontools.cli.monitor", "-c", str(file), "--socket", socket], stdout=records
+                [sys.executable, "-m", "neurontools.cli.monitor.command", "-c", str(file), "--socket", socket],
+                stdout=records,
             )
             time.sleep(3)
             before, began = (cpu_seconds(monitor.pid), cpu_seconds(daemon.pid)), time.monotonic()

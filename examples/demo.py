@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TypeVar
 
-from neurontools.cli.private_daemon import PrivateDaemon
+from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, UserError
 from neurontools.model import Process, Snapshot
 from neurontools.rpc import neuron_pb2, unary

@@ -1,6 +1,6 @@
 """A blocking client of the monitor daemon, for programs that keep watching.
 
-One-shot commands take `neurontools.cli.ask`, which is the same without the model.
+One-shot commands take `neurontools.cli.daemon.ask`, which is the same without the model.
 """
 
 from __future__ import annotations

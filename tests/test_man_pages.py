@@ -14,9 +14,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
-    "neuron-run.1": [sys.executable, "-m", "neurontools.cli.run"],
-    "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor"],
-    "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor_prometheus"],
+    "neuron-run.1": [sys.executable, "-m", "neurontools.cli.run.command"],
+    "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor.command"],
+    "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor.prometheus"],
     "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }

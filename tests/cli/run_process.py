@@ -21,7 +21,7 @@ from neurontools.rpc import neuron_pb2, unary
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
 T = TypeVar("T")
-COMMAND = (sys.executable, "-m", "neurontools.cli.run")
+COMMAND = (sys.executable, "-m", "neurontools.cli.run.command")
 
 TRAINING = """
 import os, sys, torch, torch_xla.core.xla_model as xm

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from neurontools import catalog
-from neurontools.cli.completion import script
-from neurontools.cli.ls_options import OPTIONS
+from neurontools.cli.line.completion import script
+from neurontools.cli.ls.options import OPTIONS
 from tests.cli.conftest import RunNeuronLs
 
 DRIVER = """

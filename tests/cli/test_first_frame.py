@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from neurontools.cli.first_frame import ansi, is_light
-from neurontools.cli.top import chosen_theme
+from neurontools.cli.top.command import chosen_theme
+from neurontools.cli.top.first_frame import ansi, is_light
 
 
 @pytest.mark.parametrize(

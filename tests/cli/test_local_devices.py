@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.cli.local_devices import has_devices
+from neurontools.cli.ls.local_devices import has_devices
 from neurontools.testing import DriverTree, process_on
 
 
@@ -23,7 +23,7 @@ def _environment(tree: DriverTree) -> dict[str, str]:
 
 def _run(tree: DriverTree, *flags: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from neurontools.cli.ls import main; main()", *flags],
+        [sys.executable, "-c", "from neurontools.cli.ls.command import main; main()", *flags],
         env=_environment(tree) | (environment or {}),
         capture_output=True,
         text=True,

@@ -18,7 +18,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from neurontools.cli import ls
+from neurontools.cli.ls import command
 from neurontools.errors import UserError
 from neurontools.model import Snapshot
 from neurontools.rpc.socket_path import SYSTEM_SOCKET, attach_socket
@@ -293,10 +293,10 @@ def test_no_access(short_path: Path, clean_environment: dict[str, str]) -> None:
     code = (
         "import contextlib, os, sys\n"
         "from neurontools.text import terminal\n"
-        "from neurontools.cli import ask, ls\n"
+        "from neurontools.cli.daemon import ask; from neurontools.cli.ls import command\n"
         "from neurontools.rpc import wire\n"
         "os.geteuid() or os.setuid(65534)\n"
-        "ls.main()\n"
+        "command.main()\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "--socket", str(path)],
@@ -319,7 +319,7 @@ def test_no_answer_in_time(short_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         silent.bind(f"{short_path}/silent.sock")
         silent.listen()
         with pytest.raises(UserError) as raised:
-            ls._Query({}).answer(f"{short_path}/silent.sock")
+            command._Query({}).answer(f"{short_path}/silent.sock")
     assert raised.value.exit_code == 124
 
 

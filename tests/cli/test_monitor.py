@@ -20,7 +20,7 @@ from neurontools.rpc.convert import to_message
 from tests.conftest import DEADLINE_SECONDS, Attachment, RunningDaemon, StartDaemon, wait_until
 from tests.monitor.layouts import Record
 
-COMMAND = [sys.executable, "-m", "neurontools.cli.monitor"]
+COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.command"]
 MOST_RECORDS = 200  # rather than waiting without end
 LOADED = ("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.05", "--load-neuroncores", "3")
 FAST = {
@@ -179,7 +179,7 @@ def test_a_closed_pipe_ends_it_at_once_and_quietly(monitor: Start, daemon: Runni
 
 
 def test_head(monitor: Start, daemon: RunningDaemon) -> None:
-    command = f'"{sys.executable}" -m neurontools.cli.monitor --socket "{daemon.socket}" | head -n 1'
+    command = f'"{sys.executable}" -m neurontools.cli.monitor.command --socket "{daemon.socket}" | head -n 1'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
     assert json.loads(done.stdout)["instance_info"]["instance_type"] == "trn1.32xlarge"
     assert done.stderr == ""
@@ -299,7 +299,7 @@ def test_documents_about_itself(monitor: Start) -> None:
 
 @pytest.mark.skipif(not shutil.which("dd") or not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
-    command = f'"{sys.executable}" -m neurontools.cli.monitor --once --socket "{daemon.socket}" > /dev/full'
+    command = f'"{sys.executable}" -m neurontools.cli.monitor.command --once --socket "{daemon.socket}" > /dev/full'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("neuron-monitor: can't write to standard output: No space left on device")
@@ -309,7 +309,7 @@ def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
 def test_standard_output_that_is_closed_is_told_and_nothing_is_written_elsewhere(
     daemon: RunningDaemon, redirection: str, told: str
 ) -> None:
-    command = f'"{sys.executable}" -m neurontools.cli.monitor --once --socket "{daemon.socket}" {redirection}'
+    command = f'"{sys.executable}" -m neurontools.cli.monitor.command --once --socket "{daemon.socket}" {redirection}'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=30)
     assert (done.returncode, done.stdout) == (1, "")
     assert told in done.stderr

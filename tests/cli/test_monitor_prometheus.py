@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import StartDaemon, wait_until
 
-COMMAND = [sys.executable, "-m", "neurontools.cli.monitor_prometheus"]
+COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.prometheus"]
 
 
 def scrape(port: int, accept: str = "") -> str | None:
@@ -66,7 +66,7 @@ def test_behind_neuron_monitor(start_daemon: StartDaemon, port: int) -> None:
         "--simulate", "trn1.32xlarge", "--load", "steady", "--load-neuroncores", "2", "--interval", "0.1"
     )
     monitor = subprocess.Popen(
-        [sys.executable, "-m", "neurontools.cli.monitor", "--socket", daemon.socket], stdout=subprocess.PIPE
+        [sys.executable, "-m", "neurontools.cli.monitor.command", "--socket", daemon.socket], stdout=subprocess.PIPE
     )
     exporter = subprocess.Popen([*COMMAND, "-p", str(port)], stdin=monitor.stdout)
     try:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.cli.ls_options import OPTIONS, DeviceSelection
-from neurontools.cli.options import Option, help_text, parse
+from neurontools.cli.line.options import Option, help_text, parse
+from neurontools.cli.ls.options import OPTIONS, DeviceSelection
 from neurontools.errors import UserError
 from neurontools.text.terminal import visible
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.cli.private_daemon import PrivateDaemon
+from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.unary import call
@@ -20,7 +20,7 @@ from tests.cli.conftest import RunNeuronLs
 
 HOLDER = """
 import sys
-from neurontools.cli.private_daemon import PrivateDaemon
+from neurontools.cli.daemon.private import PrivateDaemon
 with PrivateDaemon("trn1.2xlarge") as daemon:
     print(daemon.pid, daemon.socket_path, flush=True)
     sys.stdin.read()

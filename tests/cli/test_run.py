@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.cli import run_options, run_summary
+from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
 
 pytest.importorskip("torch")
@@ -41,7 +41,7 @@ def neuron_run(tmp_path: Path) -> Run:
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
         return subprocess.run(
-            [sys.executable, "-m", "neurontools.cli.run", *arguments],
+            [sys.executable, "-m", "neurontools.cli.run.command", *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -120,19 +120,19 @@ def test_mistakes(neuron_run: Run, arguments: tuple[str, ...], exit_code: int, e
 
 
 def test_options_end_where_the_script_begins() -> None:
-    assert run_options.split(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
-    assert run_options.split(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
+    assert options.split(["-q", "x.py", "-q", "--top"]) == ({"quiet": ""}, ["x.py", "-q", "--top"])
+    assert options.split(["--cores=2", "-m", "pack.age", "-n", "3"]) == (
         {"cores": "2", "module": "pack.age"},
         ["-n", "3"],
     )
-    assert run_options.split(["--", "-x.py"]) == ({}, ["-x.py"])
+    assert options.split(["--", "-x.py"]) == ({}, ["-x.py"])
     with pytest.raises(UserError):
-        run_options.split(["--cores"])
+        options.split(["--cores"])
 
 
 def test_the_summary_as_text() -> None:
     worker = {
-        **dict.fromkeys(run_summary._SUMS, 0),
+        **dict.fromkeys(summary._SUMS, 0),
         "rank": 0,
         "cores": [0],
         "instance_type": "trn1.2xlarge",
@@ -154,8 +154,8 @@ def test_the_summary_as_text() -> None:
         "collective_p50_seconds": 0.0125,
         "fallbacks_total": 4,
     }
-    document = run_summary.combined([worker], 0, 61.0)
-    assert run_summary.text(document) == (
+    document = summary.combined([worker], 0, 61.0)
+    assert summary.text(document) == (
         "workers      1\n"
         "wall time    1 m 1 s\n"
         "steps        101 (2.0/s)\n"

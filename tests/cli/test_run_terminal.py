@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.cli.run_progress import Progress
-from neurontools.cli.run_terminal import Terminal
+from neurontools.cli.run.progress import Progress
+from neurontools.cli.run.terminal import Terminal
 from tests.cli.run_process import TRAINING, OnTerminal, Started
 from tests.cli.screen import screen
 

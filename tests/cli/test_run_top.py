@@ -60,7 +60,7 @@ def test_whoever_leaves_neuron_top_sees_the_output_as_it_comes(tmp_path: Path, c
 
 BACKLOG = """
 import os, resource, signal, subprocess, sys
-from neurontools.cli.run_top import Backlog
+from neurontools.cli.run.top import Backlog
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 writer = subprocess.Popen([sys.executable, "-c", "print('x' * 99_999)"], stdout=subprocess.PIPE)

@@ -41,7 +41,7 @@ def tools(tmp_path: Path, daemon: RunningDaemon) -> Path:
     """A directory with the commands, for PATH."""
     for name, arguments in (
         ("neuron-ls", str(ROOT / "scripts/neuron-ls")),
-        ("neuron-monitor", "-m neurontools.cli.monitor"),
+        ("neuron-monitor", "-m neurontools.cli.monitor.command"),
     ):
         command = tmp_path / name
         command.write_text(

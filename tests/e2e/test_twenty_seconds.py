@@ -117,7 +117,7 @@ def training(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess
     (tmp_path / "train.py").write_text(SCRIPT)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "neurontools.cli.run", "--cores", "1", "--summary-json", "summary.json"),
+            *(sys.executable, "-m", "neurontools.cli.run.command", "--cores", "1", "--summary-json", "summary.json"),
             *("train.py", "--epochs", "3"),
         ],
         cwd=tmp_path,
@@ -142,7 +142,7 @@ def monitor(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.
     )
     with (tmp_path / "records").open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "neurontools.cli.monitor", "-c", "monitor.json"],
+            [sys.executable, "-m", "neurontools.cli.monitor.command", "-c", "monitor.json"],
             cwd=tmp_path,
             env=environment,
             stdout=output,

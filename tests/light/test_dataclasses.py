@@ -31,7 +31,7 @@ def test_the_command_prints_what_the_real_dataclasses_make(instance_type: str) -
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NEURON")}
         for flags, text in expected.items():
             done = subprocess.run(
-                [sys.executable, "-c", "from neurontools.cli.ls import main; main()", *flags],
+                [sys.executable, "-c", "from neurontools.cli.ls.command import main; main()", *flags],
                 env=kept | tree.environment | {"XDG_RUNTIME_DIR": tree.directory},
                 capture_output=True,
                 check=True,
@@ -42,7 +42,7 @@ def test_the_command_prints_what_the_real_dataclasses_make(instance_type: str) -
 
 def test_the_command_imports_neither_dataclasses_nor_what_it_needs() -> None:
     script = (
-        "import sys, os; os._exit = lambda code: None; from neurontools.cli.ls import main; main();"
+        "import sys, os; os._exit = lambda code: None; from neurontools.cli.ls.command import main; main();"
         "print(sorted({'inspect', 're', 'typing', 'tomllib', 'pathlib', 'grpc'} & set(sys.modules)), file=sys.stderr)"
     )
     with DriverTree("trn1.32xlarge") as tree:

@@ -97,7 +97,14 @@ def test_counters_of_a_simulated_driver_move() -> None:
         before = int(counter.read_text())
         wait_until(lambda: int(counter.read_text()) > before)
         listed = subprocess.run(
-            [sys.executable, "-c", "from neurontools.cli.ls import main; main()", "-j", "--socket", driver.socket],
+            [
+                sys.executable,
+                "-c",
+                "from neurontools.cli.ls.command import main; main()",
+                "-j",
+                "--socket",
+                driver.socket,
+            ],
             capture_output=True,
             check=True,
         )

@@ -177,7 +177,7 @@ def test_neuron_monitor_has_a_reason_where_nothing_is_known_and_never_null_for_a
     daemon: RunningDaemon,
 ) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", "from neurontools.cli.monitor import main; main()", "--socket", daemon.socket],
+        [sys.executable, "-c", "from neurontools.cli.monitor.command import main; main()", "--socket", daemon.socket],
         stdout=subprocess.PIPE,
         text=True,
     ) as monitor:

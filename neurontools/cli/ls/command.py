@@ -10,16 +10,16 @@ import os
 import sys
 from time import monotonic
 
-from neurontools.cli import ls_options
-from neurontools.cli.options import about, parse
-from neurontools.cli.output import tell, write_document
+from neurontools.cli.line.options import about, parse
+from neurontools.cli.line.output import tell, write_document
+from neurontools.cli.ls import options
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.rpc import socket_path
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
-    from neurontools.cli.ask import NoDaemon
-    from neurontools.cli.ls_scripts import ScriptQuery
+    from neurontools.cli.daemon.ask import NoDaemon
+    from neurontools.cli.ls.scripts import ScriptQuery
 
 TIMEOUT_SECONDS = 5.0
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
@@ -56,7 +56,7 @@ class _NoDevices(UserError):
 
 def _document(arguments: list[str]) -> bytes:
     """What goes to standard output."""
-    given = parse(ls_options.OPTIONS, arguments)
+    given = parse(options.OPTIONS, arguments)
     for name, print_about in _ABOUT.items():
         if name in given:
             return print_about(given[name]).encode()
@@ -70,7 +70,7 @@ def _document(arguments: list[str]) -> bytes:
             return query.answer(named)
         instance_type = os.environ.get(SIMULATE_VARIABLE)
     if instance_type:
-        from neurontools.cli.private_daemon import PrivateDaemon
+        from neurontools.cli.daemon.private import PrivateDaemon
 
         with PrivateDaemon(instance_type) as daemon:
             return query.answer(daemon.socket_path)
@@ -81,7 +81,7 @@ def _query(given: dict[str, str]) -> _Query | ScriptQuery:
     """What is asked. What scripts ask takes a slower path, which may import more."""
     if _FOR_SCRIPTS.isdisjoint(given):
         return _Query(given)
-    from neurontools.cli.ls_scripts import ScriptQuery
+    from neurontools.cli.ls.scripts import ScriptQuery
 
     return ScriptQuery(given)
 
@@ -92,7 +92,7 @@ def _first_answer(query: _Query | ScriptQuery) -> bytes:
     for candidate in socket_path.candidates(os.environ):
         if _is_absent(candidate):
             continue  # before anything is imported to ask
-        from neurontools.cli.ask import NoDaemon
+        from neurontools.cli.daemon.ask import NoDaemon
 
         try:
             return query.answer(candidate)
@@ -122,7 +122,7 @@ class _Query:
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
 
     def __init__(self, given: dict[str, str]) -> None:
-        self._devices = ls_options.DeviceSelection(given.get("device", ""))
+        self._devices = options.DeviceSelection(given.get("device", ""))
         self._is_seen = "show-all-procs" in given
         self._given = given
         self._logical_neuroncore_config = _logical_neuroncore_config()
@@ -135,7 +135,7 @@ class _Query:
         self._deadline = monotonic() + TIMEOUT_SECONDS
         connection = None
         if self._is_seen:
-            from neurontools.cli.observer import observe
+            from neurontools.cli.daemon.observer import observe
 
             connection = observe(path)
         try:
@@ -158,14 +158,14 @@ class _Query:
 
     def answer_from_devices(self) -> bytes | None:
         """The document of this host's own devices, read without a daemon; None where there are none."""
-        from neurontools.cli import local_devices
+        from neurontools.cli.ls import local_devices
 
         if not local_devices.has_devices(os.environ):
             return None
         return local_devices.device_list(self._given, self._devices, self._logical_neuroncore_config)
 
     def _render(self, path: str, request: bytes) -> bytes:
-        from neurontools.cli.ask import ask
+        from neurontools.cli.daemon.ask import ask
         from neurontools.rpc import wire
 
         reply = ask(path, _METHOD, request, max(self._deadline - monotonic(), 0.001))
@@ -228,4 +228,4 @@ def _help_query(_value: str) -> str:
     return help_text()
 
 
-_ABOUT = {"help-query": _help_query, **about(_COMMAND, ls_options)}
+_ABOUT = {"help-query": _help_query, **about(_COMMAND, options)}

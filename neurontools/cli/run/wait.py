@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from time import monotonic, sleep
 from typing import Any
 
-from neurontools.cli.ask import NoDaemon, ask
-from neurontools.cli.output import tell
+from neurontools.cli.daemon.ask import NoDaemon, ask
+from neurontools.cli.line.output import tell
 from neurontools.errors import EXIT_TIMED_OUT, UserError
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import socket_path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.cli.options import FILES, INSTANCE_TYPES, Option
+from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 
 VERBOSE_WORDS = ("0", "1", "2", "3", "4")
 OPTIONS = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.cli.options import FILES, INSTANCE_TYPES, Option, parse
+from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option, parse
 from neurontools.errors import EXIT_USAGE, UserError
 
 OPTIONS = (

@@ -6,11 +6,11 @@ import os
 from time import monotonic, sleep
 
 from neurontools import catalog, health
-from neurontools.cli import local_devices
-from neurontools.cli.daemon_snapshots import DaemonSnapshots
-from neurontools.cli.ls_options import DeviceSelection
-from neurontools.cli.output import write_document
-from neurontools.cli.private_daemon import PrivateDaemon
+from neurontools.cli.daemon.private import PrivateDaemon
+from neurontools.cli.daemon.snapshots import DaemonSnapshots
+from neurontools.cli.line.output import write_document
+from neurontools.cli.ls import local_devices
+from neurontools.cli.ls.options import DeviceSelection
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_TIMED_OUT, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.nrt import core_request

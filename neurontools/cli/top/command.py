@@ -11,17 +11,17 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from neurontools.cli import top_options
-from neurontools.cli.options import about, parse
-from neurontools.cli.output import tell
+from neurontools.cli.line.options import about, parse
+from neurontools.cli.line.output import tell
+from neurontools.cli.top import options
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from neurontools.rpc import socket_path
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from neurontools.cli.first_frame import Terminal
-    from neurontools.cli.private_daemon import PrivateDaemon
+    from neurontools.cli.daemon.private import PrivateDaemon
+    from neurontools.cli.top.first_frame import Terminal
     from neurontools.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import Settings
@@ -37,7 +37,7 @@ _DATA_FORMATS = ("json", "json-lines", "csv")
 def main() -> None:
     """Run the command and end the process."""
     try:
-        exit_code = _run(parse(top_options.OPTIONS, sys.argv[1:]))
+        exit_code = _run(parse(options.OPTIONS, sys.argv[1:]))
     except UserError as error:
         tell(f"{_COMMAND}: {error}")
         exit_code = error.exit_code
@@ -52,14 +52,14 @@ def main() -> None:
 
 
 def _run(given: dict[str, str]) -> int:
-    from neurontools.cli.output import write_document
+    from neurontools.cli.line.output import write_document
 
     for name, print_about in _ABOUT.items():
         if name in given:
             write_document(print_about(given[name]).encode())
             return 0
     _refuse_contradictions(given)
-    top_options.check(given)
+    options.check(given)
     if "replay" in given:
         return _show(given, None)
     with _daemon(given) as private:
@@ -85,14 +85,14 @@ def _daemon(given: dict[str, str]) -> AbstractContextManager[PrivateDaemon | Non
         instance_type = os.environ.get(SIMULATE_VARIABLE)
     if not instance_type:
         return nullcontext(None)
-    from neurontools.cli.private_daemon import PrivateDaemon
+    from neurontools.cli.daemon.private import PrivateDaemon
 
     return PrivateDaemon(instance_type, load=given.get("load"))
 
 
 def _answering_socket(given: dict[str, str]) -> str:
     """The socket that was named, else the first at which a daemon listens."""
-    from neurontools.cli.ask import NoDaemon
+    from neurontools.cli.daemon.ask import NoDaemon
 
     named = socket_path.named(given.get("socket"), os.environ)
     if named is not None:
@@ -110,24 +110,24 @@ def _answering_socket(given: dict[str, str]) -> str:
 
 
 def _first_message(path: str) -> bytes:
-    from neurontools.cli.ask import ask
+    from neurontools.cli.daemon.ask import ask
 
     return ask(path, _METHOD, b"", TIMEOUT_SECONDS)
 
 
 def _show(given: dict[str, str], path: str | None) -> int:
     """What was asked for, of a daemon or a recording."""
-    interval_seconds = top_options.interval_seconds(given)
-    count = top_options.count(given)
+    interval_seconds = options.interval_seconds(given)
+    count = options.count(given)
     wanted = next((name for name in _DATA_FORMATS if name in given), None)
     if wanted is not None or "once" in given or not _has_terminal():
-        from neurontools.cli import top_documents
+        from neurontools.cli.top import documents
 
-        source = top_documents.Source(path, given.get("replay"), interval_seconds, given.get("record"))
+        source = documents.Source(path, given.get("replay"), interval_seconds, given.get("record"))
         if wanted is not None:
-            top_documents.write(wanted, source, count, top_options.filter_text(given))
+            documents.write(wanted, source, count, options.filter_text(given))
         else:
-            top_documents.write_screens(given, source, count)
+            documents.write_screens(given, source, count)
         return 0
     return _dashboard(given, path, interval_seconds)
 
@@ -137,7 +137,7 @@ def _has_terminal() -> bool:
 
 
 def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float) -> int:
-    from neurontools.cli.first_frame import Terminal
+    from neurontools.cli.top.first_frame import Terminal
     from neurontools.history.feed import LiveFeed
     from neurontools.tui import settings as settings_module
 
@@ -145,7 +145,7 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
     settings, trouble = settings_module.load(file)
     _choose(settings, given)
     theme = chosen_theme(settings.theme, given, os.environ)
-    filter_text = top_options.filter_text(given)
+    filter_text = options.filter_text(given)
     terminal = Terminal()
     for number in _ENDING_SIGNALS:
         signal.signal(number, _end)  # so that the terminal is restored; the dashboard has handlers of its own
@@ -193,8 +193,8 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def _choose(settings: Settings, given: dict[str, str]) -> None:
     """What the command line says goes before what was saved."""
     settings.page = given.get("page", settings.page)
-    settings.theme = top_options.one_of(given, "theme", top_options.THEME_NAMES) or settings.theme
-    if settings.theme not in top_options.THEME_NAMES:
+    settings.theme = options.one_of(given, "theme", options.THEME_NAMES) or settings.theme
+    if settings.theme not in options.THEME_NAMES:
         settings.theme = "auto"
     if "ascii" in given or not _speaks_unicode():
         settings.ascii = True
@@ -207,7 +207,7 @@ def _speaks_unicode() -> bool:
 
 def chosen_theme(wanted: str, given: dict[str, str], environment: os._Environ[str] | dict[str, str]) -> str:
     """The theme to begin with: a flag goes before NO_COLOR, that before the settings; auto is dark at first."""
-    color = top_options.one_of(given, "color", top_options.COLORS)
+    color = options.one_of(given, "color", options.COLORS)
     if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
         return "mono"
     if wanted != "auto":
@@ -252,9 +252,9 @@ def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> F
 
 
 def _json_schema(_value: str) -> str:
-    from neurontools.cli.top_documents import schema_text
+    from neurontools.cli.top.documents import schema_text
 
     return schema_text()
 
 
-_ABOUT = {**about(_COMMAND, top_options), "json-schema": _json_schema}
+_ABOUT = {**about(_COMMAND, options), "json-schema": _json_schema}

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
-from neurontools.cli import monitor_options
-from neurontools.cli.ask import NoDaemon
-from neurontools.cli.daemon_snapshots import DaemonSnapshots
-from neurontools.cli.options import about, parse
-from neurontools.cli.output import reserve_standard_streams, tell, write_document
+from neurontools.cli.daemon.ask import NoDaemon
+from neurontools.cli.daemon.snapshots import DaemonSnapshots
+from neurontools.cli.line.options import about, parse
+from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
+from neurontools.cli.monitor import options
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _run(arguments: list[str]) -> int:
-    given = parse(monitor_options.OPTIONS, arguments)
+    given = parse(options.OPTIONS, arguments)
     for name, print_about in _ABOUT.items():
         if name in given:
             write_document(print_about(given[name]).encode())
@@ -215,7 +215,7 @@ def _connected(given: dict[str, str], stack: ExitStack, interval_seconds: float)
     named = None if instance_type else socket_path.named(given.get("socket"), os.environ)
     instance_type = instance_type or (None if named else os.environ.get(SIMULATE_VARIABLE))
     if instance_type:
-        from neurontools.cli.private_daemon import PrivateDaemon
+        from neurontools.cli.daemon.private import PrivateDaemon
 
         named = stack.enter_context(PrivateDaemon(instance_type, interval_seconds=interval_seconds)).socket_path
     if named is not None:
@@ -228,10 +228,10 @@ def _connected(given: dict[str, str], stack: ExitStack, interval_seconds: float)
             if not error.is_absent:
                 raise
             absent = absent or error
-    from neurontools.cli import local_devices
+    from neurontools.cli.ls import local_devices
 
     if local_devices.has_devices(os.environ):
-        from neurontools.cli.private_daemon import PrivateDaemon
+        from neurontools.cli.daemon.private import PrivateDaemon
 
         own = stack.enter_context(PrivateDaemon(None, interval_seconds=interval_seconds))
         return _first(own.socket_path, stack)
@@ -264,7 +264,7 @@ def _wait_until(seconds: float) -> None:
 
 def _verbosity(given: dict[str, str]) -> int:
     text = given.get("verbose", "0")
-    if text not in monitor_options.VERBOSE_WORDS:
+    if text not in options.VERBOSE_WORDS:
         raise UserError(f"--verbose: {text[:60]!r} is no level; give 0, 1, 2, 3 or 4", EXIT_USAGE)
     return int(text)
 
@@ -309,7 +309,7 @@ def _json_schema(_value: str) -> str:
     return json.dumps(schema, indent=2) + "\n"
 
 
-_ABOUT = {**about(_COMMAND, monitor_options), "json-schema": _json_schema}
+_ABOUT = {**about(_COMMAND, options), "json-schema": _json_schema}
 
 
 def _end_by_sigpipe() -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neurontools.cli.output import write_document
+from neurontools.cli.line.output import write_document
 from neurontools.client import Client, read_snapshot
 from neurontools.model import Snapshot
 from neurontools.views.figures import Figures
@@ -48,7 +48,7 @@ class Source:
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
-            from neurontools.cli.output import tell
+            from neurontools.cli.line.output import tell
             from neurontools.recording.reader import RecordingReader
 
             reader = RecordingReader(self.recording)
@@ -124,8 +124,8 @@ def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
 
 def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:
     """Print a page as text, once or so many times; a recording's last moment unless more are asked for."""
-    from neurontools.cli.top import chosen_theme
-    from neurontools.cli.top_options import filter_text
+    from neurontools.cli.top.command import chosen_theme
+    from neurontools.cli.top.options import filter_text
 
     is_coloured = given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given)
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
@@ -137,7 +137,7 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
 
 def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int, theme: str) -> bytes:
     from neurontools import health
-    from neurontools.cli.first_frame import ansi
+    from neurontools.cli.top.first_frame import ansi
     from neurontools.views.frame import title
     from neurontools.views.glyphs import ASCII, UNICODE
     from neurontools.views.line import plain

@@ -15,9 +15,10 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from neurontools.cli import run_options, run_summary, run_terminal
-from neurontools.cli.options import about
-from neurontools.cli.output import tell, write_document
+from neurontools.cli.line.options import about
+from neurontools.cli.line.output import tell, write_document
+from neurontools.cli.run import options, summary
+from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from neurontools.nrt.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.rpc import socket_path
@@ -46,45 +47,45 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> int:
-    given, script = run_options.split(arguments)
+    given, script = options.split(arguments)
     for name, print_about in _ABOUT.items():
         if name in given:
             sys.stdout.write(print_about(given[name]))
             return 0
     if "module" not in given:
         if not script:
-            raise UserError(f"no script given; usage: {run_options.USAGE}", EXIT_USAGE)
+            raise UserError(f"no script given; usage: {options.USAGE}", EXIT_USAGE)
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     if "simulate" in given and "socket" in given:
         raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
     if "export-sysfs" in given and "simulate" not in given:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
-    workers = run_options.count(given, "nproc-per-node", _MOST_WORKERS)
+    workers = options.count(given, "nproc-per-node", _MOST_WORKERS)
     if workers == 0:
         raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
-    longest_wait_seconds = run_options.count(given, "wait", 10**8)
+    longest_wait_seconds = options.count(given, "wait", 10**8)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     if "top" in given:
-        from neurontools.cli import run_top
+        from neurontools.cli.run import top
 
-        run_top.program()
+        top.program()
     with contextlib.ExitStack() as stack:
         if "simulate" in given:
-            from neurontools.cli.private_daemon import PrivateDaemon
+            from neurontools.cli.daemon.private import PrivateDaemon
 
             daemon = PrivateDaemon(given["simulate"], export_sysfs=given.get("export-sysfs"))
             environment[socket_path.VARIABLE] = stack.enter_context(daemon).socket_path
         elif "socket" in given:
             environment[socket_path.VARIABLE] = socket_path.checked(given["socket"], "--socket")
         directory = stack.enter_context(_private_directory())
-        environment.pop(run_summary.DIRECTORY, None)
+        environment.pop(summary.DIRECTORY, None)
         if directory is not None:
-            environment[run_summary.DIRECTORY] = str(directory)
+            environment[summary.DIRECTORY] = str(directory)
         look: Callable[[], None] = _nothing
         if longest_wait_seconds is not None:
-            from neurontools.cli.run_wait import Turn
+            from neurontools.cli.run.wait import Turn
 
             look = stack.enter_context(Turn(longest_wait_seconds, workers or 1, environment)).end_when_taken
         return _run(_command(given, workers, script), given, environment, directory, look)
@@ -125,11 +126,11 @@ def _run(
     began = monotonic()
     with _Child() as child:
         if "top" in given:
-            from neurontools.cli import run_top
+            from neurontools.cli.run import top
 
             child.start(command, environment, subprocess.PIPE, subprocess.STDOUT)
-            run_top.show(child.process, environment, look)
-        elif "quiet" in given or not run_terminal.can_show(_STDERR):
+            top.show(child.process, environment, look)
+        elif "quiet" in given or not can_show(_STDERR):
             child.start(command, environment)
             _wait(child.process, look)
         else:
@@ -137,11 +138,11 @@ def _run(
     exit_code = child.process.returncode
     if exit_code < 0:
         exit_code = 128 - exit_code
-    workers = run_summary.read_workers(directory)
-    count = max(run_options.count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
-    document = run_summary.combined(workers, exit_code, monotonic() - began, count)
+    workers = summary.read_workers(directory)
+    count = max(options.count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
+    document = summary.combined(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
-        tell_lines("\n" + run_summary.text(document))
+        tell_lines("\n" + summary.text(document))
     if "summary-json" in given:
         _write_summary(given["summary-json"], document)
     return exit_code
@@ -239,9 +240,9 @@ def _show_progress(
     child: _Child, command: list[str], environment: dict[str, str], directory: Path | None, look: Callable[[], None]
 ) -> None:
     """The script's output with a line of progress below it, in the terminal of standard error."""
-    from neurontools.cli.run_progress import Progress
+    from neurontools.cli.run.progress import Progress
 
-    terminal, progress = run_terminal.Terminal(_STDERR), Progress()
+    terminal, progress = Terminal(_STDERR), Progress()
     began = monotonic()
     next_seconds = 0.0
 
@@ -253,16 +254,16 @@ def _show_progress(
         next_seconds = now + _PROGRESS_SECONDS
         look()
         shown = ""
-        if run_terminal.can_show(_STDERR):
-            workers = run_summary.read_workers(directory)
-            shown = progress.line(workers[0] if workers else None, now - began, run_terminal.columns(_STDERR))
+        if can_show(_STDERR):
+            workers = summary.read_workers(directory)
+            shown = progress.line(workers[0] if workers else None, now - began, columns(_STDERR))
         terminal.show(shown)
 
-    with run_terminal.pseudo_terminal(_STDERR) as (outer, inner):
+    with pseudo_terminal(_STDERR) as (outer, inner):
         child.start(command, environment, inner if _is_same_terminal() else None, inner)
         process = child.process
         try:
-            run_terminal.relay(outer, lambda: process.poll() is not None, terminal.write, tick)
+            relay(outer, lambda: process.poll() is not None, terminal.write, tick)
         finally:
             terminal.show("")
 
@@ -291,7 +292,7 @@ def _private_directory() -> Iterator[Path | None]:
         yield Path(name)
 
 
-_ABOUT = about(_COMMAND, run_options)
+_ABOUT = about(_COMMAND, options)
 
 if __name__ == "__main__":
     main()

@@ -146,7 +146,7 @@ def about(command: str, page: Any) -> dict[str, Callable[[str], str]]:
         return f"{command} {__version__}\n"
 
     def completion(shell: str) -> str:
-        from neurontools.cli.completion import script
+        from neurontools.cli.line.completion import script
 
         return script(shell, command, page.OPTIONS)
 

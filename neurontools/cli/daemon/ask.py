@@ -49,7 +49,7 @@ def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -
         try:
             return unary.call(socket_path, method, request, timeout_seconds=timeout_seconds)
         except unary.UnexpectedReply:
-            from neurontools.cli.grpcio_call import call
+            from neurontools.cli.daemon.grpcio_call import call
 
             return call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
     except unary.CallError as error:

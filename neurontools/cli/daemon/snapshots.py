@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import _socket
 
-from neurontools.cli.ask import ask_error
-from neurontools.cli.observer import observe
+from neurontools.cli.daemon.ask import ask_error
+from neurontools.cli.daemon.observer import observe
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.convert import from_message

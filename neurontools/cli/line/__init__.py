@@ -1,0 +1,1 @@
+"""What all commands share: options, --help, --version, completion, output, and how they end."""

@@ -1,0 +1,1 @@
+"""`neuron-monitor` and `neuron-monitor-prometheus`."""
