@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
 from neurond.load.scenarios import STEP_SECONDS
-from neurond.process_record import process_record
-from neurond.rates import Rates
+from neurond.ownership.ledger import Ledger
+from neurond.snapshots.process_record import process_record
+from neurond.snapshots.rates import Rates
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog

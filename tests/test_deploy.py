@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.configuration import Configuration
+from neurond.startup.configuration import Configuration
 
 from neurontools import catalog
 

@@ -20,7 +20,7 @@ def main() -> int:
     try:
         if settings is not None:
             return _serve(settings)
-        from neurond.command_line import settings_from
+        from neurond.startup.command_line import settings_from
 
         made = settings_from(sys.argv[1:])
         if made is None:

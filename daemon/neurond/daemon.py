@@ -9,25 +9,25 @@ import logging
 import signal
 from typing import TYPE_CHECKING
 
-from neurond.attach_socket import MAX_CONNECTIONS, AttachSocket
-from neurond.attribution import Attributions
-from neurond.attribution_kubelet import KubeletWatcher
-from neurond.exports import Exports
+from neurond.attribution.kubelet import KubeletWatcher
+from neurond.attribution.process import Attributions
+from neurond.exports.exports import Exports
 from neurond.host import watched_host
-from neurond.monitor_service import MonitorService
-from neurond.refresher import Refresher
-from neurond.runtime_service import RuntimeService
-from neurond.sampler import Sampler
-from neurond.server import announce_health, make_server
+from neurond.service.attach_socket import MAX_CONNECTIONS, AttachSocket
+from neurond.service.monitor_service import MonitorService
+from neurond.service.runtime_service import RuntimeService
+from neurond.service.server import announce_health, make_server
+from neurond.service.socket_files import SocketFiles, closed_umask
 from neurond.settings import Settings
-from neurond.socket_files import SocketFiles, closed_umask
-from neurond.store import Store
-from neurond.supervisor import most_files, notify_ready
+from neurond.snapshots.refresher import Refresher
+from neurond.snapshots.sampler import Sampler
+from neurond.snapshots.store import Store
+from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
 
 if TYPE_CHECKING:
-    from neurond.export.sysfs_export import SysfsExport
+    from neurond.exports.sysfs_export import SysfsExport
     from neurontools.model import Snapshot
 
 # Changes of ownership are published at once, but under a storm of them not more often than this.
@@ -138,7 +138,7 @@ class Daemon:
 
 
 def _export(settings: Settings, first: Snapshot) -> SysfsExport:
-    from neurond.export.sysfs_export import SysfsExport
+    from neurond.exports.sysfs_export import SysfsExport
 
     try:
         return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
+from neurond.ownership.ledger import Ledger
+from neurond.ownership.shape import Shape
 from neurond.settings import Settings
-from neurond.shape import Shape
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.source import Source
 from neurontools import catalog

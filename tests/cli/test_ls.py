@@ -314,7 +314,7 @@ def test_no_access(short_path: Path, clean_environment: dict[str, str]) -> None:
 
 
 def test_no_answer_in_time(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ls, "TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr(command, "TIMEOUT_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(f"{short_path}/silent.sock")
         silent.listen()

@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 import pytest
-from neurond.attribution import Attributions, attribution_from, read_attribution
-from neurond.attribution_kubelet import METHOD, KubeletWatcher, read_allocations
+from neurond.attribution.kubelet import METHOD, KubeletWatcher, read_allocations
+from neurond.attribution.process import Attributions, attribution_from, read_attribution
 
 from neurontools.model import Attribution, PodAllocation
 from neurontools.rpc import wire

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.command_line import settings_from
-from neurond.configuration import FLAGS, Configuration, read, resolve
 from neurond.load import SCENARIOS
 from neurond.settings import Settings
+from neurond.startup.command_line import settings_from
+from neurond.startup.configuration import FLAGS, Configuration, read, resolve
 
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError

@@ -5,7 +5,7 @@ from typing import Any
 
 import psutil
 import pytest
-from neurond.host_reader import HostReader
+from neurond.system.host_reader import HostReader
 
 from tests.conftest import wait_until
 

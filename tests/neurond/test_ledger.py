@@ -7,10 +7,10 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
-from neurond import ledger
-from neurond.holding import CoreReport, Holding, Report
-from neurond.ledger import Ledger
-from neurond.shape import Shape
+from neurond.ownership import ledger
+from neurond.ownership.holding import CoreReport, Holding, Report
+from neurond.ownership.ledger import Ledger
+from neurond.ownership.shape import Shape
 
 from neurontools import model
 from neurontools.nrt.core_request import CoreRequest

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from neurond.configuration import resolve
-from neurond.metrics_access import MetricsAccess
+from neurond.exports.metrics_access import MetricsAccess
 from neurond.settings import Settings
+from neurond.startup.configuration import resolve
 
 from neurontools.errors import EXIT_USAGE, UserError
 from tests.certificates import Authority, needs_openssl

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from neurond.otlp import OtlpSender, host_attributes, metrics_url
+from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
 
 from neurontools import health
 from neurontools.model import SourceKind

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from neurond.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
+from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
 from tests.conftest import wait_until
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from neurond.rates import Rates
+from neurond.snapshots.rates import Rates
 
 from neurontools.model import (
     ExecutionCounters,

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from neurond.ledger import Ledger
-from neurond.refresher import Refresher
+from neurond.ownership.ledger import Ledger
+from neurond.snapshots.refresher import Refresher
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.source import Reading
 

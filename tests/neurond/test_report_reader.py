@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neurond.holding import CoreReport, Report
-from neurond.ledger import InvalidReport, Ledger, Refusal
-from neurond.report_reader import read_report
-from neurond.sampler import Sampler
+from neurond.ownership.holding import CoreReport, Report
+from neurond.ownership.ledger import InvalidReport, Ledger, Refusal
+from neurond.service.report_reader import read_report
+from neurond.snapshots.sampler import Sampler
+from neurond.snapshots.store import Store
 from neurond.sources.simulated import SimulatedSource, shape_of
-from neurond.store import Store
 
 from neurontools import catalog, model
 from neurontools.nrt.core_request import CoreRequest

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 import pytest
-from neurond.server import _is_no_cancellation
+from neurond.service.server import _is_no_cancellation
 
 
 @pytest.mark.parametrize(("error", "is_told"), [(asyncio.CancelledError(), False), (ValueError(), True)])

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from neurond.holding import CoreReport, Report
-from neurond.ledger import Ledger
+from neurond.ownership.holding import CoreReport, Report
+from neurond.ownership.ledger import Ledger
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog, model

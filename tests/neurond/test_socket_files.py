@@ -32,7 +32,7 @@ def neurond(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]
 def as_nobody(group: int, code: str) -> str:
     """What code says that runs as a user without any rights but those of a group."""
     become = f"import os; os.setgroups([]); os.setgid({group}); os.setuid(65534)"
-    imports = "import neurond.socket_files"
+    imports = "import neurond.service.socket_files"
     done = subprocess.run(
         [sys.executable, "-c", f"{imports}\n{become}\n{code}"], capture_output=True, text=True, check=True
     )
@@ -180,7 +180,7 @@ def test_a_directory_without_permission(socket_directory: Path) -> None:
     path = socket_directory / "n.sock"
     socket_directory.chmod(0o700)
     code = (
-        "from neurond.socket_files import SocketFiles\nfrom neurontools.errors import UserError\n"
+        "from neurond.service.socket_files import SocketFiles\nfrom neurontools.errors import UserError\n"
         f"try: SocketFiles({str(path)!r}).claim()\nexcept UserError as error: print(error.exit_code, error)"
     )
     assert as_nobody(65534, code) == (

@@ -5,7 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from neurond.store import Store
+from neurond.snapshots.store import Store
 
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb

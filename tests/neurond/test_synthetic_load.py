@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from neurond.holding import CoreReport, Report
-from neurond.ledger import Ledger
 from neurond.load import SCENARIOS, SyntheticLoad
 from neurond.load.scenarios import STEP_SECONDS
-from neurond.sampler import Sampler
+from neurond.ownership.holding import CoreReport, Report
+from neurond.ownership.ledger import Ledger
+from neurond.snapshots.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog, model

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from neurond.ledger import Ledger
 from neurond.load import SCENARIOS, SyntheticLoad
-from neurond.sampler import Sampler
+from neurond.ownership.ledger import Ledger
+from neurond.snapshots.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.sysfs import SysfsSource
 

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from neurond.holding import CoreReport, Report
+from neurond.ownership.holding import CoreReport, Report
 from neurontools import model
 from neurontools.model import latency
 

@@ -6,11 +6,11 @@ import contextlib
 import time
 from random import Random
 
-from neurond.holding import Holding
-from neurond.ledger import Ledger, OutOfDeviceMemory
 from neurond.load.rank import Rank
 from neurond.load.scenarios import SCENARIOS, STEP_SECONDS
-from neurond.processes import ProcessFacts
+from neurond.ownership.holding import Holding
+from neurond.ownership.ledger import Ledger, OutOfDeviceMemory
+from neurond.system.processes import ProcessFacts
 from neurontools.model import EccCounters
 from neurontools.nrt.core_request import CoreRequest
 

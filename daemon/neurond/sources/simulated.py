@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from neurond.ledger import Ledger
-from neurond.shape import Shape
+from neurond.ownership.ledger import Ledger
+from neurond.ownership.shape import Shape
 from neurond.sources.source import Reading
 from neurontools.catalog import Fact, InstanceType
 from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, SourceKind

@@ -12,8 +12,8 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from neurond.monitor_service import MonitorService
-from neurond.runtime_service import RuntimeService
+from neurond.service.monitor_service import MonitorService
+from neurond.service.runtime_service import RuntimeService
 from neurontools.rpc import neuron_pb2
 
 MAX_REQUEST_BYTES = 4 * 2**20

@@ -7,8 +7,8 @@ from itertools import pairwise
 from math import isfinite
 from typing import Any
 
-from neurond.holding import CoreReport, Report
-from neurond.ledger import InvalidReport
+from neurond.ownership.holding import CoreReport, Report
+from neurond.ownership.ledger import InvalidReport
 from neurontools import model
 from neurontools.model import latency
 from neurontools.rpc import neuron_pb2

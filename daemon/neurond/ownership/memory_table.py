@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from neurontools.text.units import bytes_text
 
 if TYPE_CHECKING:
-    from neurond.holding import Holding
-    from neurond.ledger import Ledger
+    from neurond.ownership.holding import Holding
+    from neurond.ownership.ledger import Ledger
 
 
 def memory_table(ledger: Ledger, stack: int, asking: Holding, asked_bytes: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from neurond.store import Store
+from neurond.snapshots.store import Store
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.views.device_list import device_list_json, device_list_table

@@ -6,14 +6,14 @@ import os
 import time
 from dataclasses import replace
 
-from neurond.attached_cores import with_attached
-from neurond.host_reader import HostReader
-from neurond.ledger import Ledger
 from neurond.load import SyntheticLoad
-from neurond.process_record import process_record
-from neurond.processes import ProcessTable
-from neurond.rates import Rates
+from neurond.ownership.ledger import Ledger
+from neurond.snapshots.attached_cores import with_attached
+from neurond.snapshots.process_record import process_record
+from neurond.snapshots.rates import Rates
 from neurond.sources.source import Source
+from neurond.system.host_reader import HostReader
+from neurond.system.processes import ProcessTable
 from neurontools.model import Host, Process, Snapshot, SourceKind
 from neurontools.version import __version__
 

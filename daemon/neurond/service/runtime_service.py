@@ -7,9 +7,9 @@ from typing import Any
 
 import grpc
 
-from neurond import ledger
-from neurond.holding import Holding
-from neurond.report_reader import read_report
+from neurond.ownership import ledger
+from neurond.ownership.holding import Holding
+from neurond.service.report_reader import read_report
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
 from neurontools.version import __version__

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from neurond.metrics import Metrics, MetricsListener
-from neurond.metrics_access import MetricsAccess
+from neurond.exports.metrics import Metrics, MetricsListener
+from neurond.exports.metrics_access import MetricsAccess
 from neurond.settings import Settings
-from neurond.store import Store
+from neurond.snapshots.store import Store
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.health import Thresholds
 from neurontools.model import Snapshot
@@ -42,7 +42,7 @@ class Exports:
                     EXIT_FAILURE,
                 ) from None
         if self._settings.otlp_endpoint is not None:
-            from neurond.otlp import OtlpSender
+            from neurond.exports.otlp import OtlpSender
 
             self._sender = OtlpSender(
                 self._settings.otlp_endpoint,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from neurond.shape import Shape
+from neurond.ownership.shape import Shape
 from neurontools import model
 
 

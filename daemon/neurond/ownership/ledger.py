@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from neurond.holding import CoreReport, Holding, Report
-from neurond.memory_table import memory_table
-from neurond.shape import Shape
+from neurond.ownership.holding import CoreReport, Holding, Report
+from neurond.ownership.memory_table import memory_table
+from neurond.ownership.shape import Shape
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.nrt.status import core_count_not_available, cores_not_available
 

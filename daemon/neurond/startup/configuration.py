@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from neurond.exports.metrics_access import MetricsAccess
 from neurond.load import SCENARIOS
-from neurond.metrics_access import MetricsAccess
+from neurond.service.socket_files import group_id
 from neurond.settings import Settings
-from neurond.socket_files import group_id
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.exporters.listen_address import listen_address

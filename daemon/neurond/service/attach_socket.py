@@ -16,7 +16,7 @@ import socket
 import struct
 import time
 
-from neurond.ledger import Ledger
+from neurond.ownership.ledger import Ledger
 
 MAX_CONNECTIONS = 4096
 _PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid

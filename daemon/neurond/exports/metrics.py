@@ -10,8 +10,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from neurond.metrics_access import MetricsAccess
-from neurond.store import Store
+from neurond.exports.metrics_access import MetricsAccess
+from neurond.snapshots.store import Store
 from neurontools import catalog, health
 from neurontools.exporters.exposition import (
     OPENMETRICS_CONTENT_TYPE,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurond.holding import Holding
-from neurond.processes import ProcessFacts
-from neurond.shape import Shape
+from neurond.ownership.holding import Holding
+from neurond.ownership.shape import Shape
+from neurond.system.processes import ProcessFacts
 from neurontools.model import LoadedModel, Process
 
 # A process is silent when this many intervals passed without a report; one late report is no news.

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from neurond.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
 from neurond.load import SCENARIOS
 from neurond.settings import Settings
-from neurond.supervisor import exit_with_parent
+from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
+from neurond.system.supervisor import exit_with_parent
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.version import __version__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from neurond.holding import Holding
+from neurond.ownership.holding import Holding
 from neurontools.model import NeuronCore, Process
 
 

@@ -1,0 +1,1 @@
+"""Whose work a process is: container, pod, job."""

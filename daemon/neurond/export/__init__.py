@@ -1,1 +1,0 @@
-"""The state of simulated devices, put out in the forms that other software reads."""

@@ -1,0 +1,1 @@
+"""From what is read and reported to one frozen snapshot a tick, and the recent past."""

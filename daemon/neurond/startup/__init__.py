@@ -1,0 +1,1 @@
+"""From flags, files and the environment to checked settings. The serving process never imports it."""
