@@ -31,10 +31,10 @@ def worker(name: str, where: str, threads: int) -> None:
     torch.set_num_threads(threads)
     mark: Any = int  # does nothing
     if where != "cpu":
-        from neurontools.runtime import launch
+        from neurontools.runtime.launch import script as launch
 
         launch.install()
-        from neurontools.runtime.device import device
+        from neurontools.runtime.tensors.device import device
 
         mark = functools.partial(device.flush_all, "MarkStep")
     make, batch, steps = MODELS[name]

@@ -1,9 +1,9 @@
 """The runtime inside a training process: how it takes NeuronCores and reports what it does on them."""
 
-from neurontools.runtime.execution import Execution as Execution
-from neurontools.runtime.execution import Model as Model
-from neurontools.runtime.kinds import ErrorKind as ErrorKind
-from neurontools.runtime.kinds import Outcome as Outcome
-from neurontools.runtime.link import CoresUnavailable as CoresUnavailable
-from neurontools.runtime.reporter import Core as Core
-from neurontools.runtime.reporter import Reporter as Reporter
+from neurontools.runtime.reporting.kinds import ErrorKind as ErrorKind
+from neurontools.runtime.reporting.kinds import Outcome as Outcome
+from neurontools.runtime.reporting.link import CoresUnavailable as CoresUnavailable
+from neurontools.runtime.reporting.loaded_model import Execution as Execution
+from neurontools.runtime.reporting.loaded_model import Model as Model
+from neurontools.runtime.reporting.reporter import Core as Core
+from neurontools.runtime.reporting.reporter import Reporter as Reporter

@@ -15,8 +15,8 @@ def main(arguments: list[str]) -> int:
     from pathlib import Path
 
     from neurontools.errors import UserError
-    from neurontools.runtime import launch
-    from neurontools.runtime.link import CoresUnavailable
+    from neurontools.runtime.launch import script as launch
+    from neurontools.runtime.reporting.link import CoresUnavailable
 
     try:
         if arguments[0] == "-m":

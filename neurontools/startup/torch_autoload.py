@@ -20,13 +20,13 @@ def autoload() -> None:
     wanted = os.environ.get(OPT_IN, "")
     if wanted == "0" or not (wanted == "1" or "TORCHELASTIC_RUN_ID" in os.environ):
         return
-    from neurontools.runtime import import_hook, names
+    from neurontools.runtime.launch import import_hook, names
 
     import_hook.install(os.environ)
     if import_hook.is_installing:
         return
     script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
     if names.device_name(os.environ, script) == "neuron":
-        from neurontools.runtime import launch
+        from neurontools.runtime.launch import script as launch
 
         launch.install(script=script)

@@ -27,7 +27,7 @@ class FirstImport:
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)
-        from neurontools.runtime import import_hook
+        from neurontools.runtime.launch import import_hook
 
         import_hook.install(os.environ)
         return import_hook.TorchXlaFinder().find_spec(fullname, path, target)

@@ -121,7 +121,7 @@ def test_one_worker_of_one(start: Start, tmp_path: Path) -> None:
 def test_the_cause_is_the_worker_that_failed_first() -> None:
     from types import SimpleNamespace as Failure
 
-    from neurontools.runtime.workers import root_cause
+    from neurontools.runtime.launch.workers import root_cause
 
     failures = {
         0: Failure(exitcode=-15, pid=10, timestamp=1),

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
-from neurontools.runtime.accounts import LARGEST_BYTES, LARGEST_COUNT, Accounts, Started
-from neurontools.runtime.kinds import ErrorKind, Outcome
+from neurontools.runtime.reporting.accounts import LARGEST_BYTES, LARGEST_COUNT, Accounts, Started
+from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 
 UNIX = 1_000_000.0
 

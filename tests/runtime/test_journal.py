@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from threading import Barrier, Event, Thread
 
-from neurontools.runtime.journal import LONG, Journal
+from neurontools.runtime.reporting.journal import LONG, Journal
 
 
 def test_notes_are_applied_in_order_when_asked() -> None:

@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import get_args
 
 from neurontools import model
-from neurontools.runtime import kinds
+from neurontools.runtime.reporting import kinds
 
 
 def names(kind: type) -> list[str]:

@@ -15,8 +15,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.model.latency import bucket_index
 from neurontools.runtime import ErrorKind, Model, Outcome
-from neurontools.runtime.accounts import Accounts, Started
-from neurontools.runtime.journal import Journal
+from neurontools.runtime.reporting.accounts import Accounts, Started
+from neurontools.runtime.reporting.journal import Journal
 
 CORES = 3
 UNIX = 1e6

@@ -25,4 +25,4 @@ def test_import_torch_stays_as_it_is() -> None:
 
 
 def test_an_opt_in_brings_the_runtime() -> None:
-    assert "neurontools.runtime.import_hook" in modules_of_ours(NEURONTOOLS_RUNTIME="1")
+    assert "neurontools.runtime.launch.import_hook" in modules_of_ours(NEURONTOOLS_RUNTIME="1")

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.bounded import RecentlyUsed
-from neurontools.runtime.buffer import Tensor
+from neurontools.runtime.operators.bounded import RecentlyUsed
+from neurontools.runtime.tensors.buffer import Tensor
 
 _FLASH = 1
 _choices: RecentlyUsed[tuple[Any, ...], int] = RecentlyUsed(512)

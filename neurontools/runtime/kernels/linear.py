@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.buffer import Tensor
-from neurontools.runtime.operator import Operator, operators, resolve
-from neurontools.runtime.recorder import recording_kernel
+from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.tensors.buffer import Tensor
 
 _linear = torch.ops.aten.linear.default
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.buffer import Tensor
+from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels.probed import probe
-from neurontools.runtime.operator import Operator, operators
-from neurontools.runtime.recorder import recording_kernel
+from neurontools.runtime.operators.operator import Operator, operators
+from neurontools.runtime.tensors.buffer import Tensor
 
 State = tuple[Tensor, ...]  # (h,) or (h, c)
 _ONEDNN_LSTM = 2

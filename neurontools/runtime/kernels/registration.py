@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels import attention, autocast, dropout, linear, normalization, probed, recurrent, transfer
-from neurontools.runtime.operator import Operator, is_batched, operators, resolve
-from neurontools.runtime.recorder import recording_kernel
+from neurontools.runtime.operators.operator import Operator, is_batched, operators, resolve
 
 _C: Any = torch._C
 _KEY = "PrivateUse1"

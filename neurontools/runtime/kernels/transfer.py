@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.buffer import Tensor, buffers
-from neurontools.runtime.core import Core
-from neurontools.runtime.device import device
-from neurontools.runtime.immediate import check_room, device_tensor, host_value, point_at
-from neurontools.runtime.layout import layouts
-from neurontools.runtime.metrics import metrics
-from neurontools.runtime.operator import Operator, operators, resolve
-from neurontools.runtime.recorder import recording_kernel
+from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
+from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.tensors.buffer import Tensor, buffers
+from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.device import device
 
 aten = torch.ops.aten
 

@@ -1,1 +1,1 @@
-"""Packages that scripts import as torch_xla and torch_neuronx; `neurontools.runtime.import_hook` finds them."""
+"""Packages that scripts import as torch_xla and torch_neuronx; `neurontools.runtime.launch.import_hook` finds them."""

@@ -31,7 +31,7 @@ def device_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
 
 @pytest.fixture(scope="session")
 def set_up_device(device_environment: dict[str, str]) -> None:
-    from neurontools.runtime import launch
+    from neurontools.runtime.launch import script as launch
 
     os.environ.update({k: v for k, v in device_environment.items() if k != "NEURONTOOLS_SOCKET"})
     before = os.environ.get("NEURONTOOLS_SOCKET")
@@ -48,7 +48,7 @@ def set_up_device(device_environment: dict[str, str]) -> None:
 @pytest.fixture
 def xla(set_up_device: None) -> Iterator[Any]:
     """The runtime's device object; what a test leaves pending is executed after it."""
-    from neurontools.runtime.device import device
+    from neurontools.runtime.tensors.device import device
 
     torch.manual_seed(0)
     device.flush_all("Test")

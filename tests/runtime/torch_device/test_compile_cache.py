@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from neurontools.runtime import compiler
-from neurontools.runtime.compile_cache import CompileCache
-from neurontools.runtime.compiler_flags import CompilerFlags, parse
-from neurontools.runtime.model import InvalidModel, Model
+from neurontools.runtime.programs import compiler
+from neurontools.runtime.programs.compile_cache import CompileCache
+from neurontools.runtime.programs.compiled_graph import InvalidModel, Model
+from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
 
 FLAGS = CompilerFlags()
 

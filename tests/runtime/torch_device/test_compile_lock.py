@@ -14,9 +14,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from neurontools.runtime import entry_lock
-from neurontools.runtime.compile_cache import CompileCache
-from neurontools.runtime.compiler_flags import CompilerFlags
+from neurontools.runtime.programs import entry_lock
+from neurontools.runtime.programs.compile_cache import CompileCache
+from neurontools.runtime.programs.compiler_flags import CompilerFlags
 from tests.conftest import wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -28,7 +28,7 @@ print(met.counter_value("UncachedCompile") or 0, value.item())
 """
 HOLDER = """
 import sys, pathlib
-from neurontools.runtime import entry_lock
+from neurontools.runtime.programs import entry_lock
 with entry_lock.held(pathlib.Path(sys.argv[1]), print) as is_held:
     print(is_held, flush=True)
     sys.stdin.readline()

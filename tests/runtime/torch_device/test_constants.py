@@ -23,7 +23,7 @@ def own(module: nn.Module) -> int:
 @pytest.fixture
 def added(xla: Any) -> Any:
     """A function that says how many bytes of constants and tensors there are more than when the test began."""
-    from neurontools.runtime.memory import Category
+    from neurontools.runtime.tensors.memory import Category
 
     def levels() -> tuple[int, int]:
         gc.collect()  # what other tests left in cycles

@@ -78,8 +78,8 @@ def test_results_are_those_of_the_cpu(xla: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_meta_kernel_is_counted_and_told(xla: Any, name: str) -> None:
-    from neurontools.runtime.metrics import metrics
-    from neurontools.runtime.operator import operators
+    from neurontools.runtime.counting.metrics import metrics
+    from neurontools.runtime.operators.operator import operators
 
     full = f"neurontools_custom::{name}"
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_a_wrong_meta_kernel_is_counted_and_told(xla: Any, name: str) -> None:
 
 
 def test_a_right_one_is_recorded_after_its_first_call(xla: Any) -> None:
-    from neurontools.runtime.metrics import metrics
+    from neurontools.runtime.counting.metrics import metrics
 
     value = torch.randn(2, 5).to("xla")
     OPERATORS.right(value)

@@ -50,8 +50,8 @@ def train():
 document = train()
 gc.collect()
 if sys.argv[1] == "xla":
-    from neurontools.runtime.device import device as ours
-    from neurontools.runtime.memory import Category
+    from neurontools.runtime.tensors.device import device as ours
+    from neurontools.runtime.tensors.memory import Category
     levels = ours.current.memory.levels
     document["left"] = levels[Category.CONSTANTS] + levels[Category.TENSORS]
     document["failed"] = ours.current.statistics.failed_executions_total

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from neurontools.runtime import compiler
-from neurontools.runtime.metrics import metrics
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.programs import compiler
 
 
 def compilations(step: Callable[[int], object], count: int, device: Any) -> int:
@@ -127,7 +127,7 @@ def test_a_graph_without_marks_is_cut(xla: Any, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_programs_are_bounded(xla: Any) -> None:
-    from neurontools.runtime.setup import executor
+    from neurontools.runtime.launch.setup import executor
 
     programs = executor().programs
     capacity, programs.capacity = programs.capacity, 4

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from neurontools.runtime.memory import Category, CoreMemory, OutOfDeviceMemory, size_text
+from neurontools.runtime.tensors.memory import Category, CoreMemory, OutOfDeviceMemory, size_text
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.runtime.names import InvalidDeviceName, device_name
+from neurontools.runtime.launch.names import InvalidDeviceName, device_name
 
 
 @pytest.mark.parametrize(

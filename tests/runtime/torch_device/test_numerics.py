@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.runtime import compiler_flags, rounding
-from neurontools.runtime.compiler_flags import CompilerFlags, InvalidCompilerFlags
-from neurontools.runtime.numerics import narrowed_types, stochastic_rounding
+from neurontools.runtime.programs import compiler_flags, rounding
+from neurontools.runtime.programs.compiler_flags import CompilerFlags, InvalidCompilerFlags
+from neurontools.runtime.programs.numerics import narrowed_types, stochastic_rounding
 
 FLOATS = st.floats(width=32, allow_nan=False)
 

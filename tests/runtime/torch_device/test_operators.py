@@ -140,7 +140,7 @@ def verified(set_up_device: None) -> Iterator[set[str]]:
 
     While it is written everything is recorded, so that nothing is verified by the runtime itself instead.
     """
-    from neurontools.runtime.operator import operators
+    from neurontools.runtime.operators.operator import operators
 
     names: set[str] = set()
     if IS_WRITING:
@@ -152,7 +152,7 @@ def verified(set_up_device: None) -> Iterator[set[str]]:
 
 
 def executed_operators() -> set[str]:
-    from neurontools.runtime.setup import executor
+    from neurontools.runtime.launch.setup import executor
 
     made = executor()
     names: set[str] = set()
@@ -166,8 +166,8 @@ def executed_operators() -> set[str]:
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("op", OPERATORS, ids=name_of)
 def test_operator(xla: Any, op: Any, verified: set[str]) -> None:
-    from neurontools.runtime.metrics import metrics
-    from neurontools.runtime.operator import operators
+    from neurontools.runtime.counting.metrics import metrics
+    from neurontools.runtime.operators.operator import operators
 
     before = dict(metrics.counters)
     compare_with_cpu(op)
@@ -200,7 +200,7 @@ def compare_with_cpu(op: Any) -> None:
 
 
 def operator_list() -> str:
-    from neurontools.runtime.operator import operators, verified_names
+    from neurontools.runtime.operators.operator import operators, verified_names
 
     listed = {name: o.dynamic and name != "aten::index.Tensor" for name, o in operators.by_name.items()}
     known = verified_names()
@@ -260,7 +260,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import warnings
 warnings.simplefilter("ignore")
-from neurontools.runtime import launch
+from neurontools.runtime.launch import script as launch
 launch.install()
 from test_operators import operator_list
 print(operator_list(), end="")

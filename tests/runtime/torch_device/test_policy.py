@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from neurontools.nrt.status import NrtStatus
-from neurontools.runtime.executor import Policy
-from neurontools.runtime.failure import ExecutionFailed
+from neurontools.runtime.execution.executor import Policy
+from neurontools.runtime.execution.failure import ExecutionFailed
 
 
 class Told:
@@ -41,7 +41,7 @@ class Told:
 
 @pytest.fixture
 def executor(xla: Any) -> Iterator[Any]:
-    from neurontools.runtime.setup import executor
+    from neurontools.runtime.launch.setup import executor
 
     made = executor()
     policy, monitor = made._policy, made.monitor

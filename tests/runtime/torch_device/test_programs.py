@@ -104,7 +104,7 @@ class Accounting(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        from neurontools.runtime.device import device
+        from neurontools.runtime.tensors.device import device
 
         gc.collect()
         device.flush_all("Test")

@@ -165,13 +165,13 @@ def test_spawned_ranks(run_python: Callable[..., Any], tmp_path: Path) -> None:
     ],
 )
 def test_each_rank_takes_its_own_core(environment: dict[str, str], expected: str | None) -> None:
-    from neurontools.runtime.cores import rank_environment
+    from neurontools.runtime.tensors.cores import rank_environment
 
     assert rank_environment(environment).get("NEURON_RT_VISIBLE_CORES") == expected
 
 
 def test_a_range_shorter_than_the_ranks_is_refused() -> None:
-    from neurontools.runtime.cores import ImpossibleRank, rank_environment
+    from neurontools.runtime.tensors.cores import ImpossibleRank, rank_environment
 
     with pytest.raises(ImpossibleRank, match="2 core\\(s\\) for 4 local ranks"):
         rank_environment({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4", "NEURON_RT_VISIBLE_CORES": "0-1"})

@@ -85,7 +85,7 @@ def test_cells(xla: Any, kind: str) -> None:
 
 
 def test_nothing_runs_outside_of_graphs(xla: Any) -> None:
-    from neurontools.runtime.metrics import metrics
+    from neurontools.runtime.counting.metrics import metrics
 
     module = nn.LSTM(4, 5, 2, bidirectional=True).to("xla")
     before = {name for name in metrics.counters if "::" in name}

@@ -168,7 +168,7 @@ def test_torch_compile_without_a_backend(xla: Any) -> None:
 
 QUEUE = """
 import os, torch, torch.multiprocessing as mp
-from neurontools.runtime import launch
+from neurontools.runtime.launch import script as launch
 D = os.environ["NEURONTOOLS_DEVICE"]
 
 def work(given, back):
@@ -207,7 +207,7 @@ def test_device_tensors_go_through_queues_as_copies(run_python: Run, tmp_path: P
 
 FSDP = """
 import os, torch, torch.distributed as dist
-from neurontools.runtime import launch
+from neurontools.runtime.launch import script as launch
 launch.install()
 D = os.environ["NEURONTOOLS_DEVICE"]
 import torch_xla.distributed.xla_backend

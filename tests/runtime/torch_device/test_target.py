@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from neurontools.nrt.status import NrtStatus
-from neurontools.runtime.compiler_flags import InvalidCompilerFlags, parse
-from neurontools.runtime.failure import ExecutionFailed
-from neurontools.runtime.target import check_load, neuroncore_version
+from neurontools.runtime.execution.failure import ExecutionFailed
+from neurontools.runtime.execution.target import check_load, neuroncore_version
+from neurontools.runtime.programs.compiler_flags import InvalidCompilerFlags, parse
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LEGACY = {"NEURON_RT_ALLOW_LEGACY_NEFF": "1"}

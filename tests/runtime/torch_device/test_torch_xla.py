@@ -63,7 +63,7 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 def test_the_loader_marks_steps(xm: Any, per_execution: int, marks: int) -> None:
     import torch_xla.distributed.parallel_loader as pl
 
-    from neurontools.runtime.metrics import metrics
+    from neurontools.runtime.counting.metrics import metrics
 
     before = metrics.counters.get("MarkStep", 0)
     loader = pl.MpDeviceLoader(batches(11), xm.xla_device(), batches_per_execution=per_execution)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch_xla  # noqa: F401
 
-from neurontools.runtime.missing import text_of
+from neurontools.runtime.launch.missing import text_of
 
 __version__ = "2.9.0+neurontools"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime import launch as _launch
-from neurontools.runtime.missing import Missing, text_of
+from neurontools.runtime.launch import script as _launch
+from neurontools.runtime.launch.missing import Missing, text_of
 
 _launch.install()
 
-from neurontools.runtime.device import device as _device  # noqa: E402
+from neurontools.runtime.tensors.device import device as _device  # noqa: E402
 
 from . import runtime  # noqa: E402
 from .core import xla_model as _xm  # noqa: E402

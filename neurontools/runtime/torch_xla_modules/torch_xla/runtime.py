@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from neurontools.runtime.collectives import ensure_world, world
-from neurontools.runtime.device import device
-from neurontools.runtime.missing import text_of
+from neurontools.runtime.execution.collectives import ensure_world, world
+from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.tensors.device import device
 
 
 def device_type() -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.device import device as _device
+from neurontools.runtime.tensors.device import device as _device
 
 from . import syncfree
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime import collectives
-from neurontools.runtime.buffer import buffers
-from neurontools.runtime.device import device as _device
-from neurontools.runtime.metrics import metrics
-from neurontools.runtime.missing import text_of
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.execution import collectives
+from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.device import device as _device
 
 from .. import runtime
 

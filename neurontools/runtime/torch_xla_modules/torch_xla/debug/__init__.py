@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.missing import text_of
+from neurontools.runtime.launch.missing import text_of
 
 from . import metrics as metrics
 

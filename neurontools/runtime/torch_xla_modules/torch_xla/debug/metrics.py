@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.metrics import metrics as _metrics
-from neurontools.runtime.missing import text_of
+from neurontools.runtime.counting.metrics import metrics as _metrics
+from neurontools.runtime.launch.missing import text_of
 
 
 def counter_names() -> list[str]:

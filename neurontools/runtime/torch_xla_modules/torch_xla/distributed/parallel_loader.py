@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.device import device as _device
-from neurontools.runtime.steps import steps
+from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.tensors.device import device as _device
 
 from ..core import xla_model as xm
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neurontools.runtime.collectives import NeuronProcessGroup as ProcessGroupXla
-from neurontools.runtime.collectives import install
-from neurontools.runtime.process_group_of_one import install as install_process_group_of_one
+from neurontools.runtime.execution.collectives import NeuronProcessGroup as ProcessGroupXla
+from neurontools.runtime.execution.collectives import install
+from neurontools.runtime.launch.process_group_of_one import install as install_process_group_of_one
 
 install()
 install_process_group_of_one()

@@ -30,7 +30,7 @@ def spawn(
         raise NotImplementedError(
             "xmp.spawn(start_method='fork'): this process holds NeuronCores, which can't be shared; use 'spawn'"
         )
-    from neurontools.runtime import setup
+    from neurontools.runtime.launch import setup
 
     setup.give_back_cores()
     with socket.socket() as probe:
@@ -50,7 +50,7 @@ def _worker(index: int, fn: Callable[..., None], args: tuple[Any, ...], count: i
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    from neurontools.runtime import launch
+    from neurontools.runtime.launch import script as launch
 
     launch.install()
     fn(index, *args)

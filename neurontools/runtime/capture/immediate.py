@@ -1,0 +1,248 @@
+"""Operators that can't wait in a graph: they run on the host, at once, on the bytes of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.tensors.buffer import Tensor, alias, buffers
+from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
+
+
+def host_alias(tensor: Tensor) -> Tensor:
+    """A CPU tensor that shares the bytes of a device tensor, whose core must have nothing pending."""
+    value = alias(buffers.of(tensor), layouts.of(tensor), int(tensor.storage_offset()))
+    if layouts.has_complex:
+        if tensor.is_conj():
+            value = value.conj()
+        if tensor.is_neg():
+            value = torch._neg_view(value)
+    return value
+
+
+def host_value(tensor: Tensor) -> Tensor:
+    """A CPU tensor with the value of a device tensor in its visible type; executes what is pending."""
+    with buffers.lock:
+        device.flush(buffers.of(tensor).core, "Read")
+        value = host_alias(tensor)
+        return value if value.dtype is tensor.dtype else value.to(tensor.dtype)
+
+
+def device_tensor(value: Tensor, core: Core) -> Tensor:
+    """A device tensor over the bytes of a CPU tensor that nobody else uses.
+
+    NotImplementedError for one that has no strides: sparse, quantized, of oneDNN.
+    """
+    refuse_unstrided(value)
+    layout = layouts.of(value)
+    if (
+        value.storage_offset()
+        or layout.device_dtype is not value.dtype
+        or value.untyped_storage().nbytes() != layout.nbytes
+    ):
+        copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
+        value = copy.copy_(value)
+    with buffers.lock:
+        reserve(core, layout.nbytes)
+        return buffers.create(layout, value, core)[0]
+
+
+def refuse_unstrided(value: Tensor) -> None:
+    """NotImplementedError for a tensor without strides: sparse, quantized, of oneDNN."""
+    if value.layout is not torch.strided or value.is_quantized:
+        kind = "quantized" if value.is_quantized else str(value.layout)
+        raise NotImplementedError(
+            f"{device.name}: {kind} tensors are not supported on this device; use dense ones "
+            "(nn.Embedding(sparse=False)) or keep this part on the CPU"
+        )
+
+
+def reserve(core: Core, nbytes: int) -> None:
+    """Takes HBM for a tensor. When it runs short, the pending graph is executed first if that gives back much."""
+    memory = core.memory
+    if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes and _dead_bytes(core) * 8 > memory.limit_bytes:
+        device.flush(core, "MemoryPressure")
+    try:
+        memory.allocate(Category.TENSORS, nbytes)
+    except OutOfDeviceMemory:
+        device.flush(core, "MemoryPressure")
+        memory.allocate(Category.TENSORS, nbytes)
+
+
+def check_room(core: Core, nbytes: int) -> None:
+    """OutOfDeviceMemory for what a core could never hold: before the host tries to make it."""
+    if nbytes > core.memory.limit_bytes:
+        raise core.memory.refusal(Category.TENSORS, nbytes)
+
+
+def _dead_bytes(core: Core) -> int:
+    """What the pending graph holds on to although nobody else can see it any more."""
+    return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and b() is None)
+
+
+def run_on_host(operator: Operator, arguments: Any, keywords: Any, target: torch.device) -> Any:
+    """A factory that got a device tensor and makes its result elsewhere, as torch.zeros_like(x, device="cpu")."""
+    host = [_map(a, host_value) for a in arguments]
+    return operator.op(*host, **{name: _map(a, host_value) for name, a in keywords.items()}, device=target)
+
+
+def run_at_once(
+    operator: Operator, arguments: Any, keywords: Any, core: Core | None, results: list[Any] | None = None
+) -> Any:
+    """An operator whose results' sizes depend on values, or that can't be trusted to a graph. Counted as fallback.
+
+    `results` gets what the CPU returned, one entry a result.
+    """
+    with buffers.lock:
+        tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
+        if core is None:
+            core = buffers.of(tensors[0]).core if tensors else device.current
+        for tensor in tensors:
+            device.flush(buffers.of(tensor).core, "Fallback")
+        written = _written(operator, arguments, keywords)
+        # Under XLA_USE_BF16 the host computes in the visible type and writes back what it changed.
+        host: dict[int, Tensor] = {}
+
+        def on_host(tensor: Tensor) -> Tensor:
+            if tensor.is_cpu:
+                return tensor
+            value = host_alias(tensor)
+            if value.dtype is not tensor.dtype:
+                value = value.to(tensor.dtype)
+                host[id(tensor)] = value
+            return value
+
+        values = [_map(a, on_host) for a in arguments]
+        named = {name: _map(a, on_host) for name, a in keywords.items()}
+        if operator.has_generator and named.get("generator") is None:
+            named["generator"] = core.generator
+        if operator.has_device:
+            named["device"] = torch.device("cpu")
+        with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+            result = operator.call(*values, **named)
+            metrics.fallback(operator.name)
+            if results is not None:
+                results += result if len(operator.returns) > 1 else (result,)
+            for tensor in written:
+                if id(tensor) in host:
+                    host_alias(tensor).copy_(host[id(tensor)])
+        return _returned(operator, arguments, keywords, result, core, _shared([*values, *named.values()], tensors))
+
+
+def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
+    """An `out=` call whose target has another size, or is not known before: computes anew, then copies or re-points."""
+    with buffers.lock:
+        targets = {name: keywords[name] for name in operator.out_names if name in keywords}
+        core = buffers.of(next(iter(targets.values()))).core
+        device.flush(core, "Resize")
+        fresh = {name: torch.empty(0, dtype=target.dtype, device="cpu") for name, target in targets.items()}
+        values = [_map(a, _host_or_same) for a in arguments]
+        named = {name: _map(a, _host_or_same) for name, a in keywords.items()} | fresh
+        with torch._C._AutoDispatchBelowAutograd():
+            operator.call(*values, **named)
+        metrics.fallback(operator.name)
+        for name, target in targets.items():
+            if fresh[name].shape == target.shape:
+                host_alias(target).copy_(fresh[name])
+            else:
+                point_at(target, device_tensor(fresh[name], core))
+        results = list(targets.values())
+        return results[0] if len(results) == 1 else tuple(results)
+
+
+def _view_of(owner: Tensor, value: Tensor) -> Tensor:
+    """A view of a device tensor's storage that lies in it as a CPU tensor lies in its own."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
+    view: Tensor = torch.ops.aten.as_strided.default.redispatch(
+        keys, owner, list(value.shape), list(value.stride()), value.storage_offset()
+    )
+    return view
+
+
+def point_at(target: Tensor, source: Tensor) -> Tensor:
+    """Makes one device tensor a view of the whole of another one."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)  # the kernel does not look at bytes
+    torch.ops.aten.set_.source_Storage_storage_offset.redispatch(
+        keys, target, source.untyped_storage(), source.storage_offset(), list(source.shape), list(source.stride())
+    )
+    return target
+
+
+def _host_or_same(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_cpu else host_value(tensor)
+
+
+def _shared(values: list[Any], tensors: list[Tensor]) -> dict[int, Tensor | None]:
+    """Where the bytes of the arguments are on the host, with the device tensor they belong to."""
+    shared: dict[int, Tensor | None] = {t.untyped_storage().data_ptr(): None for t in _tensors(values)}
+    for tensor in tensors:
+        value = buffers.of(tensor).value
+        if value is not None:
+            shared[value.untyped_storage().data_ptr()] = tensor
+    return shared
+
+
+def _returned(
+    operator: Operator, arguments: Any, keywords: Any, result: Any, core: Core, shared: dict[int, Tensor | None]
+) -> Any:
+    def on_device(value: Tensor) -> Tensor:
+        refuse_unstrided(value)
+        where = value.untyped_storage().data_ptr()
+        if where not in shared or not value.numel():
+            return device_tensor(value, core)
+        owner = shared[where]
+        if owner is None or owner.dtype is not value.dtype or layouts.narrowed:
+            return device_tensor(value.clone(), core)
+        return _view_of(owner, value)  # a view of an argument on the host is one on the device
+
+    if operator.in_place:
+        results: list[Any] = [
+            keywords[name] if name in keywords else arguments[position]
+            for position, name in (written for written in operator.returns if written is not None)
+        ]
+    else:
+        listed = result if len(operator.returns) > 1 else (result,)
+        results = []
+        for value, written in zip(listed, operator.returns, strict=True):
+            if written is not None:
+                position, name = written
+                results.append(keywords[name] if name in keywords else arguments[position])
+            else:
+                results.append(_map(value, on_device))
+    if len(results) == 1:
+        return results[0]
+    return tuple(results) if results else None
+
+
+def _written(operator: Operator, arguments: Any, keywords: Any) -> list[Tensor]:
+    found = []
+    for position, name in operator.writes:
+        if name in keywords:
+            found.append(keywords[name])
+        elif position < len(arguments):
+            found.append(arguments[position])
+    return _tensors(found)
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
+
+
+def _map(value: Any, change: Any) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return [_map(item, change) for item in value]
+    return value

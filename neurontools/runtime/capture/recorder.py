@@ -1,0 +1,246 @@
+"""Records operators on device tensors into the pending graph of their core instead of computing them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from neurontools.runtime.capture import immediate
+from neurontools.runtime.capture.trust import distrust
+from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.operators.signature import (
+    NeedsResize,
+    NotRecordable,
+    NumberForTensor,
+    Signature,
+    Unverified,
+    signatures,
+)
+from neurontools.runtime.tensors.buffer import Buffer, Tensor, buffers
+from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.device import device
+
+# What a graph holds as it is.
+_PLAIN = frozenset({type(None), torch.dtype, torch.layout, torch.memory_format, str, torch.device, complex})
+_Parameter = torch.nn.Parameter
+_BOOLEAN = (object(), object())
+_LIST, _LIST_END, _FLOAT, _INT, _HOST, _OFFSET = (object() for _ in range(6))
+
+# Looked up without a method call in between; both are the same objects for the life of the process.
+_by_address = buffers.by_address
+_young_layouts = layouts.young
+
+
+class _Call:
+    """One call of an operator, taken apart: what identifies its signature, and its inputs.
+
+    This is the hot path of training: `add_tensor` runs for each tensor of each operator.
+    """
+
+    __slots__ = ("buffers", "hosts", "key", "scalars")
+
+    def __init__(self, operator_id: int) -> None:
+        self.key: list[Any] = [operator_id]
+        self.buffers: list[Buffer] = []
+        self.scalars: list[Any] = []
+        self.hosts: list[Tensor] = []
+
+    def add(self, value: Any, lifted: bool) -> None:
+        kind = value.__class__
+        if kind is int:
+            if lifted:
+                self.key.append(_INT)
+                self.scalars.append(value)
+            else:
+                self.key.append(value)
+        elif kind is float:
+            self.key.append(_FLOAT)
+            if lifted:
+                self.scalars.append(value)
+            else:
+                self.key.append(value.hex())
+        elif kind is bool:
+            self.key.append(_BOOLEAN[value])
+        elif kind is list or kind is tuple:
+            self.key.append(_LIST)
+            for item in value:
+                kind = item.__class__
+                if kind is Tensor or kind is _Parameter:
+                    self.add_tensor(item)
+                else:
+                    self.add(item, lifted)
+            self.key.append(_LIST_END)
+        elif kind in _PLAIN:
+            self.key.append(value)
+        elif isinstance(value, Tensor):
+            self.add_tensor(value)
+        else:
+            raise NotRecordable(f"{kind.__name__} argument")
+
+    def add_tensor(self, value: Tensor) -> None:
+        offset = value.storage_offset()
+        buffer = None if offset else _by_address.get(value.data_ptr())
+        if buffer is None:
+            if value.is_cpu:
+                self.key += (_HOST, value.shape, value.dtype)
+                self.hosts.append(value)
+                return
+            buffer = buffers.of(value)
+        layout = _young_layouts.get((value.shape, value.stride(), value.dtype))
+        if layout is None:
+            layout = layouts.of(value)
+        if layouts.has_complex and (value.is_conj() or value.is_neg()):
+            raise NotRecordable("a conjugate or negative view")
+        self.key.append(layout.id)
+        if offset:
+            self.key.append(_OFFSET)
+            self.scalars.append(offset)
+        self.buffers.append(buffer)
+
+
+def recording_kernel(operator: Operator) -> Callable[..., Any]:
+    """The kernel that torch calls for an operator on device tensors."""
+    has_device, has_generator, outs = operator.has_device, operator.has_generator, operator.out_names
+    returns = operator.returns
+    in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
+
+    def kernel(*arguments: Any, **keywords: Any) -> Any:
+        core: Core | None = None
+        if has_device and keywords:
+            wanted = keywords.pop("device", None)
+            keywords.pop("pin_memory", None)
+            if wanted is not None:
+                wanted = torch.device(wanted)
+                if wanted.type != device.name:
+                    return immediate.run_on_host(operator, arguments, keywords, wanted)
+                core = device.core(wanted)
+        if has_generator and keywords and (generator := keywords.pop("generator", None)) is not None:
+            return immediate.run_at_once(operator, arguments, {**keywords, "generator": generator}, core)
+        with buffers.lock:
+            try:
+                core, signature = record(operator, arguments, keywords, core)
+            except NumberForTensor as error:
+                return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
+            except NotRecordable:
+                if outs:
+                    return immediate.run_resizing(operator, arguments, keywords)
+                return immediate.run_at_once(operator, arguments, keywords, core)
+            except Unverified as first:
+                return _verify(first, operator, arguments, keywords, core)
+            except NeedsResize:
+                return immediate.run_resizing(operator, arguments, keywords)
+            if signature.single is not None:
+                result: Any = new_result(signature.single, core)
+            elif in_place_result:
+                result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
+            else:
+                result = _results(signature, arguments, keywords, core)
+            device.recorded(core)
+            return result
+
+    return kernel
+
+
+def _verify(
+    first: Unverified, operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
+) -> Any:
+    """Runs a call at once; from the next one on its like are recorded if the CPU returned what was announced."""
+    results: list[Any] = []
+    result = immediate.run_at_once(operator, arguments, keywords, core, results)
+    if first.signature.agrees_with(results):
+        signatures.put(first.key, first.signature)
+    else:
+        distrust(operator)
+    return result
+
+
+def record(
+    operator: Operator, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core | None
+) -> tuple[Core, Signature]:
+    """Adds a call to the pending graph of its core; the lock is held. The caller makes the results.
+
+    Raises NotRecordable or NeedsResize when the call has to run at once; then nothing is recorded.
+    """
+    call = _Call(operator.id)
+    lifted = operator.lifted_positions
+    position = 0
+    for value in arguments:
+        kind = value.__class__
+        if kind is Tensor or kind is _Parameter:
+            call.add_tensor(value)
+        else:
+            call.add(value, position in lifted)
+        position += 1  # noqa: SIM113  (enumerate costs more here)
+    if keywords:
+        for name, value in keywords.items():
+            call.key.append(name)
+            call.add(value, name in operator.lifted_names)
+    if core is None:
+        core = call.buffers[0].core if call.buffers else device.current
+    key = tuple(call.key)
+    signature = signatures.get(key)
+    if signature is None:
+        if call.hosts and call.buffers and not operator.mixed_devices and any(h.dim() for h in call.hosts):
+            raise _mixed(operator, core, torch.device("cpu"))
+        signature = Signature(operator, arguments, keywords)
+        if not operator.trusted:
+            raise Unverified(key, signature)
+        signatures.put(key, signature)
+    graph = core.graph
+    indices = [signature.id]
+    for buffer in call.buffers:
+        if buffer.graph is graph:
+            indices.append(buffer.index)
+        else:
+            if buffer.core is not core:
+                raise _mixed(operator, core, device.torch_device(buffer.core))
+            indices.append(graph.index_of(buffer))
+    graph.key += indices
+    graph.signatures.append(signature)
+    if call.scalars:
+        graph.scalars += call.scalars
+    if call.hosts:
+        graph.hosts += [host.clone() for host in call.hosts]
+    return core, signature
+
+
+def new_result(layout: Layout, core: Core) -> Tensor:
+    """A device tensor that the operator recorded last will compute."""
+    tensor, buffer = buffers.create(layout, None, core)
+    core.graph.add_result(buffer)
+    return tensor
+
+
+def _results(signature: Signature, arguments: tuple[Any, ...], keywords: dict[str, Any], core: Core) -> Any:
+    operator = signature.operator
+    outputs = signature.outputs or (None,) * len(operator.returns)
+    results = [
+        _new_results(output, core) if written is None else _argument(written, arguments, keywords)
+        for output, written in zip(outputs, operator.returns, strict=True)
+    ]
+    if len(results) == 1:
+        return results[0]
+    return tuple(results) if results else None
+
+
+def _new_results(output: Any, core: Core) -> Any:
+    if output is None:
+        return None
+    if isinstance(output, list):
+        return [_new_results(item, core) for item in output]
+    return new_result(output, core)
+
+
+def _argument(written: tuple[int, str], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    position, name = written
+    return keywords[name] if name in keywords else arguments[position]
+
+
+def _mixed(operator: Operator, core: Core, other: torch.device) -> RuntimeError:
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"{device.torch_device(core)} and {other}! ({operator.name})"
+    )

@@ -1,0 +1,21 @@
+"""Which operators may wait in a graph: those whose meta kernels announce what the CPU's kernels return."""
+
+from __future__ import annotations
+
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.notice import tell_once
+from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.operators.signature import signatures
+
+
+def distrust(operator: Operator) -> None:
+    """From here on the operator runs at once: its meta kernel announced what the CPU does not return."""
+    if not operator.dynamic:
+        operator.dynamic = True
+        metrics.count(f"WrongMetaKernel:{operator.name}")
+    signatures.clear()
+    tell_once(
+        operator.name,
+        f"{operator.name}: its meta kernel announces other results than its CPU kernel returns; it runs on the host, "
+        "outside of graphs, and is counted in torch_xla.debug.metrics",
+    )

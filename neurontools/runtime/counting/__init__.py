@@ -1,0 +1,1 @@
+"""What the runtime counts for its user: torch_xla's metrics, steps of the training."""

@@ -1,0 +1,50 @@
+"""How training goes: optimizer steps, batches and samples, and the time they take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from neurontools.runtime.counting.metrics import Timer
+
+
+@dataclass(slots=True)
+class Steps:
+    """Counts of one process. A step is a call of an optimizer's `step`; its time is that since the one before."""
+
+    steps_total: int = 0
+    samples_total: int = 0
+    batches_total: int = 0
+    first_seconds: float | None = None
+    last_seconds: float | None = None
+    times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
+
+    def step_done(self) -> None:
+        """An optimizer stepped."""
+        now = time.perf_counter()
+        if self.last_seconds is not None:
+            self.times.add(now - self.last_seconds)
+        else:
+            self.first_seconds = now
+        self.last_seconds = now
+        self.steps_total += 1
+
+    def batch_loaded(self, samples: int) -> None:
+        """A loader gave a batch of so many samples to the script."""
+        self.batches_total += 1
+        self.samples_total += samples
+
+
+steps = Steps()
+
+
+def install() -> None:
+    """Counts the steps of every optimizer; once a process."""
+
+    def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        steps.step_done()
+
+    register_optimizer_step_post_hook(stepped)

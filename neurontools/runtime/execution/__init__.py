@@ -1,0 +1,1 @@
+"""Executing graphs: programs, time-outs, failures, collectives."""

@@ -1,0 +1,325 @@
+"""Executes pending graphs: finds or compiles their program, runs it, and accounts for what it made and took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from neurontools.nrt.status import NrtStatus
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.execution.deadline import EXEC_TIMEOUT, deadline
+from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
+from neurontools.runtime.execution.numerical_errors import NanCheck
+from neurontools.runtime.execution.target import check_load
+from neurontools.runtime.operators.bounded import RecentlyUsed
+from neurontools.runtime.programs import compiler, compiler_flags
+from neurontools.runtime.programs.compile_cache import CompileCache
+from neurontools.runtime.programs.compiled_graph import Model
+from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
+from neurontools.runtime.programs.program import Program
+from neurontools.runtime.tensors.buffer import Buffer, buffers, release
+from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.graph import Graph
+from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
+from neurontools.runtime.tensors.monitoring import Monitor, NotMonitored
+
+DEFAULT_PROGRAMS = 512
+RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
+FAIL_ON_NAN = "NEURON_FAIL_ON_NAN"
+EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off.
+
+    `extracts_only`: graphs are compiled into the cache and not executed, as neuron_parallel_compile asks.
+    """
+
+    fail_on_nan: bool
+    timeout_seconds: float | None
+    stochastic: torch.Generator | None
+    extracts_only: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Policy:
+        """Reads the variables; a time-out that is no number is none."""
+        timeout = environment.get(EXEC_TIMEOUT, "")
+        stochastic = None
+        if stochastic_rounding(environment):
+            stochastic = torch.Generator()
+            seed = environment.get(STOCHASTIC_SEED, "")
+            stochastic.manual_seed(int(seed) if seed.lstrip("-").isdigit() else 0)
+        return cls(
+            fail_on_nan=environment.get(FAIL_ON_NAN, "0") not in ("", "0", "false"),
+            timeout_seconds=float(timeout) if timeout.isdigit() and int(timeout) else None,
+            stochastic=stochastic,
+            extracts_only=environment.get(EXTRACT_ONLY, "0") not in ("", "0", "false"),
+        )
+
+
+class LoadedProgram:
+    """A program on a core, with the HBM it takes and what the daemon knows it by."""
+
+    __slots__ = ("code_bytes", "executions", "flops", "handle", "nan_check", "output_bytes", "program")
+
+    def __init__(self, program: Program, code_bytes: int, handle: Any) -> None:
+        model = program.model
+        self.program = program
+        self.code_bytes = code_bytes
+        self.handle = handle
+        self.flops = model.flops
+        self.executions = 0
+        self.output_bytes = [model.layouts[number].nbytes for number in model.outputs]
+        self.nan_check = NanCheck(model)
+
+
+class Executor:
+    """Programs of all cores and how they run. Everything here happens under the lock of the buffers."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.monitor: Monitor = NotMonitored()
+        self.cores: list[Core] = []
+        self.environment = environment
+        recent = environment.get(RECENT_MODELS, "")
+        capacity = int(recent) if recent.isdigit() and int(recent) else DEFAULT_PROGRAMS
+        self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
+        self.extracted: RecentlyUsed[tuple[Any, ...], Model] = RecentlyUsed(capacity)
+        self.loaded: dict[int, dict[int, LoadedProgram]] = {}
+        self.cache = CompileCache(environment)
+        self._policy: Policy | None = None
+        self._flags_text: str | None = None
+        self._flags = compiler_flags.CompilerFlags()
+
+    @property
+    def policy(self) -> Policy:
+        """The variables that hold for all executions; read at the first one, because scripts set them after imports."""
+        if self._policy is None:
+            self._policy = Policy.from_environment(self.environment)
+        return self._policy
+
+    @property
+    def flags(self) -> compiler_flags.CompilerFlags:
+        """NEURON_CC_FLAGS as it is now; scripts set it after the imports."""
+        text = self.environment.get(compiler_flags.VARIABLE, "")
+        if text != self._flags_text:
+            self._flags = compiler_flags.parse(text)
+            self._flags_text = text
+        return self._flags
+
+    def flush(self, core: Core, reason: str) -> None:
+        """Executes what is pending on a core."""
+        with buffers.lock:
+            buffers.drain()
+            graph = core.graph
+            if not graph.signatures:
+                return
+            core.graph = Graph()
+            metrics.count(f"Flush:{reason}")
+            try:
+                self._execute(core, graph)
+            except BaseException as error:
+                _abandon(graph, error)
+                raise
+
+    def _execute(self, core: Core, graph: Graph) -> None:
+        queued = time.perf_counter()
+        listed = graph.buffers
+        alive = bytes([buffer() is not None for buffer in listed])
+        if self.policy.extracts_only:
+            self._extract(core, graph, alive)
+            return
+        loaded = self._program(core, graph, alive)
+        model = loaded.program.model
+        if not model.instructions:
+            _forget(listed)
+            return
+        memory = core.memory
+        output_bytes = sum(loaded.output_bytes)
+        memory.allocate(Category.TENSORS, output_bytes)
+        started = self.monitor.begin(loaded.handle)
+        begun = time.perf_counter()
+        inputs: Any = [listed[number].value for number in model.inputs]
+        timeout_seconds = self.policy.timeout_seconds
+        if timeout_seconds is not None:
+            deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
+        try:
+            # A default device or another mode of the script is for the script's own calls.
+            with (
+                torch._C._AutoDispatchBelowAutograd(),
+                torch._C._DisableAutocast(),
+                torch._C.DisableTorchFunction(),
+            ):
+                outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)
+                deadline.check()
+                bad = loaded.nan_check.finds(outputs, listed)
+        except BaseException as error:
+            memory.free(Category.TENSORS, output_bytes)
+            core.statistics.failed_executions_total += 1
+            status = _status_of(error)
+            self.monitor.end(started, 0, status, begun - queued)
+            raise
+        finally:
+            deadline.clear()
+        ended = time.perf_counter()
+        del inputs
+        for number, value, nbytes in zip(model.outputs, outputs, loaded.output_bytes, strict=True):
+            buffer = listed[number]
+            buffer.value = value
+            if buffer.category is not Category.TENSORS:
+                memory.move(Category.TENSORS, buffer.category, nbytes)
+        _forget(listed)
+        loaded.executions += 1
+        statistics = core.statistics
+        statistics.executions_total += 1
+        statistics.busy_seconds += ended - begun
+        statistics.flops_total += loaded.flops
+        metrics.time("ExecuteTime", ended - begun)
+        metrics.time("ExecuteLatency", ended - queued)
+        metrics.count("ExecuteComputation")
+        self._finish(core, started, loaded.flops, begun - queued, bad)
+
+    def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool) -> None:
+        """Reports the outcome and raises what the variables ask to raise."""
+        status = NrtStatus.SUCCESS
+        if bad:
+            status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR
+            core.statistics.numerical_errors_total += 1
+            metrics.count("NumericalErrors")
+        self.monitor.end(started, flops, status, queued)
+        if bad and self.policy.fail_on_nan:
+            raise ExecutionFailed(
+                status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"
+            )
+
+    def _extract(self, core: Core, graph: Graph, alive: bytes) -> None:
+        """Compiles a graph into the cache instead of executing it; its results are zeros."""
+        key = (core.local_index, tuple(graph.key), alive)
+        model = self.extracted.get(key)
+        if model is None:
+            model = self._model(core, graph, alive, self.flags)
+            self.extracted.put(key, model)
+        metrics.count("ExtractedGraph")
+        for number in model.outputs:
+            buffer, layout = graph.buffers[number], model.layouts[number]
+            core.memory.allocate(buffer.category, layout.nbytes)
+            buffer.value = torch.empty_strided(
+                layout.size, layout.stride, dtype=layout.device_dtype, device="cpu"
+            ).zero_()
+        _forget(graph.buffers)
+
+    def _program(self, core: Core, graph: Graph, alive: bytes) -> LoadedProgram:
+        # Changed compiler flags hold for graphs compiled from then on, as with the SDK.
+        key = (core.local_index, tuple(graph.key), alive)
+        loaded = self.programs.get(key)
+        if loaded is not None:
+            metrics.count("CachedCompile")
+            return loaded
+        flags = self.flags
+        loaded = self._load(core, self._model(core, graph, alive, flags), flags)
+        for forgotten in self.programs.put(key, loaded):
+            self._unload(forgotten)
+        return loaded
+
+    def _model(self, core: Core, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> Model:
+        started = time.perf_counter()
+        text = compiler.graph_text(graph, alive)
+        hash_text = compiler.graph_hash(text)
+        model = self.cache.find(hash_text, flags)
+        if model is None:
+            with self.cache.locked(hash_text, flags):
+                model = self.cache.find(hash_text, flags)
+                if model is None:
+                    model = self._compile(graph, alive, hash_text, text, flags)
+                    seconds = time.perf_counter() - started
+                    core.statistics.compilations_total += 1
+                    core.statistics.compile_seconds += seconds
+                    metrics.count("UncachedCompile")
+                    metrics.time("CompileTime", seconds)
+                    metrics.sample("TensorsGraphSize", len(graph.signatures))
+        return model
+
+    def _compile(
+        self, graph: Graph, alive: bytes, hash_text: str, text: str, flags: compiler_flags.CompilerFlags
+    ) -> Model:
+        reason = self.cache.failure(hash_text, flags)
+        if reason is not None:
+            raise CompilationFailed(f"MODULE_{hash_text}+{flags.hash_text}", reason)
+        try:
+            model = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
+            self.cache.store(model, text, flags)
+        except Exception as error:
+            self.cache.store_failure(hash_text, flags, text, f"{type(error).__name__}: {error}")
+            raise
+        return model
+
+    def _load(self, core: Core, model: Model, flags: compiler_flags.CompilerFlags) -> LoadedProgram:
+        reporter = getattr(self.monitor, "reporter", None)
+        instance_type, lnc = (
+            (None, None) if reporter is None else (reporter.instance_type, reporter.logical_neuroncore_config)
+        )
+        try:
+            check_load(flags, model.module, instance_type, lnc, self.environment)
+        except ExecutionFailed:
+            self.monitor.error("model")
+            raise
+        code_bytes = len(model.to_json())
+        memory = core.memory
+        memory.allocate(Category.MODEL_CODE, code_bytes)
+        try:
+            self._grow_scratchpad(core, model.scratchpad_bytes)
+        except OutOfDeviceMemory:
+            memory.free(Category.MODEL_CODE, code_bytes)
+            raise
+        numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
+        handle = self.monitor.load_model(core, model.module, code_bytes, model.scratchpad_bytes)
+        check = None if self.policy.timeout_seconds is None else deadline.check
+        loaded = LoadedProgram(Program(model, numerics, check), code_bytes, handle)
+        self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
+        return loaded
+
+    def _grow_scratchpad(self, core: Core, nbytes: int) -> None:
+        """The scratchpad is shared by the models of a core: it is as large as the largest needs."""
+        missing = nbytes - core.memory.levels[Category.SCRATCHPAD]
+        if missing > 0:
+            core.memory.allocate(Category.SCRATCHPAD, missing)
+
+    def _unload(self, loaded: LoadedProgram) -> None:
+        for core_index, programs in self.loaded.items():
+            if programs.pop(id(loaded), None) is None:
+                continue
+            memory = self.cores[core_index].memory
+            memory.free(Category.MODEL_CODE, loaded.code_bytes)
+            needed = max((p.program.model.scratchpad_bytes for p in programs.values()), default=0)
+            memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
+            self.monitor.unload_model(loaded.handle)
+
+
+def _forget(listed: list[Buffer]) -> None:
+    """Ends the relation of buffers to a graph that has run; storages that died meanwhile give their bytes back."""
+    for buffer in listed:
+        buffer.graph = None
+        if buffer() is None and buffer.value is not None:
+            release(buffer)
+
+
+def _abandon(graph: Graph, error: BaseException) -> None:
+    """A graph that will not run: what it should have computed has no value, everything else stays as it is."""
+    for buffer in graph.buffers:
+        if buffer.value is None:
+            buffer.failure = error
+    _forget(graph.buffers)
+
+
+def _status_of(error: BaseException) -> NrtStatus:
+    if isinstance(error, ExecutionFailed):
+        return error.status
+    if isinstance(error, OutOfDeviceMemory):
+        return NrtStatus.RESOURCE
+    if isinstance(error, (IndexError, ValueError)):
+        return NrtStatus.EXEC_BAD_INPUT
+    return NrtStatus.EXEC_COMPLETED_WITH_ERR

@@ -1,0 +1,44 @@
+"""Whether an execution produced NaN: what EXEC_COMPLETED_WITH_NUM_ERR tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from neurontools.runtime.programs.compiled_graph import Model
+from neurontools.runtime.tensors.buffer import Buffer, Tensor
+from neurontools.runtime.tensors.memory import Category
+
+
+class NanCheck:
+    """Looks for NaN in what one model computes: its results and what it updates in place.
+
+    Where an execution updates parameters, of the tensors updated in place only these are read: optimizer state is twice
+    their size, and NaN in it is in the parameter after the same step.
+    """
+
+    __slots__ = ("_results", "_written")
+
+    def __init__(self, model: Model) -> None:
+        def has_floats(number: int) -> bool:
+            layout = model.layouts[number]
+            return layout.device_dtype.is_floating_point and layout.extent > 0 and layout.device_dtype.itemsize > 1
+
+        updated = {number for instruction in model.instructions for number in instruction.written}
+        self._results = [position for position, number in enumerate(model.outputs) if has_floats(number)]
+        self._written = [number for number in model.inputs if number in updated and has_floats(number)]
+
+    def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer]) -> bool:
+        """Whether NaN is in the outputs, or in those of the graph's buffers that were updated."""
+        values = [outputs[position] for position in self._results]
+        if self._written:
+            updated = [listed[number] for number in self._written]
+            constants = [buffer for buffer in updated if buffer.category is Category.CONSTANTS]
+            values += [buffer.value for buffer in constants or updated if buffer.value is not None]
+        if not values:
+            return False
+        # A norm is NaN just if an element is: infinities and overflow make it infinite. One call, one read of each.
+        norms: Any = torch._foreach_norm(values)
+        return any(norm != norm for norm in (each.item() for each in norms))

@@ -1,0 +1,1 @@
+"""Starting a script on simulated NeuronCores: where all parts are put together."""

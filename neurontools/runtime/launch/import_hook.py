@@ -1,0 +1,56 @@
+"""`import torch_xla` and `import torch_neuronx`: our modules, where the real ones are not installed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+from neurontools.runtime.launch.missing import text_of
+
+FORCE = "NEURONTOOLS_FORCE_TORCH_XLA"
+PACKAGES = ("torch_xla", "torch_neuronx")
+is_spawned_worker = False  # set in processes that multiprocessing spawns: they take cores only if they use them
+is_installing = False  # set while the launcher makes the device: what `import torch` calls has nothing to do then
+_DIRECTORY = str(Path(__file__).parent / "torch_xla_modules")
+
+
+class TorchXlaFinder(MetaPathFinder):
+    """Finds our packages. It stands last, so that a real torch_xla wins, or first where it is forced."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of our module; ModuleNotFoundError that says so for a part of torch_xla that is not there."""
+        package, _, rest = fullname.partition(".")
+        if package not in PACKAGES:
+            return None
+        if not rest:
+            return PathFinder.find_spec(fullname, [_DIRECTORY], target)
+        ours = sys.modules.get(package)
+        if ours is None or not str(getattr(ours, "__file__", "")).startswith(_DIRECTORY):
+            return None
+        found = PathFinder.find_spec(fullname, path, target)
+        if found is None:
+            raise ModuleNotFoundError(f"{text_of(fullname)}; there are {', '.join(_offered(package))}", name=fullname)
+        return found
+
+
+def install(environment: Mapping[str, str]) -> None:
+    """Makes `import torch_xla` find our modules; NEURONTOOLS_FORCE_TORCH_XLA=1 even before a real one."""
+    if any(isinstance(finder, TorchXlaFinder) for finder in sys.meta_path):
+        return
+    if environment.get(FORCE) == "1":
+        sys.meta_path.insert(0, TorchXlaFinder())
+    else:
+        sys.meta_path.append(TorchXlaFinder())
+
+
+def _offered(package: str) -> list[str]:
+    root = Path(_DIRECTORY)
+    files = sorted((root / package).rglob("*.py"))
+    names = (".".join(file.relative_to(root).with_suffix("").parts) for file in files)
+    return [name for name in names if not name.endswith("__init__") and "._" not in name] or [package]

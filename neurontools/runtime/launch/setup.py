@@ -1,0 +1,144 @@
+"""Makes simulated NeuronCores a torch device: the one place where everything is put together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from neurontools.runtime.counting import steps
+from neurontools.runtime.execution import collectives
+from neurontools.runtime.execution.executor import Executor
+from neurontools.runtime.kernels import registration
+from neurontools.runtime.launch.observation import observe
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.programs.numerics import narrowed_types
+from neurontools.runtime.tensors import parameters
+from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.cores import take_cores
+from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device
+from neurontools.runtime.tensors.monitoring import Reported
+from neurontools.runtime.torch_device import (
+    accelerator,
+    backward_errors,
+    compiled,
+    fsdp_guard,
+    serialization,
+    sharing,
+    stock_torch,
+    torch_module,
+    unused_parameters,
+)
+
+EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
+PENDING_BOUND = "NEURONTOOLS_PENDING_BOUND"
+_C: Any = torch._C
+_kept: list[Any] = []
+
+
+class _Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
+    """What torch's C++ side asks of the device."""
+
+    def is_available(self) -> bool:
+        """Always."""
+        return True
+
+    def has_primary_context(self, _index: int) -> bool:
+        """Always."""
+        return True
+
+    def is_built(self) -> bool:
+        """Always."""
+        return True
+
+
+class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
+    """Which device type the kernels are for."""
+
+    def type_(self) -> Any:
+        """PrivateUse1."""
+        return _C._autograd.DeviceType.PrivateUse1
+
+
+def is_set_up() -> bool:
+    """Whether this process has the device already."""
+    return bool(_kept)
+
+
+def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> Executor:
+    """Registers the device under a name; its cores are taken at their first use.
+
+    A second call returns what the first one made.
+
+    RuntimeError when the process has the device under another name: torch allows one.
+    """
+    if is_set_up():
+        if device.name != name:
+            raise RuntimeError(
+                f"this process has the device as {device.name!r} already, torch allows one name per process; set "
+                f"NEURONTOOLS_DEVICE={name}"
+            )
+        return executor()
+    environment = os.environ if environment is None else environment
+    torch.utils.rename_privateuse1_backend(name)
+    device.name = name
+    layouts.narrowing = lambda: narrowed_types(environment)
+    made = Executor(environment)
+
+    def take() -> list[Core]:
+        made.cores, made.monitor = take_cores(environment)
+        if isinstance(made.monitor, Reported):
+            made.monitor.reporter.before_reports(observe)
+        return made.cores
+
+    device.take = take
+    device.flush = made.flush
+    device.eager = name == "neuron" or any(environment.get(variable) == "1" for variable in EAGER)
+    bound = environment.get(PENDING_BOUND, "")
+    device.pending_bound = int(bound) if bound.isdigit() and int(bound) else DEFAULT_PENDING_BOUND
+    if name != "xla":
+        torch.utils.generate_methods_for_privateuse1_backend()
+    torch._register_device_module(name, torch_module.module(name))
+    _kept.extend([_Hooks(), _Guard(), made])
+    _C._acc.register_python_privateuseone_hook(_kept[0])
+    _C._acc.register_python_privateuseone_device_guard(_kept[1])
+    registration.register(name, _kept.append)
+    serialization.install(name)
+    # Parameters keep their identity when a module moves: tied weights stay tied, optimizers keep what they hold.
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    os.register_at_fork(after_in_child=buffers.renew_lock)
+    for part in (
+        accelerator,
+        backward_errors,
+        collectives,
+        compiled,
+        fsdp_guard,
+        parameters,
+        sharing,
+        steps,
+        stock_torch,
+        unused_parameters,
+    ):
+        part.install()
+    return made
+
+
+def executor() -> Executor:
+    """The executor of this process."""
+    found = _kept[2]
+    if not isinstance(found, Executor):
+        raise TypeError(found)
+    return found
+
+
+def give_back_cores() -> None:
+    """Detaches from the daemon, so that processes started from here can have the cores; nothing runs here any more."""
+    if not is_set_up():
+        return
+    monitor = executor().monitor
+    if isinstance(monitor, Reported):
+        monitor.reporter.close()
+        device.taken = []

@@ -1,0 +1,66 @@
+"""What a training process did, as a document: for neuron-run, which adds up its workers."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.launch.summary_files import SummaryFile
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.tensors.monitoring import Reported
+
+_started = time.perf_counter()
+
+
+def document() -> dict[str, Any]:
+    """The summary of this process; quantities carry their unit in their name, None is unknown."""
+    cores = device.taken
+    execution = metrics.timers.get("ExecuteTime")
+    collectives = metrics.timers.get("CollectiveTime")
+    elapsed = None
+    if steps.first_seconds is not None and steps.last_seconds is not None:
+        elapsed = steps.last_seconds - steps.first_seconds
+    rate = (steps.steps_total - 1) / elapsed if elapsed else None
+    monitor = executor().monitor
+    return {
+        "pid": os.getpid(),
+        "rank": int(os.environ.get("RANK", "0") or 0),
+        "instance_type": monitor.reporter.instance_type if isinstance(monitor, Reported) else None,
+        "training_seconds": elapsed,
+        "cores": [core.global_index for core in cores],
+        "wall_seconds": time.perf_counter() - _started,
+        "steps_total": steps.steps_total,
+        "samples_total": steps.samples_total if steps.batches_total else None,
+        "steps_per_second": rate,
+        "step_p50_seconds": steps.times.quantile(0.5),
+        "step_p99_seconds": steps.times.quantile(0.99),
+        "compile_seconds": sum(c.statistics.compile_seconds for c in cores),
+        "graphs_compiled_total": sum(c.statistics.compilations_total for c in cores),
+        "executions_total": sum(c.statistics.executions_total for c in cores),
+        "failed_executions_total": sum(c.statistics.failed_executions_total for c in cores),
+        "execution_p50_seconds": execution.quantile(0.5) if execution else None,
+        "execution_p99_seconds": execution.quantile(0.99) if execution else None,
+        "busy_seconds": sum(c.statistics.busy_seconds for c in cores),
+        "flop_total": sum(c.statistics.flops_total for c in cores),
+        "hbm_bytes": sum(c.memory.total_bytes for c in cores),
+        "hbm_peak_bytes": max((c.memory.peak_bytes for c in cores), default=0),
+        "to_device_bytes": sum(c.statistics.to_device_bytes for c in cores),
+        "from_device_bytes": sum(c.statistics.from_device_bytes for c in cores),
+        "collectives_total": sum(c.statistics.collectives_total for c in cores),
+        "collective_p50_seconds": collectives.quantile(0.5) if collectives else None,
+        "collective_p99_seconds": collectives.quantile(0.99) if collectives else None,
+        "collective_seconds": sum(c.statistics.collective_seconds for c in cores),
+        "collective_bytes": sum(c.statistics.collective_bytes for c in cores),
+        "numerical_errors_total": sum(c.statistics.numerical_errors_total for c in cores),
+        "fallbacks_total": sum(n for name, n in list(metrics.counters.items()) if name.startswith("aten::")),
+    }
+
+
+def keep_in(directory: Path) -> None:
+    """Keeps the summary of this process in a directory, up to date, once it has NeuronCores."""
+    SummaryFile(directory, lambda: document() if device.taken else None).start()

@@ -1,0 +1,97 @@
+"""`python -m neurontools.runtime.launch.workers N script.py …`: N workers with torchrun's agent, for neuron-run.
+
+What torchrun tells of a worker that failed is a page of its own source; this is a line, and the exit code is that of
+the worker that failed first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from neurontools.runtime.launch.summary_files import DIRECTORY
+from neurontools.runtime.reporting.narration import say
+
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+_THREADS = "OMP_NUM_THREADS"
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the workers; 0, or the exit code of the worker that failed first, or 128 and the number of a signal."""
+    count, *target = arguments
+    run, failed, signalled = _agent()
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    cpus = len(os.sched_getaffinity(0))
+    os.environ.setdefault(_THREADS, str(max(1, cpus // int(count))))
+    command = ["--standalone", "--nproc-per-node", count, "-m", "neurontools.runtime", *target]
+    try:
+        run.run(run.parse_args(command))
+    except failed as error:
+        rank, failure = root_cause(error.failures, _told_by_workers(os.environ.get(DIRECTORY)))
+        say(f"neuron-run: {_what_happened(rank, failure, int(count))}")
+        exit_code = int(failure.exitcode)
+        return exit_code if exit_code >= 0 else 128 - exit_code
+    except signalled as error:
+        return 128 + int(error.sigval)
+    return 0
+
+
+def root_cause(failures: Mapping[int, Any], told: Mapping[int, str]) -> tuple[int, Any]:
+    """The rank and the failure that the others follow from.
+
+    `failures` are torchrun's, by rank; `told` is the exception that ended a process, by PID. Workers that the agent
+    ended with SIGTERM, and those that missed another one in a collective, are no cause if there is a better one.
+    """
+
+    def weight(item: tuple[int, Any]) -> tuple[bool, bool, float, int]:
+        rank, failure = item
+        is_ended = failure.exitcode == -signal.SIGTERM
+        return is_ended, "CollectiveFailed" in told.get(failure.pid, ""), failure.timestamp, rank
+
+    return min(failures.items(), key=weight)
+
+
+def _what_happened(rank: int, failure: Any, count: int) -> str:
+    if failure.exitcode < 0:
+        how = f"was killed by {failure.signal_name()}"
+    else:
+        how = f"ended with exit code {failure.exitcode}"
+    others = "" if count == 1 else "; the other one was ended" if count == 2 else f"; the other {count - 1} were ended"
+    return f"worker {rank} (PID {failure.pid}) {how}{others}"
+
+
+def _agent() -> tuple[Any, type[Any], type[Any]]:
+    """torchrun and its two errors. The agent trains nothing: whatever the variables say, it takes no cores."""
+    before = os.environ.get(_AUTOLOAD)
+    os.environ[_AUTOLOAD] = "0"
+    try:
+        from torch.distributed import run
+        from torch.distributed.elastic.multiprocessing.api import SignalException
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    finally:
+        del os.environ[_AUTOLOAD]
+        if before is not None:
+            os.environ[_AUTOLOAD] = before
+    return run, ChildFailedError, SignalException
+
+
+def _told_by_workers(directory: str | None) -> dict[int, str]:
+    """The exceptions that ended workers, by PID, from the summaries that they left."""
+    told = {}
+    for path in Path(directory).glob("*.json") if directory else ():
+        try:
+            document = json.loads(path.read_text())
+            told[int(document["pid"])] = str(document["failure"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return told
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

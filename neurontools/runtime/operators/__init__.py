@@ -1,0 +1,1 @@
+"""What an operator is: its schema, its layouts, its signatures. The ground of the torch device."""

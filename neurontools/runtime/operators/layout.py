@@ -1,0 +1,111 @@
+"""Shapes, strides and element types of device tensors, interned so that the recorder compares small integers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from itertools import count
+
+import torch
+
+from neurontools.runtime.operators.bounded import RecentlyUsed
+
+_ids = count()
+
+
+class Layout:
+    """How a tensor lies in its storage, its offset left out; equal layouts are the same object while they are in use.
+
+    `extent` is the number of elements from the first to the last one, `nbytes` what they take in HBM. The element type
+    in HBM (`device_dtype`) is narrower than the visible one under XLA_USE_BF16 and XLA_DOWNCAST_BF16.
+    """
+
+    __slots__ = (
+        "_c_size",
+        "_c_stride",
+        "device_dtype",
+        "dtype",
+        "extent",
+        "id",
+        "nbytes",
+        "ndim",
+        "size",
+        "size_address",
+        "stride",
+        "stride_address",
+    )
+
+    def __init__(
+        self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype, device_dtype: torch.dtype
+    ) -> None:
+        self.id = next(_ids)
+        self.size = tuple(size)
+        self.stride = tuple(stride)
+        self.dtype = dtype
+        self.device_dtype = device_dtype
+        self.ndim = len(size)
+        self.extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
+        self.nbytes = self.extent * device_dtype.itemsize
+        array = ctypes.c_int64 * max(1, self.ndim)
+        self._c_size = array(*size)
+        self._c_stride = array(*stride)
+        self.size_address = ctypes.addressof(self._c_size)
+        self.stride_address = ctypes.addressof(self._c_stride)
+
+    def agrees_with(self, value: torch.Tensor) -> bool:
+        """Whether a CPU tensor has this shape, element type and strides; strides that no element feels don't count."""
+        return (
+            value.shape == self.size
+            and value.dtype in (self.dtype, self.device_dtype)
+            and (
+                not self.extent
+                or all(n == 1 or a == b for n, a, b in zip(self.size, value.stride(), self.stride, strict=True))
+            )
+        )
+
+    def text(self) -> str:
+        """The layout as the graph's text has it: `f32[2,3]{3,1}`, with the element type in HBM where it differs."""
+        short = str(self.dtype).removeprefix("torch.")
+        if self.device_dtype is not self.dtype:
+            short += f":{str(self.device_dtype).removeprefix('torch.')}"
+        return f"{short}[{','.join(map(str, self.size))}]{{{','.join(map(str, self.stride))}}}"
+
+
+class LayoutTable:
+    """The layouts in use.
+
+    `narrowed` says which element types the device holds in narrower ones. It is asked of `narrowing` when the first
+    layout is made, because scripts set XLA_USE_BF16 after their imports; from then on it stays.
+    """
+
+    def __init__(self) -> None:
+        self._layouts: RecentlyUsed[tuple[object, ...], Layout] = RecentlyUsed(16384)
+        self._is_settled = False
+        self.narrowing: Callable[[], dict[torch.dtype, torch.dtype]] = dict
+        self.narrowed: dict[torch.dtype, torch.dtype] = {}
+        self.has_complex = False  # before the first complex tensor no tensor can be a conjugate or negative view
+
+    @property
+    def young(self) -> dict[tuple[object, ...], Layout]:
+        """The layouts in use by (size, stride, dtype), those long unused left out: for the recorder's look-ups."""
+        return self._layouts.young
+
+    def of(self, tensor: torch.Tensor) -> Layout:
+        """The layout of a tensor, whatever its offset."""
+        return self.get(tensor.shape, tensor.stride(), tensor.dtype)
+
+    def get(self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> Layout:
+        """The layout with these properties."""
+        key = (size, stride, dtype)
+        found = self._layouts.get(key)
+        if found is None:
+            if not self._is_settled:
+                self._is_settled = True
+                self.narrowed = self.narrowing()
+            self.has_complex = self.has_complex or dtype.is_complex
+            found = Layout(size, stride, dtype, self.narrowed.get(dtype, dtype))
+            self._layouts.put((found.size, found.stride, dtype), found)
+        return found
+
+
+layouts = LayoutTable()

@@ -1,0 +1,247 @@
+"""A compiled graph: instructions over numbered values, as it is cached on disk and loaded onto a core."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.operator import Operator, operators
+
+FORMAT = "neurontools-neff-1"
+
+
+class InvalidModel(ValueError):
+    """A cached model can't be used; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A value as an argument: whole (`layout` None), or seen through a layout at an offset held by a scalar input."""
+
+    value: int
+    layout: Layout | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarInput:
+    """A number that comes with each execution."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostInput:
+    """A CPU tensor that comes with each execution."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One operator. `results` has a value number, a list of them or None for each result of the operator.
+
+    `written` are the values it changes in place; `dead` the values that nobody needs after it.
+    """
+
+    operator: Operator
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    results: tuple[Any, ...]
+    written: tuple[int, ...] = ()
+    dead: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Model:
+    """An executable graph.
+
+    `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
+    layout of every value. `scratchpad_bytes` is the planned peak of values that are neither inputs nor
+    outputs.
+    """
+
+    graph_hash: str
+    flags_hash: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    layouts: dict[int, Layout]
+    flops: int
+    scratchpad_bytes: int
+    removed_count: int
+    module: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.module = f"MODULE_{self.graph_hash}+{self.flags_hash}"
+
+    def text(self) -> str:
+        """The model for people: a line an instruction."""
+        lines = [f"{self.module}: inputs {_numbers(self.inputs)} outputs {_numbers(self.outputs)}"]
+        for instruction in self.instructions:
+            arguments = [_shown(a) for a in instruction.arguments]
+            arguments += [f"{name}={_shown(value)}" for name, value in instruction.keywords.items()]
+            made = ", ".join(f"%{number}:{self.layouts[number].text()}" for number in flattened(instruction.results))
+            line = f"{instruction.operator.name}({', '.join(arguments)})"
+            lines.append(f"  {made} = {line}" if made else f"  {line}")
+        return "\n".join(lines)
+
+    def to_json(self) -> bytes:
+        """The model as bytes; `from_json` reads them back."""
+        document = {
+            "format": FORMAT,
+            "torch": torch.__version__,
+            "graph_hash": self.graph_hash,
+            "flags_hash": self.flags_hash,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+            "flops": self.flops,
+            "scratchpad_bytes": self.scratchpad_bytes,
+            "removed_count": self.removed_count,
+            "layouts": {str(number): _layout_to_json(layout) for number, layout in self.layouts.items()},
+            "instructions": [
+                [
+                    i.operator.name,
+                    [_to_json(a) for a in i.arguments],
+                    {name: _to_json(a) for name, a in i.keywords.items()},
+                    i.results,
+                    i.written,
+                    i.dead,
+                ]
+                for i in self.instructions
+            ],
+        }
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Model:
+        """Reads what `to_json` wrote; InvalidModel for anything else. No code is read, only operators' names."""
+        try:
+            document = json.loads(data)
+            if document["format"] != FORMAT or document["torch"] != torch.__version__:
+                raise InvalidModel(f"made for {document['format']}, torch {document['torch']}")
+            return cls(
+                graph_hash=str(document["graph_hash"]),
+                flags_hash=str(document["flags_hash"]),
+                inputs=tuple(map(int, document["inputs"])),
+                outputs=tuple(map(int, document["outputs"])),
+                instructions=tuple(
+                    Instruction(
+                        operators.get(name),
+                        tuple(_from_json(a) for a in arguments),
+                        {key: _from_json(value) for key, value in keywords.items()},
+                        _result_numbers(results),
+                        tuple(map(int, written)),
+                        tuple(map(int, dead)),
+                    )
+                    for name, arguments, keywords, results, written, dead in document["instructions"]
+                ),
+                layouts={int(number): _layout_from_json(parts) for number, parts in document["layouts"].items()},
+                flops=int(document["flops"]),
+                scratchpad_bytes=int(document["scratchpad_bytes"]),
+                removed_count=int(document["removed_count"]),
+            )
+        except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+            if isinstance(error, InvalidModel):
+                raise
+            raise InvalidModel(f"{type(error).__name__}: {error}") from None
+
+
+def flattened(tree: Any) -> Iterator[Any]:
+    """The leaves of nested lists, None left out."""
+    if isinstance(tree, (list, tuple)):
+        for item in tree:
+            yield from flattened(item)
+    elif tree is not None:
+        yield tree
+
+
+_DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+_LAYOUTS = {str(value): value for value in vars(torch).values() if isinstance(value, torch.layout)}
+_FORMATS = {str(value): value for value in vars(torch).values() if isinstance(value, torch.memory_format)}
+
+
+def _to_json(value: Any) -> Any:
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, Use):
+        layout = None if value.layout is None else _layout_to_json(value.layout)
+        return {"use": [value.value, layout, value.offset]}
+    if isinstance(value, ScalarInput):
+        return {"scalar": value.index}
+    if isinstance(value, HostInput):
+        return {"host": value.index}
+    if isinstance(value, float):
+        return {"float": value.hex()}
+    if isinstance(value, complex):
+        return {"complex": [value.real.hex(), value.imag.hex()]}
+    if isinstance(value, (list, tuple)):
+        return [_to_json(item) for item in value]
+    if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
+        return {"torch": str(value)}
+    raise InvalidModel(f"a {type(value).__name__} can't be part of a model")
+
+
+def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_from_json(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "use":
+        number, layout, offset = content
+        return Use(int(number), None if layout is None else _layout_from_json(layout), offset)
+    if kind == "scalar":
+        return ScalarInput(int(content))
+    if kind == "host":
+        return HostInput(int(content))
+    if kind == "float":
+        return float.fromhex(content)
+    if kind == "complex":
+        return complex(float.fromhex(content[0]), float.fromhex(content[1]))
+    if kind == "torch":
+        for table in (_DTYPES, _LAYOUTS, _FORMATS):
+            if content in table:
+                return table[content]
+        return torch.device(content)
+    raise InvalidModel(f"unknown kind of argument {kind!r}")
+
+
+def _layout_to_json(layout: Layout) -> list[Any]:
+    return [list(layout.size), list(layout.stride), str(layout.dtype)]
+
+
+def _layout_from_json(parts: list[Any]) -> Layout:
+    size, stride, dtype = parts
+    return layouts.get(tuple(map(int, size)), tuple(map(int, stride)), _DTYPES[dtype])
+
+
+def _result_numbers(results: list[Any]) -> tuple[Any, ...]:
+    return tuple(
+        None if r is None else [None if q is None else int(q) for q in r] if isinstance(r, list) else int(r)
+        for r in results
+    )
+
+
+def _numbers(numbers: tuple[int, ...]) -> str:
+    return " ".join(f"%{number}" for number in numbers) or "none"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, Use):
+        shown = f"%{value.value}"
+        if value.layout is not None:
+            shown += f":{value.layout.text()}"
+        return shown if value.offset is None else f"{shown}+${value.offset}"
+    if isinstance(value, ScalarInput):
+        return f"${value.index}"
+    if isinstance(value, HostInput):
+        return f"@{value.index}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_shown(item) for item in value) + "]"
+    return str(value)

@@ -1,0 +1,161 @@
+"""In which precision a program computes: what the compiler flags and the bfloat16 variables ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.programs.compiled_graph import Instruction, Model, Use
+from neurontools.runtime.programs.rounding import NEAREST, stochastic_bf16
+
+Tensor = torch.Tensor
+USE_BF16 = "XLA_USE_BF16"
+DOWNCAST_BF16 = "XLA_DOWNCAST_BF16"
+STOCHASTIC = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
+STOCHASTIC_SEED = "NEURON_RT_STOCHASTIC_ROUNDING_SEED"
+
+
+def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dtype]:
+    """Which visible element types the device holds in narrower ones."""
+    if environment.get(USE_BF16) == "1":
+        return {torch.float32: torch.bfloat16, torch.float64: torch.bfloat16}
+    if environment.get(DOWNCAST_BF16) == "1":
+        return {torch.float32: torch.bfloat16, torch.float64: torch.float32}
+    return {}
+
+
+def stochastic_rounding(environment: Mapping[str, str]) -> bool:
+    """Whether bfloat16 results are rounded at random; on by itself where a variable makes floats bfloat16."""
+    wanted = environment.get(STOCHASTIC, "")
+    return wanted == "1" or (wanted == "" and bool(narrowed_types(environment)))
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """Precision of programs. `auto_cast` and `auto_cast_type` as NEURON_CC_FLAGS has them.
+
+    matmult: float32 inputs of matrix multiplications and convolutions are rounded, products are summed in float32.
+    all: float32 inputs of every other operator are rounded too, those to bfloat16 where the type has a smaller range
+    than float32 (an optimizer's epsilon would become 0); values updated in place keep theirs.
+    `stochastic` is the generator of the random rounding, None when it is off.
+    """
+
+    auto_cast: str = "none"
+    auto_cast_type: str = "bf16"
+    stochastic: torch.Generator | None = None
+
+    def call_of(self, instruction: Instruction, model: Model) -> Callable[..., Any]:
+        """What computes an instruction."""
+        operator = instruction.operator
+        call = operator.call
+        if operator.matmul and self.auto_cast != "none":
+            call = _rounding_inputs(call, NEAREST[self.auto_cast_type], _written_positions(instruction))
+        elif self.auto_cast == "all" and not operator.effect:
+            wide = self.auto_cast_type if self.auto_cast_type in ("bf16", "tf32") else "bf16"
+            call = _rounding_inputs(call, NEAREST[wide], _written_positions(instruction))
+        if self.stochastic is not None and _touches_bf16(instruction, model) and not operator.effect:
+            narrow = any(model.layouts[n].device_dtype is torch.bfloat16 for n in _flat(instruction.results))
+            call = _rounding_results(call, self.stochastic, _written_positions(instruction), narrow)
+        if layouts.narrowed and (operator.has_device or "dtype" in instruction.keywords):
+            call = _narrowing(call)
+        return call
+
+
+def _written_positions(instruction: Instruction) -> frozenset[int | str]:
+    positions: set[int | str] = set()
+    for position, name in instruction.operator.writes:
+        positions.add(name)
+        if name not in instruction.keywords:
+            positions.add(position)
+    return frozenset(positions)
+
+
+def _touches_bf16(instruction: Instruction, model: Model) -> bool:
+    numbers = [part.value for part in _uses(instruction.arguments) + _uses(instruction.keywords.values())]
+    numbers += _flat(instruction.results)
+    return any(model.layouts[number].device_dtype is torch.bfloat16 for number in numbers)
+
+
+def _uses(parts: Any) -> list[Use]:
+    found: list[Use] = []
+    for part in parts:
+        if isinstance(part, Use):
+            found.append(part)
+        elif isinstance(part, (list, tuple)):
+            found += _uses(part)
+    return found
+
+
+def _flat(tree: Any) -> list[int]:
+    if isinstance(tree, (list, tuple)):
+        return [number for item in tree for number in _flat(item)]
+    return [] if tree is None else [tree]
+
+
+def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (list, tuple)):
+        return [_map(item, change) for item in value]
+    return value
+
+
+def _rounding_inputs(
+    call: Callable[..., Any], rounding: Callable[[Tensor], Tensor], kept: frozenset[int | str]
+) -> Callable[..., Any]:
+    def rounded(value: Tensor) -> Tensor:
+        return rounding(value) if value.dtype is torch.float32 else value
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        return call(
+            *[a if i in kept else _map(a, rounded) for i, a in enumerate(arguments)],
+            **{name: a if name in kept else _map(a, rounded) for name, a in keywords.items()},
+        )
+
+    return run
+
+
+def _rounding_results(
+    call: Callable[..., Any], generator: torch.Generator, written: frozenset[int | str], narrow: bool
+) -> Callable[..., Any]:
+    """Computes in float32 what has bfloat16 operands and rounds the results at random."""
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        wide: list[tuple[Tensor, Tensor]] = []
+
+        def widened(value: Tensor) -> Tensor:
+            return value.float() if value.dtype is torch.bfloat16 else value
+
+        def widened_target(value: Tensor) -> Tensor:
+            if value.dtype is not torch.bfloat16:
+                return value
+            wide.append((value, value.float()))
+            return wide[-1][1]
+
+        def narrowed(value: Tensor) -> Tensor:
+            return stochastic_bf16(value, generator) if value.dtype is torch.float32 else value
+
+        if keywords.get("dtype") is torch.bfloat16:
+            keywords["dtype"] = torch.float32
+        result = call(
+            *[_map(a, widened_target if i in written else widened) for i, a in enumerate(arguments)],
+            **{name: _map(a, widened_target if name in written else widened) for name, a in keywords.items()},
+        )
+        for target, computed in wide:
+            target.copy_(stochastic_bf16(computed, generator))
+        return _map(result, narrowed) if narrow else result
+
+    return run
+
+
+def _narrowing(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Results of operators that are told their element type, in the type that the device holds."""
+
+    def run(*arguments: Any, **keywords: Any) -> Any:
+        return _map(call(*arguments, **keywords), lambda t: t.to(layouts.narrowed.get(t.dtype, t.dtype)))
+
+    return run

@@ -1,0 +1,270 @@
+"""A model loaded for execution: first interpreted and checked, from the second execution on a straight line of code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from neurontools.runtime.capture.trust import distrust
+from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.programs.compiled_graph import HostInput, Instruction, Model, ScalarInput, Use, flattened
+from neurontools.runtime.programs.numerics import Numerics
+from neurontools.runtime.tensors.buffer import Tensor, reinterpreted
+
+Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
+
+
+class MetaMismatch(RuntimeError):
+    """An operator returned another shape or type than its meta kernel announced; continuing would be wrong.
+
+    Only an operator that was found right before can raise this; from then on it runs at once.
+    """
+
+    def __init__(self, operator: Operator, value: Tensor, layout: Layout) -> None:
+        super().__init__(
+            f"{operator.name} returned {value.dtype}{list(value.shape)} where its meta kernel announced "
+            f"{layout.text()}; it runs at once from now on: begin the step anew"
+        )
+        distrust(operator)
+
+
+class Program:
+    """A model on one core. Inputs and outputs are CPU tensors in the order of the model's `inputs` and `outputs`.
+
+    What the first execution finds out: results whose strides differ from what the meta kernels announced, or that share
+    bytes with an argument, are copied into the announced layout, or views of them would read the wrong elements.
+    """
+
+    def __init__(self, model: Model, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
+        self.model = model
+        self.check = check  # called after each instruction; what it raises ends the execution
+        self.calls = [numerics.call_of(instruction, model) for instruction in model.instructions]
+        self.restrided: set[int] = set()
+        self.source = ""
+        self._run: Run | None = None
+        self._checked = False
+
+    def run(
+        self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
+    ) -> list[Tensor]:
+        """Executes the model once; returns its outputs."""
+        if self._run is not None:
+            return self._run(inputs, scalars, hosts, generator)
+        if not self._checked:
+            outputs = _interpret(self, inputs, scalars, hosts, generator)
+            self._checked = True
+            return outputs
+        self.source, self._run = _generate(self)
+        return self._run(inputs, scalars, hosts, generator)
+
+
+def _interpret(
+    program: Program,
+    inputs: Sequence[Tensor],
+    scalars: Sequence[Any],
+    hosts: Sequence[Tensor],
+    generator: torch.Generator,
+) -> list[Tensor]:
+    model = program.model
+    values: dict[int, Tensor] = dict(zip(model.inputs, inputs, strict=True))
+
+    made: Tensor | None
+    for instruction, call in zip(model.instructions, program.calls, strict=True):
+        arguments = [_value(a, values, scalars, hosts) for a in instruction.arguments]
+        keywords = {name: _value(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
+        if instruction.operator.has_generator:
+            keywords["generator"] = generator
+        result = call(*arguments, **keywords)
+        results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
+        pointers = {
+            t.untyped_storage().data_ptr() for t in flattened([arguments, list(keywords.values())]) if _bytes(t)
+        }
+        for number, made in _pairs(instruction.results, results):
+            values[number] = _checked(program, instruction, number, made, pointers)
+            if _bytes(values[number]):
+                pointers.add(values[number].untyped_storage().data_ptr())
+        made = result = None  # or the last result would live one instruction longer than in the generated code
+        del arguments, keywords, results
+        for number in instruction.dead:
+            values.pop(number, None)
+        if program.check is not None:
+            program.check()
+    return [values[number] for number in model.outputs]
+
+
+def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor]) -> Any:
+    """What an argument of an instruction stands for. No closure: a recursive one would keep the values alive."""
+    if isinstance(part, Use):
+        offset = 0 if part.offset is None else scalars[part.offset]
+        return values[part.value] if part.layout is None else _seen(values[part.value], part.layout, offset)
+    if isinstance(part, ScalarInput):
+        return scalars[part.index]
+    if isinstance(part, HostInput):
+        return hosts[part.index]
+    if isinstance(part, (list, tuple)):
+        return [_value(item, values, scalars, hosts) for item in part]
+    return _on_device(part)
+
+
+def _bytes(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_cpu and value.untyped_storage().nbytes() > 0
+
+
+def _pairs(numbers: Any, values: Any) -> list[tuple[int, Tensor]]:
+    pairs: list[tuple[int, Tensor]] = []
+    for number, value in zip(numbers, values, strict=True):
+        if isinstance(number, list):
+            pairs += _pairs(number, value)
+        elif number is not None:
+            pairs.append((number, value))
+    return pairs
+
+
+def _checked(program: Program, instruction: Instruction, number: int, value: Tensor, pointers: set[int]) -> Tensor:
+    layout = program.model.layouts[number]
+    if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
+        raise MetaMismatch(instruction.operator, value, layout)
+    shares = _bytes(value) and value.untyped_storage().data_ptr() in pointers
+    if shares or value.dtype is not layout.device_dtype or value.storage_offset() or not _same_strides(value, layout):
+        program.restrided.add(number)
+        return restride(value, layout)
+    return value
+
+
+def _checker(operator: Operator, layout: Layout) -> Callable[[Tensor], Tensor]:
+    """Holds a result of an operator that nobody has verified against what was announced, at each execution."""
+
+    def check(value: Tensor) -> Tensor:
+        if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
+            raise MetaMismatch(operator, value, layout)
+        same = value.dtype is layout.device_dtype and not value.storage_offset() and _same_strides(value, layout)
+        return value if same else restride(value, layout)
+
+    return check
+
+
+def _same_strides(value: Tensor, layout: Layout) -> bool:
+    if not layout.extent:
+        return True
+    return (
+        all(n == 1 or a == b for n, a, b in zip(layout.size, value.stride(), layout.stride, strict=True))
+        and value.untyped_storage().nbytes() == layout.extent * value.element_size()
+    )
+
+
+def restride(value: Tensor, layout: Layout) -> Tensor:
+    """A copy with exactly this layout."""
+    copy = torch.empty_strided(layout.size, layout.stride, dtype=layout.device_dtype, device="cpu")
+    copy.copy_(value)
+    return copy
+
+
+def _seen(value: Tensor, layout: Layout, offset: int) -> Tensor:
+    if layout.device_dtype is value.dtype:
+        return value.as_strided(layout.size, layout.stride, offset)
+    if layouts.narrowed:
+        raise RuntimeError(
+            "XLA_USE_BF16 or XLA_DOWNCAST_BF16: the bytes of a float tensor can't be seen as another type, because the "
+            "device holds them as bfloat16; unset the variable or convert with .to(dtype)"
+        )
+    return reinterpreted(value, layout.device_dtype, layout.size, layout.stride, offset)
+
+
+def _on_device(part: Any) -> Any:
+    """A literal as the device has it: element types narrowed, its own device is the CPU below."""
+    if isinstance(part, torch.dtype):
+        return layouts.narrowed.get(part, part)
+    return part
+
+
+class _Writer:
+    """Writes the source of a straight-line program and collects what it refers to."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"as_strided": torch.as_strided, "seen": _seen, "restride": restride}
+        self._by_id: dict[int, str] = {}
+
+    def name(self, value: Any, prefix: str) -> str:
+        found = self._by_id.get(id(value))
+        if found is None:
+            found = self._by_id[id(value)] = f"{prefix}{len(self.names)}"
+            self.names[found] = value
+        return found
+
+    def expression(self, part: Any) -> str:
+        if isinstance(part, Use):
+            if part.layout is None:
+                return f"v{part.value}"
+            offset = "0" if part.offset is None else f"S[{part.offset}]"
+            return f"seen(v{part.value},{self.name(part.layout, 'L')},{offset})"
+        if isinstance(part, ScalarInput):
+            return f"S[{part.index}]"
+        if isinstance(part, HostInput):
+            return f"H[{part.index}]"
+        if isinstance(part, (list, tuple)):
+            return "[" + ",".join(map(self.expression, part)) + "]"
+        if part is None or isinstance(part, (bool, int)):
+            return repr(part)
+        return self.name(_on_device(part), "k")
+
+
+def _generate(program: Program) -> tuple[str, Run]:
+    model, writer = program.model, _Writer()
+    lines = ["def run(I, S, H, G):"]
+    if model.inputs:
+        lines.append("    " + "".join(f"v{number}," for number in model.inputs) + " = I")
+    made_layouts = model.layouts
+    sources: dict[int, Layout] = {number: made_layouts[number] for number in made_layouts}
+    for instruction, call in zip(model.instructions, program.calls, strict=True):
+        arguments = [_view(writer, a, sources) for a in instruction.arguments]
+        arguments += [f"{name}={_view(writer, a, sources)}" for name, a in instruction.keywords.items()]
+        if instruction.operator.has_generator:
+            arguments.append("generator=G")
+        line = f"{writer.name(call, 'f')}({', '.join(arguments)})"
+        targets = [_target(result) for result in instruction.results]
+        if any(result is not None for result in instruction.results):
+            line = ", ".join(targets) + " = " + line
+        lines.append("    " + line)
+        lines.extend(
+            f"    v{number} = restride(v{number}, {writer.name(made_layouts[number], 'L')})"
+            for number in flattened(instruction.results)
+            if number in program.restrided
+        )
+        if not instruction.operator.trusted:
+            lines.extend(
+                f"    v{number} = {writer.name(_checker(instruction.operator, made_layouts[number]), 'c')}(v{number})"
+                for number in flattened(instruction.results)
+            )
+        if instruction.dead:
+            lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
+        if program.check is not None:
+            lines.append(f"    {writer.name(program.check, 'c')}()")
+    lines.append("    return [" + ", ".join(f"v{number}" for number in model.outputs) + "]")
+    source = "\n".join(lines) + "\n"
+    # The source is made of numbers and of names given here; nothing in it comes from a file or from the script.
+    exec(compile(source, f"<{model.module}>", "exec"), writer.names)  # noqa: S102
+    run: Run = writer.names["run"]
+    return source, run
+
+
+def _view(writer: _Writer, part: Any, sources: dict[int, Layout]) -> str:
+    """Like `expression`, with the common view of the same type written out."""
+    if isinstance(part, Use) and part.layout is not None:
+        if part.layout.device_dtype is sources[part.value].device_dtype:
+            offset = "0" if part.offset is None else f"S[{part.offset}]"
+            return f"as_strided(v{part.value},{part.layout.size},{part.layout.stride},{offset})"
+        return writer.expression(part)
+    if isinstance(part, list):
+        return "[" + ",".join(_view(writer, item, sources) for item in part) + "]"
+    return writer.expression(part)
+
+
+def _target(result: Any) -> str:
+    if result is None:
+        return "_"
+    if isinstance(result, list):
+        return "[" + ", ".join(map(_target, result)) + "]"
+    return f"v{result}"

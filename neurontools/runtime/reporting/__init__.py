@@ -1,0 +1,1 @@
+"""What a process tells the monitor daemon, and how. Pure Python, no torch."""

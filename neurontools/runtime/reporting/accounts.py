@@ -1,0 +1,319 @@
+"""What a process has done on its NeuronCores: the state behind its reports.
+
+Pure: no threads, no clock, no I/O. All times are CLOCK_MONOTONIC in seconds. A method that raises has changed nothing,
+but that an execution which it was told the end of has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.model.latency import bucket_index
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import to_message
+from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
+
+FIRST_MODEL_ID = 10001  # as observed with the original runtime
+MOST_MODELS = 4096  # that a report can hold
+MOST_CORES = 1024  # above any host; in force until the daemon has said how many there are
+LONGEST_NAME = 1024
+LARGEST_COUNT = 2**63 - 1
+LARGEST_BYTES = 2**56  # above any host's memory; a sum of many stays in range
+
+_COMPLETED = "completed_total"
+_WITH_RESULT = frozenset({_COMPLETED, "completed_with_err_total", "completed_with_num_err_total"})  # have a latency
+_DEVICE_CATEGORIES = tuple(each.name for each in fields(DeviceMemory))
+_HOST_CATEGORIES = tuple(each.name for each in fields(HostMemory))
+
+
+Started = tuple[object, int, float]
+"""An execution that has begun: its model, its core, and when. To be handed to `end` once; known by its identity."""
+
+
+@dataclass(slots=True)
+class _Core:
+    """What happened on one core. Busy time is counted up to `counted_until_seconds` and never twice."""
+
+    busy_seconds: float = 0.0
+    counted_until_seconds: float = float("-inf")
+    flop: int = 0
+    executions: int = 0
+    last_execution_seconds: float | None = None
+    in_flight: dict[int, Started] = field(default_factory=dict)  # by id(), the oldest first
+    memory: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_DEVICE_CATEGORIES, 0))
+
+    def count_until(self, moment_seconds: float) -> None:
+        """Adds the time that executions took since it was last counted; nothing for a moment before that."""
+        if moment_seconds > self.counted_until_seconds:
+            if self.in_flight:
+                self.busy_seconds += moment_seconds - self.counted_until_seconds
+            self.counted_until_seconds = moment_seconds
+
+
+@dataclass(slots=True)
+class _Model:
+    """A loaded model. It runs while `activity` differs from what the latest report that arrived told."""
+
+    model_id: int
+    name: str
+    uuid: str
+    memory: dict[int, DeviceMemory]
+    host_memory: HostMemory
+    executions: int = 0
+    last_execution_seconds: float | None = None
+    in_flight: int = 0
+    activity: int = 0
+    activity_in_report: int = 0
+    activity_reported: int = 0
+
+
+@dataclass(slots=True)
+class _Latencies:
+    """A latency histogram that grows."""
+
+    counts: dict[int, int] = field(default_factory=dict)
+    sum_seconds: float = 0.0
+
+    def add(self, bucket: int, latency_seconds: float) -> None:
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.sum_seconds += latency_seconds
+
+    def fill(self, message: neuron_pb2.LatencyHistogram) -> None:
+        for index in sorted(self.counts):
+            message.bucket_indices.append(index)
+            message.bucket_counts.append(self.counts[index])
+        message.sum_seconds = self.sum_seconds
+
+
+class Accounts:
+    """The counters and levels of one process; `core_count` is None until it is known."""
+
+    def __init__(self, core_count: int | None = None) -> None:
+        self.core_count = core_count
+        self._cores: list[_Core] = []
+        self._models: dict[object, _Model] = {}
+        self._next_model_id = FIRST_MODEL_ID
+        self._host_memory = dict.fromkeys(_HOST_CATEGORIES, 0)
+        self._outcomes = {f"{outcome.value}_total": 0 for outcome in Outcome}
+        self._errors = {f"{kind.value}_total": 0 for kind in ErrorKind}
+        self._training: TrainingCounters | None = None
+        self._total_latencies = _Latencies()
+        self._device_latencies = _Latencies()
+
+    def load(
+        self,
+        handle: object,
+        name: str,
+        uuid: str | None,
+        memory: Mapping[int, DeviceMemory],
+        host_memory: HostMemory,
+    ) -> None:
+        """A model is there, and its memory is in use; its UUID is made from the name unless there is a valid one."""
+        if len(self._models) == MOST_MODELS:
+            raise ValueError(f"more than {MOST_MODELS} models are loaded; the rest is not reported")
+        for index, size in memory.items():
+            self._core(index)
+            _checked_memory(size)
+        _checked_memory(host_memory)
+        name = sendable(name, LONGEST_NAME)
+        self._models[handle] = _Model(self._next_model_id, name, _checked_uuid(uuid, name), dict(memory), host_memory)
+        self._next_model_id += 1
+
+    def unload(self, handle: object) -> None:
+        """A model is gone, and its memory free; its executions stay counted."""
+        if self._models.pop(handle, None) is None:
+            raise ValueError("unload_model of a model that is not loaded")
+
+    def begin(self, started: Started) -> None:
+        """An execution began."""
+        handle, index, began_seconds = started
+        core = self._core(index)
+        core.count_until(began_seconds)
+        core.in_flight[id(started)] = started
+        model = self._models.get(handle)
+        if model is not None:
+            model.in_flight += 1
+            model.activity += 1
+
+    def end(self, started: Started, ended_seconds: float, flop: int, outcome: Outcome, queued_seconds: float) -> None:
+        """An execution ended."""
+        handle, index, began_seconds = started
+        core = self._core(index)
+        if id(started) not in core.in_flight:
+            raise ValueError("end of an execution that is not in flight")
+        core.count_until(ended_seconds)
+        del core.in_flight[id(started)]
+        model = self._models.get(handle)
+        if model is not None:
+            model.in_flight -= 1
+            model.activity += 1
+        # Hashing or looking up a member of an Enum costs as much as all the rest: the usual one is told by identity.
+        field_name = _COMPLETED if outcome is Outcome.COMPLETED else f"{Outcome(outcome).value}_total"
+        device_seconds = ended_seconds - began_seconds if ended_seconds > began_seconds else 0.0
+        total_seconds = device_seconds + (_checked_seconds(queued_seconds) if queued_seconds else 0.0)
+        if flop:
+            core.flop += _checked(flop, LARGEST_COUNT, "flop")
+        core.executions += 1
+        core.last_execution_seconds = ended_seconds
+        self._outcomes[field_name] += 1
+        if field_name in _WITH_RESULT:
+            bucket = bucket_index(device_seconds)
+            self._device_latencies.add(bucket, device_seconds)
+            self._total_latencies.add(bucket_index(total_seconds) if queued_seconds else bucket, total_seconds)
+        if model is not None:
+            model.executions += 1
+            model.last_execution_seconds = ended_seconds
+
+    def add_memory(self, index: int, category: str, delta_bytes: int) -> None:
+        """Memory of a core was taken, or given back where `delta_bytes` is negative.
+
+        A level may pass below 0 for a moment: one thread can give back what the note of another has yet to take.
+        """
+        levels = self._core(index).memory
+        levels[_known(category, levels)] += _checked(delta_bytes, LARGEST_BYTES, "bytes", lowest=-LARGEST_BYTES)
+
+    def set_memory(self, index: int, category: str, size_bytes: int) -> None:
+        """Memory in use on a core apart from that of its models."""
+        _set(self._core(index).memory, category, size_bytes)
+
+    def set_host_memory(self, category: str, size_bytes: int) -> None:
+        """Host memory in use apart from that of the models."""
+        _set(self._host_memory, category, size_bytes)
+
+    def set_training(self, counters: TrainingCounters) -> None:
+        """What was counted beside executions so far."""
+        self._training = counters
+
+    def add_error(self, kind: ErrorKind) -> None:
+        """An error happened."""
+        self._errors[f"{ErrorKind(kind).value}_total"] += 1
+
+    def report(self, core_count: int, now_seconds: float, unix_minus_monotonic_seconds: float) -> neuron_pb2.Report:
+        """The report of this moment for the first `core_count` cores."""
+        report = neuron_pb2.Report(measured_at_seconds=now_seconds)
+        for index in range(core_count):
+            self._fill_core(report.cores.add(), index, now_seconds, unix_minus_monotonic_seconds)
+        host_memory = dict(self._host_memory)
+        for model in self._models.values():
+            self._fill_model(report.models.add(), model, core_count, unix_minus_monotonic_seconds)
+            _add(host_memory, model.host_memory)
+        _fill_memory(report.host_memory, host_memory)
+        for name, count in self._outcomes.items():
+            setattr(report.executions, name, count)
+        for name, count in self._errors.items():
+            setattr(report.errors, name, count)
+        if self._training is not None:
+            report.training.CopyFrom(to_message(self._training))
+        self._total_latencies.fill(report.total_latency_histogram)
+        self._device_latencies.fill(report.device_latency_histogram)
+        return report
+
+    def arrived(self) -> None:
+        """The latest report reached the daemon: what ran before it need not be told again."""
+        for model in self._models.values():
+            model.activity_reported = model.activity_in_report
+
+    def _core(self, index: int) -> _Core:
+        count = MOST_CORES if self.core_count is None else self.core_count
+        if not 0 <= index < count:
+            raise IndexError(f"core {index}: this process has cores 0-{count - 1}")
+        while len(self._cores) <= index:
+            self._cores.append(_Core())
+        return self._cores[index]
+
+    def _fill_core(
+        self, message: neuron_pb2.ReportedCore, index: int, now_seconds: float, unix_minus_monotonic_seconds: float
+    ) -> None:
+        core = self._core(index)
+        core.count_until(now_seconds)
+        message.local_index = index
+        message.busy_seconds_total = core.busy_seconds
+        message.flop_total = min(core.flop, LARGEST_COUNT)
+        message.executions_total = core.executions
+        memory = dict(core.memory)
+        for model in self._models.values():
+            if index in model.memory:
+                _add(memory, model.memory[index])
+        _fill_memory(message.memory, memory)
+        if core.in_flight:
+            _, _, began_seconds = next(iter(core.in_flight.values()))
+            message.execution_started_at_unix_seconds = began_seconds + unix_minus_monotonic_seconds
+        if core.last_execution_seconds is not None:
+            message.last_execution_at_unix_seconds = core.last_execution_seconds + unix_minus_monotonic_seconds
+
+    def _fill_model(
+        self, message: neuron_pb2.LoadedModel, model: _Model, core_count: int, unix_minus_monotonic_seconds: float
+    ) -> None:
+        message.model_id = model.model_id
+        message.name = model.name
+        message.uuid = model.uuid
+        message.running = model.in_flight > 0 or model.activity != model.activity_reported
+        model.activity_in_report = model.activity
+        message.executions_total = model.executions
+        if model.last_execution_seconds is not None:
+            message.last_execution_at_unix_seconds = model.last_execution_seconds + unix_minus_monotonic_seconds
+        for position, index in enumerate(sorted(index for index in model.memory if index < core_count)):
+            subgraph = message.subgraphs.add(index=position, neuroncore_index=index)
+            _fill_memory(subgraph.device_memory, _levels(model.memory[index]))
+            if position == 0:
+                _fill_memory(subgraph.host_memory, _levels(model.host_memory))
+
+
+def _set(levels: dict[str, int], category: str, size_bytes: int) -> None:
+    levels[_known(category, levels)] = _checked(size_bytes, LARGEST_BYTES, "bytes")
+
+
+def _known(category: str, levels: Mapping[str, int]) -> str:
+    if category not in levels:
+        raise ValueError(f"{category!r} is not a category of this memory; it has {', '.join(levels)}")
+    return category
+
+
+def sendable(text: str, longest: int) -> str:
+    """The text as protobuf takes it: no lone surrogates, at most `longest` characters."""
+    return text[:longest].encode(errors="replace").decode()
+
+
+def _checked_uuid(uuid: str | None, name: str) -> str:
+    digits = (uuid or "").replace("-", "").lower()
+    if len(digits) == 32 and all(digit in "0123456789abcdef" for digit in digits):
+        return digits
+    return blake2b(name.encode(), digest_size=16).hexdigest()
+
+
+def _add(levels: dict[str, int], memory: DeviceMemory | HostMemory) -> None:
+    for category, size_bytes in _levels(memory).items():
+        levels[category] += size_bytes
+
+
+def _levels(memory: DeviceMemory | HostMemory) -> dict[str, int]:
+    """The known categories."""
+    names = _DEVICE_CATEGORIES if isinstance(memory, DeviceMemory) else _HOST_CATEGORIES
+    return {name: value for name in names if (value := getattr(memory, name)) is not None}
+
+
+def _fill_memory(message: neuron_pb2.DeviceMemory | neuron_pb2.HostMemory, levels: Mapping[str, int]) -> None:
+    for category, size_bytes in levels.items():
+        setattr(message, category, min(max(0, size_bytes), LARGEST_BYTES))
+
+
+def _checked_memory(memory: DeviceMemory | HostMemory) -> None:
+    for category, size_bytes in _levels(memory).items():
+        _checked(size_bytes, LARGEST_BYTES, category)
+
+
+def _checked(value: int, highest: int, what: str, lowest: int = 0) -> int:
+    whole = int(value)
+    if not lowest <= whole <= highest:
+        raise ValueError(f"{what} is {whole}, which is out of range")
+    return whole
+
+
+def _checked_seconds(value: float) -> float:
+    seconds = float(value)
+    if not 0 <= seconds <= 1e9:
+        raise ValueError(f"queued_seconds is {seconds}, which is out of range")
+    return seconds

@@ -1,0 +1,394 @@
+"""What a training process uses to tell the monitor daemon what it does on its NeuronCores."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from queue import Empty, SimpleQueue
+from threading import RLock, Thread
+
+from neurontools.errors import EXIT_NO_DAEMON, UserError
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.nrt.core_request import CoreRequest
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.socket_path import candidates, checked, named
+from neurontools.rpc.unary import RpcError, Status
+from neurontools.runtime.reporting.accounts import Accounts, sendable
+from neurontools.runtime.reporting.journal import Journal
+from neurontools.runtime.reporting.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
+from neurontools.runtime.reporting.link import CoresUnavailable, Link, NoDaemon
+from neurontools.runtime.reporting.loaded_model import Model
+from neurontools.runtime.reporting.narration import say
+from neurontools.version import __version__
+
+PROCESS_TAG = "NEURON_PROCESS_TAG"
+REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
+FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
+CALL_TIMEOUT_SECONDS = 2.0
+DEFAULT_INTERVAL_SECONDS = 1.0
+SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
+_LONGEST_TAG, _LONGEST_VERSION = 255, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """A NeuronCore of this process; None is what no daemon has told."""
+
+    local_index: int
+    neuroncore_index: int | None = None  # logical, on the host
+    device_index: int | None = None
+    hbm_bytes: int | None = None  # that it can allocate from
+    hbm_index: int | None = None  # its HBM stack on the device
+
+
+class Reporter:
+    """Holds this process's NeuronCores and reports what it does on them, once an interval from a thread of its own.
+
+    Made by `attach`. After that no method raises, waits (but `flush`) or does I/O in the calling thread: calls are
+    noted and the notes applied later, so any thread may call them, finalizers and signal handlers too. What fails is
+    counted: `ignored_calls`, `dropped_reports`, `last_error`.
+
+    `cores` are the NeuronCores, by local index. An unmonitored process has as many as its environment asks for, and
+    is told the rest (a new tuple) when a daemon comes up.
+
+    A forked child does not report: there the methods do nothing, and the cores stay the parent's until it ends.
+    """
+
+    def __init__(
+        self,
+        request: CoreRequest,
+        tag: str,
+        runtime_version: str,
+        sockets: tuple[str, ...],
+        clock: Callable[[], float],
+        unix_clock: Callable[[], float],
+    ) -> None:
+        self.cores = _cores_asked_for(request)
+        self.instance_type: str | None = None
+        self.logical_neuroncore_config = request.logical_neuroncore_config
+        self.dropped_reports = 0
+        self._failure: str | None = None
+        self._request = _attach_request(request, tag, runtime_version)
+        self._sockets = sockets
+        self._clock = clock
+        self._unix_clock = unix_clock
+        self._accounts = Accounts()
+        self._journal = Journal()
+        self._interval_seconds = DEFAULT_INTERVAL_SECONDS
+        self._link: Link | None = None
+        self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
+        self._told: set[str] = set()
+        self._look: Callable[[Reporter], None] | None = None
+        self._is_open = True
+
+    @classmethod
+    def attach(
+        cls,
+        environment: Mapping[str, str] = os.environ,
+        *,
+        socket: str | None = None,
+        runtime_version: str = __version__,
+        clock: Callable[[], float] = time.monotonic,
+        unix_clock: Callable[[], float] = time.time,
+    ) -> Reporter:
+        """Takes the NeuronCores that the environment asks for and begins to report.
+
+        Raises CoresUnavailable when the daemon refuses them, InvalidCoreRequest (a ValueError) when the environment
+        can't be meant, UserError for an impossible socket path. Without a daemon the process goes on unmonitored and
+        is attached when one comes up; with NEURONTOOLS_REQUIRE_DAEMON=1 that is a UserError instead.
+        """
+        path = checked(socket, "socket") if socket is not None else named(None, environment)
+        reporter = cls(
+            CoreRequest.from_environment(environment),
+            environment.get(PROCESS_TAG, ""),
+            runtime_version,
+            (path,) if path is not None else candidates(environment),
+            clock,
+            unix_clock,
+        )
+        try:
+            reporter._start(is_daemon_required=environment.get(REQUIRE_DAEMON, "") not in ("", "0"))
+        except BaseException:
+            reporter.close()
+            raise
+        return reporter
+
+    @property
+    def is_monitored(self) -> bool:
+        """Whether this process is attached to a daemon, as far as is known: a look, no question to the daemon."""
+        link = self._link
+        return link is not None and link.is_attached
+
+    @property
+    def ignored_calls(self) -> int:
+        """How many calls could not be counted for their arguments: a core or a category that isn't there."""
+        return self._journal.ignored
+
+    @property
+    def last_error(self) -> str | None:
+        """Why the latest report did not arrive; else why the latest of the ignored calls was; else None."""
+        return self._failure or self._journal.last_error
+
+    def load_model(
+        self,
+        name: str,
+        uuid: str | None = None,
+        memory: Mapping[int, DeviceMemory] | None = None,
+        host_memory: HostMemory | None = None,
+    ) -> Model:
+        """A model is loaded; `memory` by local core counts towards the memory of the cores.
+
+        `uuid` is 32 hexadecimal digits; without it one is made from the name.
+        """
+        model = Model(name, self._journal, self._accounts, self._clock)
+        self._journal.note(self._accounts.load, model, name, uuid, dict(memory or {}), host_memory or HostMemory())
+        return model
+
+    def unload_model(self, model: Model) -> None:
+        """A model is gone, and its memory is free; what it executed stays counted."""
+        self._journal.note(self._accounts.unload, model)
+
+    def add_memory(self, core: int, category: DeviceMemoryCategory, delta_bytes: int) -> None:
+        """Memory of a core was taken, or given back where `delta_bytes` is negative."""
+        self._journal.note(self._accounts.add_memory, core, category, delta_bytes)
+
+    def set_memory(self, core: int, category: DeviceMemoryCategory, size_bytes: int) -> None:
+        """Memory that is in use on a core now, apart from that of its models."""
+        self._journal.note(self._accounts.set_memory, core, category, size_bytes)
+
+    def set_host_memory(self, category: HostMemoryCategory, size_bytes: int) -> None:
+        """Host memory that serves the cores now, apart from that of the models."""
+        self._journal.note(self._accounts.set_host_memory, category, size_bytes)
+
+    def error(self, kind: ErrorKind) -> None:
+        """An error happened."""
+        self._journal.note(self._accounts.add_error, kind)
+
+    def set_training(self, counters: TrainingCounters) -> None:
+        """What was counted beside executions so far; no counter may fall."""
+        self._journal.note(self._accounts.set_training, counters)
+
+    def before_reports(self, look: Callable[[Reporter], None]) -> None:
+        """Has `look` called before each report from now on, in the reporter's thread, to tell what it does not note."""
+        self._look = look
+
+    def flush(self, timeout_seconds: float = CALL_TIMEOUT_SECONDS) -> bool:
+        """Waits until the daemon has a report of everything so far; False when it did not get one in time."""
+        if not self._is_open:
+            return False
+        arrived: SimpleQueue[bool] = SimpleQueue()
+        self._wishes.put(arrived)
+        try:
+            return arrived.get(timeout=timeout_seconds)
+        except Empty:
+            return False
+
+    def close(self) -> None:
+        """Gives the cores back and stops reporting; the methods do nothing from here on. May be called again."""
+        with _fork_lock:  # no link comes up after this
+            if not self._is_open:
+                return
+            self._is_open = False
+            _open_reporters.discard(self)
+            self._journal.switch_off()
+            self._wishes.put(None)
+            if self._link is not None:
+                self._link.close()
+        atexit.unregister(self.close)
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self, *, is_daemon_required: bool) -> None:
+        """Attaches and starts the thread. Where the system refuses a thread, the process is attached and silent."""
+        _open_reporters.add(self)
+        atexit.register(self.close)
+        try:
+            self._attach(FIRST_ATTACH_TIMEOUT_SECONDS)
+        except NoDaemon as error:
+            if is_daemon_required:
+                raise UserError(
+                    f"no monitor daemon at {error}, and {REQUIRE_DAEMON} is set; "
+                    'start one with "neurond --simulate trn1.32xlarge", or unset it',
+                    EXIT_NO_DAEMON,
+                ) from error
+            self._tell_once(
+                "absent", f"no monitor daemon at {error}: nothing is monitored; start neurond to see this process"
+            )
+        try:
+            Thread(target=self._run, name="neurontools-reporter", daemon=True).start()
+        except RuntimeError as error:
+            self._failure = str(error)
+            self._journal.switch_off()
+
+    def _run(self) -> None:
+        """The thread: a report each interval, and one more for each wish."""
+        wait_seconds = 0.0 if self.is_monitored else self._interval_seconds
+        while self._is_open:
+            try:
+                wishes = [self._wishes.get(timeout=wait_seconds)]
+            except Empty:
+                wishes = []
+            while not self._wishes.empty():
+                wishes.append(self._wishes.get())
+            arrived = self._is_open and self._report_safely()
+            for wish in wishes:
+                if wish is not None:
+                    wish.put(arrived)
+            wait_seconds = self._interval_seconds
+
+    def _report_safely(self) -> bool:
+        """Reports; answers whether it arrived. No error leaves it: whatever goes wrong, training goes on."""
+        try:
+            self._report()
+        except Exception as error:
+            self.dropped_reports += 1
+            self._failure = str(error) or type(error).__name__
+            self._act_on(error)
+            return False
+        self._failure = None
+        self._told.discard("refused")
+        return True
+
+    def _report(self) -> None:
+        link = self._link
+        if link is None or not link.is_attached or link.is_ended():
+            self._attach(CALL_TIMEOUT_SECONDS)
+            link = self._link
+        if link is None:
+            return  # closed in the meantime
+        self._look_around()
+        with self._journal.settled():
+            now_seconds = self._clock()
+            report = self._accounts.report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
+        link.report(report, CALL_TIMEOUT_SECONDS)
+        with self._journal.settled():
+            self._accounts.arrived()
+
+    def _look_around(self) -> None:
+        """What the look finds; where it fails, the report goes without and the failure is told."""
+        if self._look is None:
+            return
+        try:
+            self._look(self)
+        except Exception as error:
+            self._journal.ignored += 1
+            self._journal.last_error = str(error) or type(error).__name__
+
+    def _act_on(self, error: Exception) -> None:
+        """What follows from an error, and what the user is told of it, once."""
+        if isinstance(error, CoresUnavailable):
+            self._tell_once("refused", f"this process is not monitored: {error}; trying again until it can be")
+        elif isinstance(error, RpcError):
+            if error.code == Status.UNAUTHENTICATED and self._link is not None:
+                self._link.close()
+            elif error.code == Status.RESOURCE_EXHAUSTED:
+                self._tell_once("memory", f"the monitor daemon refuses what this process reports: {error.details}")
+            elif error.code == Status.INVALID_ARGUMENT:
+                self._tell_once("invalid", f"the monitor daemon refuses what this process reports: {error.details}")
+
+    def _attach(self, timeout_seconds: float) -> None:
+        """Takes the cores at the first socket where a daemon answers, and from then on only there."""
+        failures = []
+        for path in self._sockets:
+            link = self._new_link(path)
+            try:
+                response = link.attach(self._request, timeout_seconds)
+            except NoDaemon as error:
+                link.close()
+                failures.append(f"unix:{path} ({error})")
+            except BaseException:
+                link.close()
+                raise
+            else:
+                self._take(response)
+                self._sockets = (path,)
+                return
+        raise NoDaemon(", ".join(failures))
+
+    def _new_link(self, path: str) -> Link:
+        """A link that is known to the fork handler from the moment it has a descriptor."""
+        with _fork_lock:
+            if not self._is_open:
+                raise NoDaemon("the reporter is closed")
+            if self._link is not None:
+                self._link.close()
+            self._link = Link(path)
+            return self._link
+
+    def _take(self, response: neuron_pb2.AttachResponse) -> None:
+        """What the daemon granted; the next attach asks for the very same cores."""
+        self.cores = tuple(
+            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
+            for local_index, core in enumerate(response.cores)
+        )
+        self.instance_type = response.instance_type
+        self.logical_neuroncore_config = response.logical_neuroncore_config
+        if isfinite(response.interval_seconds) and response.interval_seconds > 0:
+            bounded = max(SHORTEST_INTERVAL_SECONDS, response.interval_seconds)
+            self._interval_seconds = min(bounded, LONGEST_INTERVAL_SECONDS)
+        self._accounts.core_count = len(response.cores)
+        self._request.logical_neuroncore_config = response.logical_neuroncore_config
+        self._request.visible_cores.first = response.cores[0].neuroncore_index
+        self._request.visible_cores.count = len(response.cores)
+
+    def _tell_once(self, matter: str, text: str) -> None:
+        """One line on standard error, unless this matter was told before."""
+        if matter in self._told:
+            return
+        self._told.add(matter)
+        if not say(f"neurontools: {text}"):
+            self._failure = text
+
+    def _switch_off_in_child(self) -> None:
+        """In a forked child: the notes vanish, and the parent's end is seen although this copy lives on."""
+        self._is_open = False
+        self._journal.switch_off()
+        if self._link is not None:
+            self._link.close()
+
+
+_open_reporters: set[Reporter] = set()
+_fork_lock = RLock()
+"""Held while a link gets its descriptor, so that no child has one its reporter does not know of; never during I/O."""
+
+
+def _after_fork_in_child() -> None:
+    _fork_lock.release()
+    for reporter in tuple(_open_reporters):
+        reporter._switch_off_in_child()  # noqa: SLF001
+    _open_reporters.clear()
+
+
+os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_after_fork_in_child)
+
+
+def _cores_asked_for(request: CoreRequest) -> tuple[Core, ...]:
+    """The cores as far as the request tells; one when it asks for all, whose number only a daemon knows."""
+    first = request.first
+    return tuple(
+        Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
+    )
+
+
+def _attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
+    message = neuron_pb2.AttachRequest(
+        logical_neuroncore_config=request.logical_neuroncore_config or 0,
+        tag=sendable(tag, _LONGEST_TAG),
+        runtime_version=sendable(runtime_version, _LONGEST_VERSION),
+    )
+    if request.first is not None and request.count is not None:
+        message.visible_cores.first = request.first
+        message.visible_cores.count = request.count
+    elif request.count is not None:
+        message.core_count = request.count
+    else:
+        message.all_cores = True
+    return message

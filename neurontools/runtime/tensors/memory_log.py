@@ -1,0 +1,48 @@
+"""The file that goes with a refused allocation: what the HBM held, tensor by tensor.
+
+The original writes /tmp/neuron_mem_table_device_<device>_hbm_<stack>.log beside its error; so do we, in TMPDIR.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+
+from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.memory import Category, CoreMemory, log_stamp
+
+_MOST_LINES = 200
+
+
+def write_memory_log(memory: CoreMemory, text: str) -> str | None:
+    """Writes the file for a refusal with this text; its path, or None where it can't be written.
+
+    The runtime's lock is held. A link in the way is not followed: the directory is everybody's.
+    """
+    name = f"neuron_mem_table_device_{memory.device_index}_hbm_{memory.hbm_index}.log"
+    with suppress(OSError, ValueError):
+        path = Path(tempfile.gettempdir(), name)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+        with os.fdopen(os.open(path, flags, 0o644), "w", encoding="utf-8") as file:
+            file.write(f"{log_stamp()} {os.getpid()}\n{text}\n\n" + "\n".join(_table(memory)) + "\n")
+        return str(path)
+    return None
+
+
+def _table(memory: CoreMemory) -> list[str]:
+    """Tensors of the core, alike ones in one line, the most bytes first."""
+    alike: Counter[tuple[str, str, int]] = Counter()
+    for buffer in buffers.by_address.values():
+        if buffer.core.memory is memory and buffer.value is not None:
+            alike[(Category(buffer.category).name.lower(), buffer.layout.text(), buffer.layout.nbytes)] += 1
+    lines = [f"{'BYTES':>16} {'COUNT':>7} {'CATEGORY':<10} TENSOR"]
+    for (category, layout, nbytes), count in sorted(alike.items(), key=lambda item: -item[0][2] * item[1])[
+        :_MOST_LINES
+    ]:
+        lines.append(f"{nbytes * count:>16} {count:>7} {category:<10} {layout}")
+    if len(alike) > _MOST_LINES:
+        lines.append(f"and {len(alike) - _MOST_LINES} more kinds of tensors")
+    return lines

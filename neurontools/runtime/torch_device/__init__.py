@@ -1,0 +1,1 @@
+"""What makes the device one of stock torch: its module, serialization, autograd, torch.compile."""
