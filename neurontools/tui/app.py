@@ -25,7 +25,7 @@ from neurontools.tui.driver import ContinuingDriver
 from neurontools.tui.screens.board_screen import BoardScreen
 from neurontools.tui.settings import save
 from neurontools.tui.widgets.board import Board
-from neurontools.views.style import THEMES
+from neurontools.views.drawing.style import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
 _REPLAY_SECONDS = 0.2

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neurontools.views.dialog import Dialog
+from neurontools.views.drawing.dialog import Dialog
 
 if TYPE_CHECKING:
     from neurontools.tui.dashboard_state import DashboardState

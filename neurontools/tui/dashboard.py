@@ -10,10 +10,10 @@ from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import SENSELESS, ListState
 from neurontools.tui.process_actions import ProcessActions
 from neurontools.tui.time_actions import TimeActions
-from neurontools.views.memory_tree import nodes
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.tabs import tab_pids
+from neurontools.views.overview.memory_tree import nodes
 from neurontools.views.pages import PAGES
-from neurontools.views.scene import Scene
-from neurontools.views.tabs import tab_pids
 
 if TYPE_CHECKING:
     pass
@@ -233,7 +233,7 @@ class Dashboard(ProcessActions, TimeActions):
 
     def toggle_tree(self) -> None:
         """Open the whole tree; close it when anything is open."""
-        from neurontools.views.memory_tree import every_key
+        from neurontools.views.overview.memory_tree import every_key
 
         scene = self.scene()
         if scene is None:
@@ -311,7 +311,7 @@ class Dashboard(ProcessActions, TimeActions):
                 self.move_to(found[0])
 
     def _move_device(self, direction: str) -> None:
-        from neurontools.views.topology_page import beside
+        from neurontools.views.topology.page import beside
 
         scene = self.scene()
         if scene is not None:

@@ -11,14 +11,14 @@ from neurontools.history.feed import Feed, LiveFeed
 from neurontools.tui.choices import Choices
 from neurontools.tui.settings import Settings
 from neurontools.tui.time_cursor import TimeCursor
-from neurontools.views.dialog import over
-from neurontools.views.figures import Figures
+from neurontools.views.drawing.dialog import over
+from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.line import Page, fit, foreign
+from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
-from neurontools.views.glyphs import Glyphs
-from neurontools.views.line import Page, fit, foreign
 from neurontools.views.pages import PAGES
-from neurontools.views.process_page import process_rows
-from neurontools.views.scene import Scene
+from neurontools.views.processes.page import process_rows
 
 if TYPE_CHECKING:
     from neurontools.health import Verdict

@@ -11,7 +11,7 @@ from functools import cache
 from rich.color import ColorSystem
 
 from neurontools.tui.rich_style import rich_style
-from neurontools.views.line import Line, width_of
+from neurontools.views.drawing.line import Line, width_of
 
 _LEAST_GAP = 6  # cells between two spans that are worth a cursor movement
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"

@@ -16,7 +16,7 @@ class ProcessActions(DashboardState):
 
     def choose_sort(self) -> None:
         """Choose the column to sort by."""
-        from neurontools.views.process_columns import EVERY_COLUMN
+        from neurontools.views.processes.columns import EVERY_COLUMN
 
         options = tuple(f"{column.title:<9} {column.about}" for column in EVERY_COLUMN)
         names = [column.key for column in EVERY_COLUMN]
@@ -27,7 +27,7 @@ class ProcessActions(DashboardState):
 
     def _sort_by(self, key: str) -> None:
         """Sort by a column; by the same again: the other way round. Numbers begin with the largest."""
-        from neurontools.views.process_columns import BY_KEY
+        from neurontools.views.processes.columns import BY_KEY
 
         if self.settings.sort == key:
             self.settings.is_descending = not self.settings.is_descending
@@ -46,7 +46,7 @@ class ProcessActions(DashboardState):
         self._turn_sort(1)
 
     def _turn_sort(self, step: int) -> None:
-        from neurontools.views.process_columns import EVERY_COLUMN
+        from neurontools.views.processes.columns import EVERY_COLUMN
 
         names = [column.key for column in EVERY_COLUMN]
         current = names.index(self.settings.sort) if self.settings.sort in names else 0

@@ -6,7 +6,7 @@ from functools import cache
 
 from rich.style import Style
 
-from neurontools.views.style import THEMES
+from neurontools.views.drawing.style import THEMES
 
 
 @cache

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from neurontools.history.feed import Link
 from neurontools.tui.choices import Choices
 from neurontools.tui.signals import CHOICES, send
-from neurontools.views.line import foreign
+from neurontools.views.drawing.line import foreign
 
 if TYPE_CHECKING:
     from neurontools.model import Process

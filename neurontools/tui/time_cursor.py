@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from neurontools.history.feed import Feed, Link
-from neurontools.views.scene import Clock
+from neurontools.views.drawing.scene import Clock
 
 _SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent
 _SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)

@@ -14,7 +14,7 @@ from neurontools.text.go_json import JsonValue, indented
 from neurontools.text.table import Column, ascii_table
 from neurontools.text.terminal import cut, visible
 from neurontools.text.units import UNKNOWN, memory_size_text
-from neurontools.views.topology_picture import topology_picture
+from neurontools.views.topology.picture import topology_picture
 
 _NOT_APPLICABLE = "NA"
 _COMMAND_CHARACTERS = 40

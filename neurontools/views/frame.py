@@ -7,11 +7,22 @@ import time
 from neurontools.model import SourceKind
 from neurontools.text import units
 from neurontools.version import __version__
-from neurontools.views.glyphs import ASCII
-from neurontools.views.line import BLANK, Page, Run, Target, ascii_only, clip, fit, foreign, line_width, width_of
+from neurontools.views.drawing.glyphs import ASCII
+from neurontools.views.drawing.line import (
+    BLANK,
+    Page,
+    Run,
+    Target,
+    ascii_only,
+    clip,
+    fit,
+    foreign,
+    line_width,
+    width_of,
+)
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.tabs import tab_bar
 from neurontools.views.pages import PAGES, page_named
-from neurontools.views.scene import Scene
-from neurontools.views.tabs import tab_bar
 
 LEAST_WIDTH, LEAST_HEIGHT = 20, 3
 

@@ -7,11 +7,11 @@ import time
 from neurontools.health import Finding, Verdict
 from neurontools.health import Severity as Gravity
 from neurontools.history.events import Event, Severity
-from neurontools.views.core_grid import heading
-from neurontools.views.figures import ranges
-from neurontools.views.line import Line, Page, Run, clip, fit, foreign, styled
-from neurontools.views.scene import Scene, visible_top
-from neurontools.views.style import SELECTED
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.figures import ranges
+from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign, styled
+from neurontools.views.drawing.scene import Scene, visible_top
+from neurontools.views.drawing.style import SELECTED
 
 _STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn", Gravity.CRITICAL: "bad"}
 _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.gauge import sparkline
-from neurontools.views.line import Line, Page, Run, Target, cell, fit, width_of
-from neurontools.views.plots import plot_with_scale
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.gauge import sparkline
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, fit, width_of
+from neurontools.views.drawing.plots import plot_with_scale
+from neurontools.views.drawing.scene import Scene
 
 _MOST_SAMPLES = 3700
 
@@ -129,6 +129,6 @@ def _spread(values: list[float | None], width: int) -> list[float | None]:
     """At most `width` values: of longer ones the highest of each part."""
     if len(values) <= width:
         return values
-    from neurontools.views.gauge import resample
+    from neurontools.views.drawing.gauge import resample
 
     return resample(values, width)

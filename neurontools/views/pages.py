@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from neurontools.views.line import Page
-from neurontools.views.overview import overview
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.line import Page
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.overview.page import overview
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class PageKind:
 
 
 def _processes(scene: Scene, width: int, height: int) -> Page:
-    from neurontools.views.process_page import process_page
+    from neurontools.views.processes.page import process_page
 
     return process_page(scene, width, height)
 
 
 def _topology(scene: Scene, width: int, height: int) -> Page:
-    from neurontools.views.topology_page import topology_page
+    from neurontools.views.topology.page import topology_page
 
     return topology_page(scene, width, height)
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 
 from neurontools import health
 from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
-from neurontools.views.figures import Figures, ProcessFigures, ranges
+from neurontools.views.drawing.figures import Figures, ProcessFigures, ranges
 
 SCHEMA_VERSION = 1
 
@@ -166,7 +166,7 @@ class TopDocument:
 
 def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
     """The document of a snapshot; only these processes are listed if `pids` is given."""
-    from neurontools.views.figures import PEAK_DTYPE
+    from neurontools.views.drawing.figures import PEAK_DTYPE
 
     figures = Figures(snapshot)
     average = snapshot.host.vcpu_average

@@ -13,9 +13,9 @@ from neurontools.tui import keys
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load
-from neurontools.views.glyphs import ASCII, UNICODE
-from neurontools.views.line import plain
-from neurontools.views.style import THEMES
+from neurontools.views.drawing.glyphs import ASCII, UNICODE
+from neurontools.views.drawing.line import plain
+from neurontools.views.drawing.style import THEMES
 from tests.tui.feeds import StillFeed, nearly_full, snapshots
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,8 +15,8 @@ from neurontools.history.feed import FeedStatus, Link
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load, save, settings_path
-from neurontools.views.glyphs import UNICODE
-from neurontools.views.line import Page, line_width, plain
+from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.drawing.line import Page, line_width, plain
 from tests.rpc.test_convert import parts
 from tests.tui.feeds import StillFeed, snapshots
 
@@ -144,7 +144,7 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     assert "10001" in shown
     scene = dashboard.scene()
     assert scene is not None
-    from neurontools.views.memory_tree import nodes
+    from neurontools.views.overview.memory_tree import nodes
 
     rows = nodes(scene)
     for position, node in enumerate(rows):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rich.color import ColorSystem
 
 from neurontools.tui.painter import sgr, spans, update
-from neurontools.views.line import Line, fit, plain
+from neurontools.views.drawing.line import Line, fit, plain
 from tests.tui.terminal_screen import TerminalScreen
 
 WIDTH = 30

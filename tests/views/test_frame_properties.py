@@ -12,13 +12,13 @@ from neurontools import health
 from neurontools.history.events import Event, Severity, events_between
 from neurontools.history.series import Series, sample_of
 from neurontools.rpc.convert import to_message
-from neurontools.views.dialog import Dialog, over
+from neurontools.views.drawing.dialog import Dialog, over
+from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.drawing.line import Page, line_width
+from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
-from neurontools.views.glyphs import UNICODE
-from neurontools.views.line import Page, line_width
-from neurontools.views.memory_tree import every_key
+from neurontools.views.overview.memory_tree import every_key
 from neurontools.views.pages import PAGES
-from neurontools.views.scene import Scene
 from tests.scenario_host import ScenarioHost
 
 SIZES = st.tuples(st.integers(1, 260), st.integers(1, 80))

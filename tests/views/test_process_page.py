@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from neurontools.model import Attribution, Snapshot, TrainingCounters, TrainingRates
-from neurontools.views.process_page import process_page
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.processes.page import process_page
 from neurontools.views.top_document import document
 from tests.scenario_host import ScenarioHost
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neurontools.model import Snapshot
-from neurontools.views.topology_picture import topology_picture
+from neurontools.views.topology.picture import topology_picture
 from tests.views.snapshots import snapshot_of
 
 

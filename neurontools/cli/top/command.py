@@ -159,7 +159,7 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
             _paint(terminal, snapshot, settings, theme, filter_text)
         from neurontools.tui.app import NeuronTop
         from neurontools.tui.dashboard import Dashboard
-        from neurontools.views.glyphs import ASCII, UNICODE
+        from neurontools.views.drawing.glyphs import ASCII, UNICODE
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"
@@ -218,9 +218,9 @@ def chosen_theme(wanted: str, given: dict[str, str], environment: os._Environ[st
 
 
 def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: str, filter_text: str) -> None:
+    from neurontools.views.drawing.glyphs import ASCII, UNICODE
+    from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import frame
-    from neurontools.views.glyphs import ASCII, UNICODE
-    from neurontools.views.scene import Clock, Scene
 
     width, height = os.get_terminal_size(1)
     scene = Scene.of(

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from neurontools.cli.line.output import write_document
 from neurontools.client import Client, read_snapshot
 from neurontools.model import Snapshot
-from neurontools.views.figures import Figures
-from neurontools.views.process_filter import parse_filter
+from neurontools.views.drawing.figures import Figures
+from neurontools.views.processes.filter import parse_filter
 from neurontools.views.top_document import TopDocument, csv_text, document, json_text
 
 _DEFAULT_WIDTH = 120
@@ -138,11 +138,11 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
 def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int, theme: str) -> bytes:
     from neurontools import health
     from neurontools.cli.top.first_frame import ansi
+    from neurontools.views.drawing.glyphs import ASCII, UNICODE
+    from neurontools.views.drawing.line import plain
+    from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import title
-    from neurontools.views.glyphs import ASCII, UNICODE
-    from neurontools.views.line import plain
     from neurontools.views.pages import page_named
-    from neurontools.views.scene import Clock, Scene
 
     scene = Scene.of(
         snapshot,

@@ -10,8 +10,8 @@ import termios
 import time
 import tty
 
-from neurontools.views.line import Page
-from neurontools.views.style import THEMES, Style
+from neurontools.views.drawing.line import Page
+from neurontools.views.drawing.style import THEMES, Style
 
 _STDIN, _STDOUT = 0, 1
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

@@ -101,7 +101,7 @@ def filter_text(given: dict[str, str]) -> str:
     parts += [f"{name}={given[name]}" for name in ("user", "pid") if name in given]
     text = " ".join(part for part in parts if part)
     if text:
-        from neurontools.views.process_filter import InvalidFilter, parse_filter
+        from neurontools.views.processes.filter import InvalidFilter, parse_filter
 
         try:
             parse_filter(text)

@@ -13,13 +13,13 @@ from textual.widget import Widget
 from neurontools.tui import painter
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.rich_style import rich_style
-from neurontools.views.line import Line
+from neurontools.views.drawing.line import Line
 
 _WHEEL_LINES = 3
 
 
 class Board(Widget, can_focus=True):
-    """The whole screen. `theme_name` is one of `neurontools.views.style.THEMES`."""
+    """The whole screen. `theme_name` is one of `neurontools.views.drawing.style.THEMES`."""
 
     def __init__(self, dashboard: Dashboard, theme_name: str) -> None:
         super().__init__()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.model import LogicalNeuronCore
-from neurontools.views.figures import Figures
-from neurontools.views.line import foreign
+from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.line import foreign
 
 _TAG_CELLS = 60
 

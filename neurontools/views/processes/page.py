@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.figures import PEAK_DTYPE, ProcessFigures
-from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
-from neurontools.views.process_columns import BY_KEY, COMMAND, ProcessColumn, chosen, sort_value
-from neurontools.views.process_details import core_doubt, process_details, when_text
-from neurontools.views.process_filter import InvalidFilter, parse_filter
-from neurontools.views.scene import Scene, visible_top
-from neurontools.views.style import SELECTED
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.figures import PEAK_DTYPE, ProcessFigures
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
+from neurontools.views.drawing.scene import Scene, visible_top
+from neurontools.views.drawing.style import SELECTED
+from neurontools.views.processes.columns import BY_KEY, COMMAND, ProcessColumn, chosen, sort_value
+from neurontools.views.processes.details import core_doubt, process_details, when_text
+from neurontools.views.processes.filter import InvalidFilter, parse_filter
 
 _RATIO_OF_A_GOOD_CORE = 0.02
 

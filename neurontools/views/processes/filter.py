@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from neurontools.views.figures import ProcessFigures
-from neurontools.views.process_columns import BY_KEY, ProcessColumn
+from neurontools.views.drawing.figures import ProcessFigures
+from neurontools.views.processes.columns import BY_KEY, ProcessColumn
 
 _OPERATORS = ("<=", ">=", "!=", "<", ">", "=", "~")
 _MULTIPLES = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}

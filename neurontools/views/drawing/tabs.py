@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools.views.line import Page, Run, Target, clip, fit, foreign, width_of
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.line import Page, Run, Target, clip, fit, foreign, width_of
+from neurontools.views.drawing.scene import Scene
 
 _LABEL = "Neuron Apps "
 _LONGEST_TAG = 20

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from neurontools.views.core_grid import core_grid
-from neurontools.views.host_usage import host_usage
-from neurontools.views.line import Page
-from neurontools.views.memory_summary import memory_summary
-from neurontools.views.memory_tree import memory_tree, nodes
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.core_grid import core_grid
+from neurontools.views.drawing.line import Page
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.overview.host_usage import host_usage
+from neurontools.views.overview.memory_summary import memory_summary
+from neurontools.views.overview.memory_tree import memory_tree, nodes
 
 _SIDE_BY_SIDE_CELLS = 110
 _RICH_LINES = 34

@@ -1,6 +1,6 @@
 """Lines of styled text: what every page of neuron-top is made of.
 
-A line is a sequence of runs, a run a text and the name of a style (`neurontools.views.style` lists them). Nothing here
+A line is a sequence of runs, a run a text and the name of a style (`drawing.style` lists them). Nothing here
 knows a terminal: the same lines become Textual strips, ANSI sequences or plain text.
 """
 

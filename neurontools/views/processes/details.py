@@ -6,12 +6,12 @@ import time
 
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.figures import PEAK_DTYPE, ProcessFigures, ranges
-from neurontools.views.line import Line, Page, clip, fit, foreign
-from neurontools.views.plots import plot_with_scale
-from neurontools.views.process_columns import PLACE
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.figures import PEAK_DTYPE, ProcessFigures, ranges
+from neurontools.views.drawing.line import Line, Page, clip, fit, foreign
+from neurontools.views.drawing.plots import plot_with_scale
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.processes.columns import PLACE
 
 
 def when_text(unix_seconds: float | None) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neurontools.views.core_grid import heading
-from neurontools.views.figures import total
-from neurontools.views.gauge import stacked_bar
-from neurontools.views.line import Line, Page, Run, fit
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.figures import total
+from neurontools.views.drawing.gauge import stacked_bar
+from neurontools.views.drawing.line import Line, Page, Run, fit
+from neurontools.views.drawing.scene import Scene
 
 _LABEL_CELLS = 20
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from neurontools.model import LogicalNeuronCore
 from neurontools.text import units
-from neurontools.views.gauge import bar, sparkline
-from neurontools.views.line import BLANK, Line, Page, Run, Target, fit, styled
-from neurontools.views.scene import Scene
-from neurontools.views.style import SELECTED
+from neurontools.views.drawing.gauge import bar, sparkline
+from neurontools.views.drawing.line import BLANK, Line, Page, Run, Target, fit, styled
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.style import SELECTED
 
 _LABEL_CELLS = 5  # "ND15 "
 _BAR_CELL = 16  # from here on a core has a bar and its figure in brackets

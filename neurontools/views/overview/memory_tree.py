@@ -18,12 +18,12 @@ from neurontools.model import (
     sum_host_memory,
 )
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.core_owner import owner_text
-from neurontools.views.line import Line, Page, cell, fit, foreign, styled
-from neurontools.views.memory_summary import DEVICE_CATEGORIES, FURTHER_CATEGORIES
-from neurontools.views.scene import Scene, visible_top
-from neurontools.views.style import SELECTED
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.core_owner import owner_text
+from neurontools.views.drawing.line import Line, Page, cell, fit, foreign, styled
+from neurontools.views.drawing.scene import Scene, visible_top
+from neurontools.views.drawing.style import SELECTED
+from neurontools.views.overview.memory_summary import DEVICE_CATEGORIES, FURTHER_CATEGORIES
 
 _NUMBER_CELLS = 15
 _ID_CELLS = 10

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.gauge import bar
-from neurontools.views.line import Page, Run, fit, line_width
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.gauge import bar
+from neurontools.views.drawing.line import Page, Run, fit, line_width
+from neurontools.views.drawing.scene import Scene
 
 HOST_CATEGORIES = (
     ("Tensors", "tensors_bytes"),

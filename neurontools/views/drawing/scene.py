@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from neurontools.model import Snapshot
-from neurontools.views.figures import Figures
-from neurontools.views.glyphs import UNICODE, Glyphs
+from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.glyphs import UNICODE, Glyphs
 
 if TYPE_CHECKING:
     from neurontools.health import Verdict

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 
-from neurontools.views.glyphs import Glyphs
-from neurontools.views.line import Line, Run
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.line import Line, Run
 
 
 @lru_cache(4096)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.views.glyphs import Glyphs
-from neurontools.views.line import Line, Page, Target, cell, clip, fit, width_of
-from neurontools.views.style import SELECTED
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.line import Line, Page, Target, cell, clip, fit, width_of
+from neurontools.views.drawing.style import SELECTED
 
 _LEAST_CELLS = 24
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.gauge import plot
-from neurontools.views.line import Line, fit
-from neurontools.views.scene import Scene
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.gauge import plot
+from neurontools.views.drawing.line import Line, fit
+from neurontools.views.drawing.scene import Scene
 
 _SCALE_CELLS = 13
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurontools.text import units
-from neurontools.views.figures import ProcessFigures, ranges
-from neurontools.views.line import foreign
+from neurontools.views.drawing.figures import ProcessFigures, ranges
+from neurontools.views.drawing.line import foreign
 
 Value = float | str | None
 

@@ -6,13 +6,13 @@ from functools import lru_cache
 
 from neurontools.catalog.topology import Topology, TopologyKind, kind_of
 from neurontools.text import units
-from neurontools.views.core_grid import heading
-from neurontools.views.core_owner import owner_text
-from neurontools.views.figures import ranges
-from neurontools.views.gauge import bar
-from neurontools.views.line import Line, Page, Run, Target, cell, clip, fit, styled
-from neurontools.views.scene import Scene
-from neurontools.views.style import SELECTED
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.core_owner import owner_text
+from neurontools.views.drawing.figures import ranges
+from neurontools.views.drawing.gauge import bar
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, styled
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.style import SELECTED
 
 _BOX_CELLS = 14
 _RICH_BOX_CELLS = 24

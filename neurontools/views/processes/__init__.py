@@ -1,0 +1,1 @@
+"""The page of processes: its columns, filter and details."""

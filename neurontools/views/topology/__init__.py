@@ -1,0 +1,1 @@
+"""How devices are linked: the original's picture and the page."""
