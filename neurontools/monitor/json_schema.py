@@ -1,4 +1,4 @@
-"""The JSON Schema of a record, made from its layout."""
+"""The JSON Schema of a record, made from its types."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import types
 from inspect import getdoc
 from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from neurontools.monitor.layout import Record
+from neurontools.monitor.record_types import Record
 
 _SCALARS: dict[object, dict[str, Any]] = {
     str: {"type": "string"},

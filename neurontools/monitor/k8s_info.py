@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.model import Snapshot
-from neurontools.monitor.layout import K8sUser, NeuronK8sInfo
 from neurontools.monitor.period import Period
+from neurontools.monitor.record_types import K8sUser, NeuronK8sInfo
 
 
 def neuron_k8s_info(period: Period) -> NeuronK8sInfo:

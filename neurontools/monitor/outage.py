@@ -8,8 +8,8 @@ from typing import cast
 
 from neurontools.model import Host, Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration
-from neurontools.monitor.layout import Record
 from neurontools.monitor.record import GroupKey, record
+from neurontools.monitor.record_types import Record
 
 
 def outage_record(

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from neurontools.model import Process, Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration
 from neurontools.monitor.k8s_info import neuron_k8s_info
-from neurontools.monitor.layout import Record, RuntimeData
 from neurontools.monitor.period import Period
+from neurontools.monitor.record_types import Record, RuntimeData
 from neurontools.monitor.runtime_groups import runtime_report
 from neurontools.monitor.system_groups import instance_info, neuron_hardware_info, system_data
 

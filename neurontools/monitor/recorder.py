@@ -5,9 +5,9 @@ from __future__ import annotations
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration
 from neurontools.monitor.groups import HW_COUNTERS
-from neurontools.monitor.layout import Record
 from neurontools.monitor.outage import outage_record
 from neurontools.monitor.record import GroupKey, group_periods, record
+from neurontools.monitor.record_types import Record
 from neurontools.monitor.schedule import Schedule
 
 

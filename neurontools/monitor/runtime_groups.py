@@ -24,7 +24,8 @@ from neurontools.model import (
     sum_device_memory,
 )
 from neurontools.monitor import groups
-from neurontools.monitor.layout import (
+from neurontools.monitor.period import Period
+from neurontools.monitor.record_types import (
     CoreBreakdown,
     ErrorSummary,
     ExecutionStats,
@@ -39,7 +40,6 @@ from neurontools.monitor.layout import (
     SubgraphDeviceBreakdown,
     SubgraphEntry,
 )
-from neurontools.monitor.period import Period
 
 _HOST_CATEGORIES = ("application_memory", "constants", "dma_buffers", "tensors")
 _CORE_CATEGORIES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")

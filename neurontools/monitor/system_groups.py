@@ -7,7 +7,8 @@ from typing import cast
 
 from neurontools.model import Device, Instance, VcpuUsage
 from neurontools.monitor import groups
-from neurontools.monitor.layout import (
+from neurontools.monitor.period import Period
+from neurontools.monitor.record_types import (
     CpuShares,
     DeviceEcc,
     HwCounters,
@@ -17,7 +18,6 @@ from neurontools.monitor.layout import (
     SystemData,
     VcpuUsageGroup,
 )
-from neurontools.monitor.period import Period
 
 _SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
 _ECC = ("mem_corrected", "mem_uncorrected", "sram_corrected", "sram_uncorrected")

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from neurontools.recording.layout import Layout
+from neurontools.recording.field_list import FieldList
 from neurontools.rpc import neuron_pb2
 
 Number = float | int | None
@@ -35,7 +35,7 @@ _INTEGERS = frozenset(
 class Plan:
     """How the fields of one kind of message are told: `leaves` names its numbers in order, absent parts included."""
 
-    def __init__(self, descriptor: Descriptor, layout: Layout) -> None:
+    def __init__(self, descriptor: Descriptor, fields: FieldList) -> None:
         self.name = descriptor.name
         self.is_histogram = descriptor.name == _HISTOGRAM
         self.scalars: list[tuple[str, bool, bool]] = []  # name, may be absent, is an integer
@@ -43,12 +43,12 @@ class Plan:
         self.lists: list[str] = []
         self.parts: list[tuple[str, Plan]] = []
         self.repeated: list[tuple[str, Plan]] = []
-        known = [field for field in descriptor.fields if field.number <= layout.get(descriptor.name, 0)]
+        known = [field for field in descriptor.fields if field.number <= fields.get(descriptor.name, 0)]
         for field in sorted(known, key=lambda field: field.number):
             is_list = _is_repeated(field)
             if field.type == FieldDescriptor.TYPE_MESSAGE:
                 (self.repeated if is_list else self.parts).append(
-                    (field.name, Plan(cast(Descriptor, field.message_type), layout))
+                    (field.name, Plan(cast(Descriptor, field.message_type), fields))
                 )
             elif is_list:
                 if not self.is_histogram:
@@ -68,9 +68,9 @@ def _is_repeated(field: FieldDescriptor) -> bool:
     return label == FieldDescriptor.LABEL_REPEATED
 
 
-def snapshot_plan(layout: Layout) -> Plan:
-    """The plan of a snapshot with the fields of this layout."""
-    return Plan(neuron_pb2.Snapshot.DESCRIPTOR, layout)
+def snapshot_plan(fields: FieldList) -> Plan:
+    """The plan of a snapshot with these fields."""
+    return Plan(neuron_pb2.Snapshot.DESCRIPTOR, fields)
 
 
 class Flat:

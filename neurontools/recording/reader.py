@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
 from neurontools.recording.codec import Flat, Plan, fill, parse_snapshot, read_integers, snapshot_plan
-from neurontools.recording.layout import layout_of
+from neurontools.recording.field_list import field_list_of
 from neurontools.recording.prediction import Predictor
 from neurontools.recording.writer import MAGIC, VERSION
 from neurontools.rpc import neuron_pb2
@@ -108,7 +108,7 @@ class RecordingReader:
 
     def _snapshot_plan(self) -> Plan:
         try:
-            return snapshot_plan(layout_of(self.about))
+            return snapshot_plan(field_list_of(self.about))
         except ValueError as error:
             raise UserError(f"{self._shown}: {error}; take a newer neuron-top") from None
 

@@ -9,7 +9,7 @@ import zlib
 
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.recording.codec import Flat, snapshot_plan, write_integers
-from neurontools.recording.layout import CURRENT
+from neurontools.recording.field_list import CURRENT
 from neurontools.recording.prediction import Predictor
 from neurontools.rpc import neuron_pb2
 from neurontools.version import __version__

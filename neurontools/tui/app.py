@@ -20,11 +20,11 @@ from textual.screen import Screen
 
 from neurontools.history.feed import LiveFeed
 from neurontools.tui import keys
+from neurontools.tui.board import Board
+from neurontools.tui.board_screen import BoardScreen
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.driver import ContinuingDriver
-from neurontools.tui.screens.board_screen import BoardScreen
 from neurontools.tui.settings import save
-from neurontools.tui.widgets.board import Board
 from neurontools.views.drawing.style import THEMES
 
 _HEARTBEAT_SECONDS = 1.0

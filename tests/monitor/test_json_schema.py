@@ -8,7 +8,7 @@ import pytest
 from neurontools.monitor.configuration import configuration_from
 from neurontools.monitor.json_schema import record_schema
 from neurontools.monitor.record import record
-from tests.monitor.layouts import InstanceInfo, Record
+from tests.monitor.record_models import InstanceInfo, Record
 from tests.monitor.test_record import EVERYTHING
 from tests.scenario_host import ScenarioHost
 

@@ -22,8 +22,8 @@ from neurontools.cli.monitor import options
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
-from neurontools.monitor.layout import Record
 from neurontools.monitor.record import group_periods
+from neurontools.monitor.record_types import Record
 from neurontools.monitor.recorder import Recorder
 from neurontools.rpc import socket_path
 

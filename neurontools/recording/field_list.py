@@ -11,11 +11,11 @@ from google.protobuf.descriptor import Descriptor
 
 from neurontools.rpc import neuron_pb2
 
-Layout = Mapping[str, int]
+FieldList = Mapping[str, int]
 """By name of a message: the highest number of its fields."""
 
 # Of recordings whose header has none.
-FIRST: Layout = {
+FIRST: FieldList = {
     "Snapshot": 15,
     "Instance": 21,
     "Device": 12,
@@ -49,11 +49,11 @@ def _highest(descriptor: Descriptor, found: dict[str, int]) -> dict[str, int]:
     return found
 
 
-CURRENT: Layout = _highest(neuron_pb2.Snapshot.DESCRIPTOR, {})
+CURRENT: FieldList = _highest(neuron_pb2.Snapshot.DESCRIPTOR, {})
 
 
-def layout_of(header: Mapping[str, object]) -> Layout:
-    """The layout that the header of a recording tells; ValueError when it is none, or has fields unknown here."""
+def field_list_of(header: Mapping[str, object]) -> FieldList:
+    """The fields that the header of a recording tells; ValueError when it is none, or has fields unknown here."""
     told = header.get("fields", FIRST)
     if not isinstance(told, dict) or not all(isinstance(number, int) for number in told.values()):
         raise ValueError("its list of fields is wrong")

@@ -1,4 +1,4 @@
-"""The layout of a neuron-monitor record, as types: every key of the original's format and what it holds.
+"""A neuron-monitor record as types: every key of the original's format and what it holds.
 
 Annotations are not postponed here: NotRequired would not be seen in them.
 """

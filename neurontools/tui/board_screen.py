@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.app import ComposeResult
 from textual.screen import Screen
 
-from neurontools.tui.widgets.board import Board
+from neurontools.tui.board import Board
 
 
 class BoardScreen(Screen[None]):
