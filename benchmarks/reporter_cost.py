@@ -9,7 +9,7 @@ from timeit import repeat
 
 from measuring import Figure, compile_sources, daemon, report
 
-from neurontools.runtime import Model, Reporter
+from neurontools.runtime import LoadedModel, Reporter
 
 STEP_SECONDS = 1e-3
 STEPS = 500  # a round; each begins with a report, so there are more of them than in training
@@ -37,7 +37,7 @@ def plain_loop(amount: int) -> None:
         work(amount)
 
 
-def reporting_loop(amount: int, reporter: Reporter, model: Model) -> None:
+def reporting_loop(amount: int, reporter: Reporter, model: LoadedModel) -> None:
     for _ in range(STEPS):
         with model.execution(core=0, flop=1000):
             work(amount)

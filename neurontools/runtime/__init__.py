@@ -4,6 +4,6 @@ from neurontools.runtime.reporting.kinds import ErrorKind as ErrorKind
 from neurontools.runtime.reporting.kinds import Outcome as Outcome
 from neurontools.runtime.reporting.link import CoresUnavailable as CoresUnavailable
 from neurontools.runtime.reporting.loaded_model import Execution as Execution
-from neurontools.runtime.reporting.loaded_model import Model as Model
+from neurontools.runtime.reporting.loaded_model import LoadedModel as LoadedModel
 from neurontools.runtime.reporting.reporter import Core as Core
 from neurontools.runtime.reporting.reporter import Reporter as Reporter

@@ -14,7 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.model.latency import bucket_index
-from neurontools.runtime import ErrorKind, Model, Outcome
+from neurontools.runtime import ErrorKind, LoadedModel, Outcome
 from neurontools.runtime.reporting.accounts import Accounts, Started
 from neurontools.runtime.reporting.journal import Journal
 
@@ -45,8 +45,8 @@ class Expected:
 class Hooks(RuleBasedStateMachine):
     """Every hook of the training side against `Expected`."""
 
-    models: Bundle[tuple[Model, int, int]] = Bundle("models")
-    in_flight: Bundle[tuple[Model, Started, list[float | None]]] = Bundle("in_flight")
+    models: Bundle[tuple[LoadedModel, int, int]] = Bundle("models")
+    in_flight: Bundle[tuple[LoadedModel, Started, list[float | None]]] = Bundle("in_flight")
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Hooks(RuleBasedStateMachine):
         self.errors: Counter[str] = Counter()
         self.device_latencies: Counter[int] = Counter()
         self.total_latencies: Counter[int] = Counter()
-        self.loaded: dict[Model, tuple[int, int]] = {}
+        self.loaded: dict[LoadedModel, tuple[int, int]] = {}
 
     def on(self, thread: int, call: Callable[[], object]) -> None:
         """Calls in one of the threads, and sees to it that nothing is raised there."""
@@ -74,20 +74,22 @@ class Hooks(RuleBasedStateMachine):
         self.now += seconds
 
     @rule(target=models, core=cores, size=sizes)
-    def load(self, core: int, size: int) -> tuple[Model, int, int]:
-        model = Model("model", self.journal, self.accounts, lambda: self.now)
+    def load(self, core: int, size: int) -> tuple[LoadedModel, int, int]:
+        model = LoadedModel("model", self.journal, self.accounts, lambda: self.now)
         memory = {core: DeviceMemory(constants_bytes=size)}
         self.journal.note(self.accounts.load, model, "model", None, memory, HostMemory())
         self.loaded[model] = (core, size)
         return model, core, size
 
     @rule(thread=threads, model=consumes(models))
-    def unload(self, thread: int, model: tuple[Model, int, int]) -> None:
+    def unload(self, thread: int, model: tuple[LoadedModel, int, int]) -> None:
         self.on(thread, lambda: self.journal.note(self.accounts.unload, model[0]))
         del self.loaded[model[0]]
 
     @rule(target=in_flight, thread=threads, model=models, core=cores)
-    def begin(self, thread: int, model: tuple[Model, int, int], core: int) -> tuple[Model, Started, list[float | None]]:
+    def begin(
+        self, thread: int, model: tuple[LoadedModel, int, int], core: int
+    ) -> tuple[LoadedModel, Started, list[float | None]]:
         handle = model[0]
         started = self.pools[thread].submit(handle.begin, core).result()
         execution: list[float | None] = [self.now, None]
@@ -104,7 +106,7 @@ class Hooks(RuleBasedStateMachine):
     def end(
         self,
         thread: int,
-        running: tuple[Model, Started, list[float | None]],
+        running: tuple[LoadedModel, Started, list[float | None]],
         flop: int,
         outcome: Outcome,
         queued: float,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.notice import tell_once
 from neurontools.runtime.operators.operator import Operator
 from neurontools.runtime.operators.signature import signatures
+from neurontools.runtime.reporting.narration import say_once
 
 
 def distrust(operator: Operator) -> None:
@@ -14,7 +14,7 @@ def distrust(operator: Operator) -> None:
         operator.dynamic = True
         metrics.count(f"WrongMetaKernel:{operator.name}")
     signatures.clear()
-    tell_once(
+    say_once(
         operator.name,
         f"{operator.name}: its meta kernel announces other results than its CPU kernel returns; it runs on the host, "
         "outside of graphs, and is counted in torch_xla.debug.metrics",

@@ -18,7 +18,7 @@ from neurontools.runtime.execution.target import check_load
 from neurontools.runtime.operators.bounded import RecentlyUsed
 from neurontools.runtime.programs import compiler, compiler_flags
 from neurontools.runtime.programs.compile_cache import CompileCache
-from neurontools.runtime.programs.compiled_graph import Model
+from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.tensors.buffer import Buffer, buffers, release
@@ -68,14 +68,14 @@ class LoadedProgram:
     __slots__ = ("code_bytes", "executions", "flops", "handle", "nan_check", "output_bytes", "program")
 
     def __init__(self, program: Program, code_bytes: int, handle: Any) -> None:
-        model = program.model
+        compiled = program.compiled
         self.program = program
         self.code_bytes = code_bytes
         self.handle = handle
-        self.flops = model.flops
+        self.flops = compiled.flops
         self.executions = 0
-        self.output_bytes = [model.layouts[number].nbytes for number in model.outputs]
-        self.nan_check = NanCheck(model)
+        self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
+        self.nan_check = NanCheck(compiled)
 
 
 class Executor:
@@ -88,7 +88,7 @@ class Executor:
         recent = environment.get(RECENT_MODELS, "")
         capacity = int(recent) if recent.isdigit() and int(recent) else DEFAULT_PROGRAMS
         self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
-        self.extracted: RecentlyUsed[tuple[Any, ...], Model] = RecentlyUsed(capacity)
+        self.extracted: RecentlyUsed[tuple[Any, ...], CompiledGraph] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self.cache = CompileCache(environment)
         self._policy: Policy | None = None
@@ -134,8 +134,8 @@ class Executor:
             self._extract(core, graph, alive)
             return
         loaded = self._program(core, graph, alive)
-        model = loaded.program.model
-        if not model.instructions:
+        compiled = loaded.program.compiled
+        if not compiled.instructions:
             _forget(listed)
             return
         memory = core.memory
@@ -143,7 +143,7 @@ class Executor:
         memory.allocate(Category.TENSORS, output_bytes)
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
-        inputs: Any = [listed[number].value for number in model.inputs]
+        inputs: Any = [listed[number].value for number in compiled.inputs]
         timeout_seconds = self.policy.timeout_seconds
         if timeout_seconds is not None:
             deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
@@ -167,7 +167,7 @@ class Executor:
             deadline.clear()
         ended = time.perf_counter()
         del inputs
-        for number, value, nbytes in zip(model.outputs, outputs, loaded.output_bytes, strict=True):
+        for number, value, nbytes in zip(compiled.outputs, outputs, loaded.output_bytes, strict=True):
             buffer = listed[number]
             buffer.value = value
             if buffer.category is not Category.TENSORS:
@@ -199,13 +199,13 @@ class Executor:
     def _extract(self, core: Core, graph: Graph, alive: bytes) -> None:
         """Compiles a graph into the cache instead of executing it; its results are zeros."""
         key = (core.local_index, tuple(graph.key), alive)
-        model = self.extracted.get(key)
-        if model is None:
-            model = self._model(core, graph, alive, self.flags)
-            self.extracted.put(key, model)
+        compiled = self.extracted.get(key)
+        if compiled is None:
+            compiled = self._compiled(core, graph, alive, self.flags)
+            self.extracted.put(key, compiled)
         metrics.count("ExtractedGraph")
-        for number in model.outputs:
-            buffer, layout = graph.buffers[number], model.layouts[number]
+        for number in compiled.outputs:
+            buffer, layout = graph.buffers[number], compiled.layouts[number]
             core.memory.allocate(buffer.category, layout.nbytes)
             buffer.value = torch.empty_strided(
                 layout.size, layout.stride, dtype=layout.device_dtype, device="cpu"
@@ -220,65 +220,65 @@ class Executor:
             metrics.count("CachedCompile")
             return loaded
         flags = self.flags
-        loaded = self._load(core, self._model(core, graph, alive, flags), flags)
+        loaded = self._load(core, self._compiled(core, graph, alive, flags), flags)
         for forgotten in self.programs.put(key, loaded):
             self._unload(forgotten)
         return loaded
 
-    def _model(self, core: Core, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> Model:
+    def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> CompiledGraph:
         started = time.perf_counter()
         text = compiler.graph_text(graph, alive)
         hash_text = compiler.graph_hash(text)
-        model = self.cache.find(hash_text, flags)
-        if model is None:
+        compiled = self.cache.find(hash_text, flags)
+        if compiled is None:
             with self.cache.locked(hash_text, flags):
-                model = self.cache.find(hash_text, flags)
-                if model is None:
-                    model = self._compile(graph, alive, hash_text, text, flags)
+                compiled = self.cache.find(hash_text, flags)
+                if compiled is None:
+                    compiled = self._compile(graph, alive, hash_text, text, flags)
                     seconds = time.perf_counter() - started
                     core.statistics.compilations_total += 1
                     core.statistics.compile_seconds += seconds
                     metrics.count("UncachedCompile")
                     metrics.time("CompileTime", seconds)
                     metrics.sample("TensorsGraphSize", len(graph.signatures))
-        return model
+        return compiled
 
     def _compile(
         self, graph: Graph, alive: bytes, hash_text: str, text: str, flags: compiler_flags.CompilerFlags
-    ) -> Model:
+    ) -> CompiledGraph:
         reason = self.cache.failure(hash_text, flags)
         if reason is not None:
             raise CompilationFailed(f"MODULE_{hash_text}+{flags.hash_text}", reason)
         try:
-            model = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
-            self.cache.store(model, text, flags)
+            compiled = compiler.compile_graph(graph, alive, hash_text, flags.hash_text)
+            self.cache.store(compiled, text, flags)
         except Exception as error:
             self.cache.store_failure(hash_text, flags, text, f"{type(error).__name__}: {error}")
             raise
-        return model
+        return compiled
 
-    def _load(self, core: Core, model: Model, flags: compiler_flags.CompilerFlags) -> LoadedProgram:
+    def _load(self, core: Core, compiled: CompiledGraph, flags: compiler_flags.CompilerFlags) -> LoadedProgram:
         reporter = getattr(self.monitor, "reporter", None)
         instance_type, lnc = (
             (None, None) if reporter is None else (reporter.instance_type, reporter.logical_neuroncore_config)
         )
         try:
-            check_load(flags, model.module, instance_type, lnc, self.environment)
+            check_load(flags, compiled.module, instance_type, lnc, self.environment)
         except ExecutionFailed:
             self.monitor.error("model")
             raise
-        code_bytes = len(model.to_json())
+        code_bytes = len(compiled.to_json())
         memory = core.memory
         memory.allocate(Category.MODEL_CODE, code_bytes)
         try:
-            self._grow_scratchpad(core, model.scratchpad_bytes)
+            self._grow_scratchpad(core, compiled.scratchpad_bytes)
         except OutOfDeviceMemory:
             memory.free(Category.MODEL_CODE, code_bytes)
             raise
         numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
-        handle = self.monitor.load_model(core, model.module, code_bytes, model.scratchpad_bytes)
+        handle = self.monitor.load_model(core, compiled.module, code_bytes, compiled.scratchpad_bytes)
         check = None if self.policy.timeout_seconds is None else deadline.check
-        loaded = LoadedProgram(Program(model, numerics, check), code_bytes, handle)
+        loaded = LoadedProgram(Program(compiled, numerics, check), code_bytes, handle)
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 
@@ -294,7 +294,7 @@ class Executor:
                 continue
             memory = self.cores[core_index].memory
             memory.free(Category.MODEL_CODE, loaded.code_bytes)
-            needed = max((p.program.model.scratchpad_bytes for p in programs.values()), default=0)
+            needed = max((p.program.compiled.scratchpad_bytes for p in programs.values()), default=0)
             memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
             self.monitor.unload_model(loaded.handle)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.programs.compiled_graph import Model
+from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.tensors.buffer import Buffer, Tensor
 from neurontools.runtime.tensors.memory import Category
 
 
 class NanCheck:
-    """Looks for NaN in what one model computes: its results and what it updates in place.
+    """Looks for NaN in what one compiled graph computes: its results and what it updates in place.
 
     Where an execution updates parameters, of the tensors updated in place only these are read: optimizer state is twice
     their size, and NaN in it is in the parameter after the same step.
@@ -21,14 +21,14 @@ class NanCheck:
 
     __slots__ = ("_results", "_written")
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, compiled: CompiledGraph) -> None:
         def has_floats(number: int) -> bool:
-            layout = model.layouts[number]
+            layout = compiled.layouts[number]
             return layout.device_dtype.is_floating_point and layout.extent > 0 and layout.device_dtype.itemsize > 1
 
-        updated = {number for instruction in model.instructions for number in instruction.written}
-        self._results = [position for position, number in enumerate(model.outputs) if has_floats(number)]
-        self._written = [number for number in model.inputs if number in updated and has_floats(number)]
+        updated = {number for instruction in compiled.instructions for number in instruction.written}
+        self._results = [position for position, number in enumerate(compiled.outputs) if has_floats(number)]
+        self._written = [number for number in compiled.inputs if number in updated and has_floats(number)]
 
     def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer]) -> bool:
         """Whether NaN is in the outputs, or in those of the graph's buffers that were updated."""

@@ -3,7 +3,7 @@
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
     compile_flags.json, model.lock, model.log}
 
-A model is complete when `model.done` is there; it holds the digest of `model.neff`. A compilation that failed leaves
+An entry is complete when `model.done` is there; it holds the digest of `model.neff`. A compilation that failed leaves
 `model.log` with the reason instead, and is not tried again without --retry_failed_compilation. A full disk, missing
 rights or a damaged entry cost a compilation, never the training.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from neurontools.runtime.programs import entry_lock
-from neurontools.runtime.programs.compiled_graph import FORMAT, InvalidModel, Model
+from neurontools.runtime.programs.compiled_graph import FORMAT, CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
 from neurontools.runtime.reporting.narration import say
 from neurontools.version import __version__
@@ -62,8 +62,8 @@ class CompileCache:
             self._info(f"Compile cache path: {path}")
         return path / self.version_directory
 
-    def find(self, graph_hash: str, flags: CompilerFlags) -> Model | None:
-        """A compiled model; None when it is not there, not complete, damaged or not ours."""
+    def find(self, graph_hash: str, flags: CompilerFlags) -> CompiledGraph | None:
+        """A compiled graph; None when it is not there, not complete, damaged or not ours."""
         directory = self.directory(flags)
         if directory is None:
             return None
@@ -80,16 +80,16 @@ class CompileCache:
             self._discard(entry, "its digest does not match")
             return None
         try:
-            model = Model.from_json(data)
-        except InvalidModel as error:
+            compiled = CompiledGraph.from_json(data)
+        except InvalidCompiledGraph as error:
             self._discard(entry, str(error))
             return None
-        if (model.graph_hash, model.flags_hash) != (graph_hash, flags.hash_text):
+        if (compiled.graph_hash, compiled.flags_hash) != (graph_hash, flags.hash_text):
             self._discard(entry, "it is another graph's")
             return None
         self.hits_total += 1
         self._info(f"Using a cached neff at {neff}. Exiting with a successfully compiled graph.")
-        return model
+        return compiled
 
     def failure(self, graph_hash: str, flags: CompilerFlags) -> str | None:
         """Why this graph could not be compiled before; None when it was not tried, or is to be tried again."""
@@ -146,13 +146,13 @@ class CompileCache:
         with entry_lock.held(entry / "model.lock", waiting, self.longest_wait_seconds):
             yield
 
-    def store(self, model: Model, text: str, flags: CompilerFlags) -> None:
-        """Writes a model; `text` is the recorded graph."""
+    def store(self, compiled: CompiledGraph, text: str, flags: CompilerFlags) -> None:
+        """Writes a compiled graph; `text` is the recorded graph."""
         directory = self.directory(flags)
         if directory is None:
             return
-        entry = directory / model.module
-        data = model.to_json()
+        entry = directory / compiled.module
+        data = compiled.to_json()
         try:
             entry.mkdir(parents=True, exist_ok=True)
             _write(entry / "model.hlo.pb", text.encode())

@@ -15,8 +15,8 @@ from neurontools.runtime.operators.operator import Operator, operators
 FORMAT = "neurontools-neff-1"
 
 
-class InvalidModel(ValueError):
-    """A cached model can't be used; the text says why."""
+class InvalidCompiledGraph(ValueError):
+    """A cached graph can't be used; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Instruction:
 
 
 @dataclass(slots=True)
-class Model:
+class CompiledGraph:
     """An executable graph.
 
     `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
@@ -81,7 +81,7 @@ class Model:
         self.module = f"MODULE_{self.graph_hash}+{self.flags_hash}"
 
     def text(self) -> str:
-        """The model for people: a line an instruction."""
+        """The graph for people: a line an instruction."""
         lines = [f"{self.module}: inputs {_numbers(self.inputs)} outputs {_numbers(self.outputs)}"]
         for instruction in self.instructions:
             arguments = [_shown(a) for a in instruction.arguments]
@@ -92,7 +92,7 @@ class Model:
         return "\n".join(lines)
 
     def to_json(self) -> bytes:
-        """The model as bytes; `from_json` reads them back."""
+        """The graph as bytes; `from_json` reads them back."""
         document = {
             "format": FORMAT,
             "torch": torch.__version__,
@@ -119,12 +119,12 @@ class Model:
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Model:
-        """Reads what `to_json` wrote; InvalidModel for anything else. No code is read, only operators' names."""
+    def from_json(cls, data: bytes) -> CompiledGraph:
+        """Reads what `to_json` wrote; InvalidCompiledGraph for anything else. No code is read, only operators' names."""
         try:
             document = json.loads(data)
             if document["format"] != FORMAT or document["torch"] != torch.__version__:
-                raise InvalidModel(f"made for {document['format']}, torch {document['torch']}")
+                raise InvalidCompiledGraph(f"made for {document['format']}, torch {document['torch']}")
             return cls(
                 graph_hash=str(document["graph_hash"]),
                 flags_hash=str(document["flags_hash"]),
@@ -147,9 +147,9 @@ class Model:
                 removed_count=int(document["removed_count"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError, RuntimeError) as error:
-            if isinstance(error, InvalidModel):
+            if isinstance(error, InvalidCompiledGraph):
                 raise
-            raise InvalidModel(f"{type(error).__name__}: {error}") from None
+            raise InvalidCompiledGraph(f"{type(error).__name__}: {error}") from None
 
 
 def flattened(tree: Any) -> Iterator[Any]:
@@ -184,7 +184,7 @@ def _to_json(value: Any) -> Any:
         return [_to_json(item) for item in value]
     if isinstance(value, (torch.dtype, torch.layout, torch.memory_format, torch.device)):
         return {"torch": str(value)}
-    raise InvalidModel(f"a {type(value).__name__} can't be part of a model")
+    raise InvalidCompiledGraph(f"a {type(value).__name__} can't be part of a compiled graph")
 
 
 def _from_json(value: Any) -> Any:
@@ -209,7 +209,7 @@ def _from_json(value: Any) -> Any:
             if content in table:
                 return table[content]
         return torch.device(content)
-    raise InvalidModel(f"unknown kind of argument {kind!r}")
+    raise InvalidCompiledGraph(f"unknown kind of argument {kind!r}")
 
 
 def _layout_to_json(layout: Layout) -> list[Any]:

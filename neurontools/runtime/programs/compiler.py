@@ -1,4 +1,4 @@
-"""Makes a model of a recorded graph: numbers its values, drops dead operators, plans the scratchpad."""
+"""Compiles a recorded graph: numbers its values, drops dead operators, plans the scratchpad."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import Any
 
 from neurontools.runtime.operators.layout import Layout
 from neurontools.runtime.operators.signature import HostSlot, ScalarSlot, Signature, TensorSlot
-from neurontools.runtime.programs.compiled_graph import HostInput, Instruction, Model, ScalarInput, Use, flattened
+from neurontools.runtime.programs.compiled_graph import (
+    CompiledGraph,
+    HostInput,
+    Instruction,
+    ScalarInput,
+    Use,
+    flattened,
+)
 from neurontools.runtime.tensors.graph import Graph
 
 
@@ -49,15 +56,15 @@ def graph_hash(text: str) -> str:
     return str(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big"))
 
 
-def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -> Model:
-    """A model that computes the values whose storage is alive (alive[i] for buffer i) and the effects, nothing else."""
+def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -> CompiledGraph:
+    """The compiled graph that computes the values whose storage is alive (alive[i] for buffer i) and the effects, nothing else."""
     calls, layouts, inputs = _calls(graph)
     kept = _without_dead(calls, alive)
     is_input = set(inputs)
     instructions, scratchpad_bytes = _plan(kept, layouts, is_input, alive)
     used = {number for call in kept for number in call.tensors}
     made = {number for call in kept for number in flattened(call.results)}
-    return Model(
+    return CompiledGraph(
         graph_hash=hash_text,
         flags_hash=flags_hash,
         inputs=tuple(number for number in inputs if number in used),

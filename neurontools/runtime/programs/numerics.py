@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.layout import layouts
-from neurontools.runtime.programs.compiled_graph import Instruction, Model, Use
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use
 from neurontools.runtime.programs.rounding import NEAREST, stochastic_bf16
 
 Tensor = torch.Tensor
@@ -48,7 +48,7 @@ class Numerics:
     auto_cast_type: str = "bf16"
     stochastic: torch.Generator | None = None
 
-    def call_of(self, instruction: Instruction, model: Model) -> Callable[..., Any]:
+    def call_of(self, instruction: Instruction, compiled: CompiledGraph) -> Callable[..., Any]:
         """What computes an instruction."""
         operator = instruction.operator
         call = operator.call
@@ -57,8 +57,8 @@ class Numerics:
         elif self.auto_cast == "all" and not operator.effect:
             wide = self.auto_cast_type if self.auto_cast_type in ("bf16", "tf32") else "bf16"
             call = _rounding_inputs(call, NEAREST[wide], _written_positions(instruction))
-        if self.stochastic is not None and _touches_bf16(instruction, model) and not operator.effect:
-            narrow = any(model.layouts[n].device_dtype is torch.bfloat16 for n in _flat(instruction.results))
+        if self.stochastic is not None and _touches_bf16(instruction, compiled) and not operator.effect:
+            narrow = any(compiled.layouts[n].device_dtype is torch.bfloat16 for n in _flat(instruction.results))
             call = _rounding_results(call, self.stochastic, _written_positions(instruction), narrow)
         if layouts.narrowed and (operator.has_device or "dtype" in instruction.keywords):
             call = _narrowing(call)
@@ -74,10 +74,10 @@ def _written_positions(instruction: Instruction) -> frozenset[int | str]:
     return frozenset(positions)
 
 
-def _touches_bf16(instruction: Instruction, model: Model) -> bool:
+def _touches_bf16(instruction: Instruction, compiled: CompiledGraph) -> bool:
     numbers = [part.value for part in _uses(instruction.arguments) + _uses(instruction.keywords.values())]
     numbers += _flat(instruction.results)
-    return any(model.layouts[number].device_dtype is torch.bfloat16 for number in numbers)
+    return any(compiled.layouts[number].device_dtype is torch.bfloat16 for number in numbers)
 
 
 def _uses(parts: Any) -> list[Use]:

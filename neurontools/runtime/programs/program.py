@@ -1,4 +1,4 @@
-"""A model loaded for execution: first interpreted and checked, from the second execution on a straight line of code."""
+"""A compiled graph loaded for execution: first interpreted and checked, from the second execution on a straight line of code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,14 @@ import torch
 from neurontools.runtime.capture.trust import distrust
 from neurontools.runtime.operators.layout import Layout, layouts
 from neurontools.runtime.operators.operator import Operator
-from neurontools.runtime.programs.compiled_graph import HostInput, Instruction, Model, ScalarInput, Use, flattened
+from neurontools.runtime.programs.compiled_graph import (
+    CompiledGraph,
+    HostInput,
+    Instruction,
+    ScalarInput,
+    Use,
+    flattened,
+)
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.tensors.buffer import Tensor, reinterpreted
 
@@ -32,16 +39,16 @@ class MetaMismatch(RuntimeError):
 
 
 class Program:
-    """A model on one core. Inputs and outputs are CPU tensors in the order of the model's `inputs` and `outputs`.
+    """A compiled graph on one core. Inputs and outputs are CPU tensors in the order of its `inputs` and `outputs`.
 
     What the first execution finds out: results whose strides differ from what the meta kernels announced, or that share
     bytes with an argument, are copied into the announced layout, or views of them would read the wrong elements.
     """
 
-    def __init__(self, model: Model, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
-        self.model = model
+    def __init__(self, compiled: CompiledGraph, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
+        self.compiled = compiled
         self.check = check  # called after each instruction; what it raises ends the execution
-        self.calls = [numerics.call_of(instruction, model) for instruction in model.instructions]
+        self.calls = [numerics.call_of(instruction, compiled) for instruction in compiled.instructions]
         self.restrided: set[int] = set()
         self.source = ""
         self._run: Run | None = None
@@ -50,7 +57,7 @@ class Program:
     def run(
         self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
     ) -> list[Tensor]:
-        """Executes the model once; returns its outputs."""
+        """Executes it once; returns its outputs."""
         if self._run is not None:
             return self._run(inputs, scalars, hosts, generator)
         if not self._checked:
@@ -68,11 +75,11 @@ def _interpret(
     hosts: Sequence[Tensor],
     generator: torch.Generator,
 ) -> list[Tensor]:
-    model = program.model
-    values: dict[int, Tensor] = dict(zip(model.inputs, inputs, strict=True))
+    compiled = program.compiled
+    values: dict[int, Tensor] = dict(zip(compiled.inputs, inputs, strict=True))
 
     made: Tensor | None
-    for instruction, call in zip(model.instructions, program.calls, strict=True):
+    for instruction, call in zip(compiled.instructions, program.calls, strict=True):
         arguments = [_value(a, values, scalars, hosts) for a in instruction.arguments]
         keywords = {name: _value(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
         if instruction.operator.has_generator:
@@ -92,7 +99,7 @@ def _interpret(
             values.pop(number, None)
         if program.check is not None:
             program.check()
-    return [values[number] for number in model.outputs]
+    return [values[number] for number in compiled.outputs]
 
 
 def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor]) -> Any:
@@ -124,7 +131,7 @@ def _pairs(numbers: Any, values: Any) -> list[tuple[int, Tensor]]:
 
 
 def _checked(program: Program, instruction: Instruction, number: int, value: Tensor, pointers: set[int]) -> Tensor:
-    layout = program.model.layouts[number]
+    layout = program.compiled.layouts[number]
     if value.shape != layout.size or (value.dtype is not layout.device_dtype and not layouts.narrowed):
         raise MetaMismatch(instruction.operator, value, layout)
     shares = _bytes(value) and value.untyped_storage().data_ptr() in pointers
@@ -212,13 +219,13 @@ class _Writer:
 
 
 def _generate(program: Program) -> tuple[str, Run]:
-    model, writer = program.model, _Writer()
+    compiled, writer = program.compiled, _Writer()
     lines = ["def run(I, S, H, G):"]
-    if model.inputs:
-        lines.append("    " + "".join(f"v{number}," for number in model.inputs) + " = I")
-    made_layouts = model.layouts
+    if compiled.inputs:
+        lines.append("    " + "".join(f"v{number}," for number in compiled.inputs) + " = I")
+    made_layouts = compiled.layouts
     sources: dict[int, Layout] = {number: made_layouts[number] for number in made_layouts}
-    for instruction, call in zip(model.instructions, program.calls, strict=True):
+    for instruction, call in zip(compiled.instructions, program.calls, strict=True):
         arguments = [_view(writer, a, sources) for a in instruction.arguments]
         arguments += [f"{name}={_view(writer, a, sources)}" for name, a in instruction.keywords.items()]
         if instruction.operator.has_generator:
@@ -242,10 +249,10 @@ def _generate(program: Program) -> tuple[str, Run]:
             lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
         if program.check is not None:
             lines.append(f"    {writer.name(program.check, 'c')}()")
-    lines.append("    return [" + ", ".join(f"v{number}" for number in model.outputs) + "]")
+    lines.append("    return [" + ", ".join(f"v{number}" for number in compiled.outputs) + "]")
     source = "\n".join(lines) + "\n"
     # The source is made of numbers and of names given here; nothing in it comes from a file or from the script.
-    exec(compile(source, f"<{model.module}>", "exec"), writer.names)  # noqa: S102
+    exec(compile(source, f"<{compiled.module}>", "exec"), writer.names)  # noqa: S102
     run: Run = writer.names["run"]
     return source, run
 

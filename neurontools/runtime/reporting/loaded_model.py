@@ -10,7 +10,7 @@ from neurontools.runtime.reporting.journal import LONG, Journal
 from neurontools.runtime.reporting.kinds import Outcome
 
 
-class Model:
+class LoadedModel:
     """A model loaded with `Reporter.load_model`. Its methods never raise and never do I/O; any thread may call them."""
 
     __slots__ = ("_begin", "_clock", "_end", "_journal", "name")
@@ -51,7 +51,7 @@ class Execution:
 
     __slots__ = ("_core", "_model", "_queued_seconds", "_started", "flop", "outcome")
 
-    def __init__(self, model: Model, core: int, flop: int, queued_seconds: float) -> None:
+    def __init__(self, model: LoadedModel, core: int, flop: int, queued_seconds: float) -> None:
         self._model = model
         self._core = core
         self._queued_seconds = queued_seconds

@@ -1,4 +1,4 @@
-"""What the runtime says on standard error, next to what the script says there."""
+"""What the runtime says on standard error, next to what the script says there: a line at a time, never an error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from neurontools.text.terminal import visible
 
 _LONGEST_LINE = 1000
+_told: set[str] = set()
 
 
 def say(text: str) -> bool:
@@ -21,3 +22,10 @@ def say(text: str) -> bool:
     except (OSError, ValueError, AttributeError):
         return False
     return True
+
+
+def say_once(matter: str, text: str) -> None:
+    """A line under our name, unless this matter was told before in this process."""
+    if matter not in _told:
+        _told.add(matter)
+        say(f"neurontools: {text}")

@@ -21,7 +21,7 @@ from neurontools.runtime.reporting.accounts import Accounts, sendable
 from neurontools.runtime.reporting.journal import Journal
 from neurontools.runtime.reporting.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
 from neurontools.runtime.reporting.link import CoresUnavailable, Link, NoDaemon
-from neurontools.runtime.reporting.loaded_model import Model
+from neurontools.runtime.reporting.loaded_model import LoadedModel
 from neurontools.runtime.reporting.narration import say
 from neurontools.version import __version__
 
@@ -139,16 +139,16 @@ class Reporter:
         uuid: str | None = None,
         memory: Mapping[int, DeviceMemory] | None = None,
         host_memory: HostMemory | None = None,
-    ) -> Model:
+    ) -> LoadedModel:
         """A model is loaded; `memory` by local core counts towards the memory of the cores.
 
         `uuid` is 32 hexadecimal digits; without it one is made from the name.
         """
-        model = Model(name, self._journal, self._accounts, self._clock)
+        model = LoadedModel(name, self._journal, self._accounts, self._clock)
         self._journal.note(self._accounts.load, model, name, uuid, dict(memory or {}), host_memory or HostMemory())
         return model
 
-    def unload_model(self, model: Model) -> None:
+    def unload_model(self, model: LoadedModel) -> None:
         """A model is gone, and its memory is free; what it executed stays counted."""
         self._journal.note(self._accounts.unload, model)
 

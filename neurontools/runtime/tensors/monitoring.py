@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
-from neurontools.runtime.reporting.loaded_model import Model as ReportedModel
+from neurontools.runtime.reporting.loaded_model import LoadedModel
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.core import Core
 
@@ -71,7 +71,7 @@ class Reported:
     def __init__(self, reporter: Reporter) -> None:
         self.reporter = reporter
 
-    def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> tuple[ReportedModel, int]:
+    def load_model(self, core: Core, name: str, code_bytes: int, scratchpad_bytes: int) -> tuple[LoadedModel, int]:
         """A model was loaded; its code counts towards the core's memory until it is unloaded.
 
         The host keeps the instructions too, from which the core got them: what the original counts as DMA buffers.
@@ -81,16 +81,16 @@ class Reported:
         host_memory = HostMemory(dma_buffers_bytes=code_bytes)
         return self.reporter.load_model(name, memory=memory, host_memory=host_memory), core.local_index
 
-    def unload_model(self, handle: tuple[ReportedModel, int]) -> None:
+    def unload_model(self, handle: tuple[LoadedModel, int]) -> None:
         """A model left its core."""
         self.reporter.unload_model(handle[0])
 
-    def begin(self, handle: tuple[ReportedModel, int]) -> tuple[ReportedModel, Any]:
+    def begin(self, handle: tuple[LoadedModel, int]) -> tuple[LoadedModel, Any]:
         """An execution begins."""
         model, core = handle
         return model, model.begin(core)
 
-    def end(self, started: tuple[ReportedModel, Any], flops: int, status: NrtStatus, queued_seconds: float) -> None:
+    def end(self, started: tuple[LoadedModel, Any], flops: int, status: NrtStatus, queued_seconds: float) -> None:
         """An execution ended."""
         model, token = started
         if status is NrtStatus.SUCCESS:

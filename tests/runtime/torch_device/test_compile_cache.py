@@ -12,14 +12,14 @@ import torch
 
 from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compile_cache import CompileCache
-from neurontools.runtime.programs.compiled_graph import InvalidModel, Model
+from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
 
 FLAGS = CompilerFlags()
 
 
 @pytest.fixture
-def model(xla: Any) -> Model:
+def model(xla: Any) -> CompiledGraph:
     value = torch.ones(2, 3).to("xla")
     kept = (torch.tensor(2.0) * value).softmax(1)[0] + value[1] * 3
     graph = xla.cores[0].graph
@@ -40,19 +40,19 @@ def entry(cache: CompileCache) -> Path:
     return directory / "MODULE_123+d41d8cd9"
 
 
-def test_a_model_survives_as_bytes(model: Model) -> None:
-    again = Model.from_json(model.to_json())
+def test_a_model_survives_as_bytes(model: CompiledGraph) -> None:
+    again = CompiledGraph.from_json(model.to_json())
     assert again.text() == model.text()
     assert again.to_json() == model.to_json()
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": "other"}', b"\xff\xfe"])
 def test_other_bytes_are_no_model(data: bytes) -> None:
-    with pytest.raises((InvalidModel, UnicodeDecodeError)):
-        Model.from_json(data)
+    with pytest.raises((InvalidCompiledGraph, UnicodeDecodeError)):
+        CompiledGraph.from_json(data)
 
 
-def test_layout_and_log_lines(cache: CompileCache, model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+def test_layout_and_log_lines(cache: CompileCache, model: CompiledGraph, capsys: pytest.CaptureFixture[str]) -> None:
     assert cache.find("123", FLAGS) is None
     cache.store(model, "the graph", FLAGS)
     files = {"model.hlo.pb", "model.neff", "model.done", "compile_flags.json"}
@@ -72,7 +72,7 @@ def test_layout_and_log_lines(cache: CompileCache, model: Model, capsys: pytest.
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
 def test_a_damaged_entry_is_built_anew(
-    cache: CompileCache, model: Model, damage: bytes | None, capsys: pytest.CaptureFixture[str]
+    cache: CompileCache, model: CompiledGraph, damage: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache.store(model, "the graph", FLAGS)
     neff = entry(cache) / "model.neff"
@@ -83,7 +83,7 @@ def test_a_damaged_entry_is_built_anew(
     assert cache.find("123", FLAGS) is not None
 
 
-def test_what_another_user_wrote_is_not_executed(cache: CompileCache, model: Model) -> None:
+def test_what_another_user_wrote_is_not_executed(cache: CompileCache, model: CompiledGraph) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     cache.store(model, "the graph", FLAGS)
@@ -92,7 +92,7 @@ def test_what_another_user_wrote_is_not_executed(cache: CompileCache, model: Mod
 
 
 def test_a_cache_that_cannot_be_written_costs_nothing_but_a_line(
-    tmp_path: Path, model: Model, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, model: CompiledGraph, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
     cache = CompileCache({"NEURON_COMPILE_CACHE_URL": str(tmp_path / "file")})

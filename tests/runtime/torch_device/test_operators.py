@@ -157,7 +157,7 @@ def executed_operators() -> set[str]:
     made = executor()
     names: set[str] = set()
     for loaded in made.programs.values():
-        names |= {instruction.operator.name for instruction in loaded.program.model.instructions}
+        names |= {instruction.operator.name for instruction in loaded.program.compiled.instructions}
         made._unload(loaded)
     made.programs.clear()
     return {name for name in names if name.startswith("aten::")}
