@@ -1,8 +1,8 @@
 """Recordings: the snapshots of a host in a compact file that survives a crash of its writer.
 
 The format, version 1. A file begins with one line of text, `NEURONREC 1 {json}` and a newline; the JSON object says who
-wrote it and when, and which fields the snapshots have (`field_list`). Records follow, each a type (1 byte), the length of
-its payload (unsigned LEB128), the payload, and the CRC-32 of type and payload (4 bytes, big endian):
+wrote it and when, and which fields the snapshots have (`field_list`). Records follow, each a type (1 byte), the length
+of its payload (unsigned LEB128), the payload, and the CRC-32 of type and payload (4 bytes, big endian):
 
 * `K`, a key snapshot: the bytes of a `Snapshot` message of neuron.proto, as a zlib stream of its own.
 * `D`, a snapshot as its difference from the one before: a piece of one raw deflate stream that begins anew behind every

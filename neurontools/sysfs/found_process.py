@@ -8,10 +8,6 @@ from neurontools.sysfs.file_table import HOST_MEMORY
 from neurontools.sysfs.owners import OpenDevices
 from neurontools.sysfs.process_files import ProcessFiles, Times
 
-TYPE_CHECKING = False  # that of typing, without its import
-if TYPE_CHECKING:
-    from neurontools.sysfs.core_holding import CoreHolding
-
 _TAG = "NEURON_PROCESS_TAG"
 SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # set in the copies of /proc that we write, for processes that a load invented
 _MAX_TAG_CHARACTERS = 255
@@ -75,18 +71,18 @@ class FoundProcess:
     def record(
         self,
         devices: OpenDevices,
-        holding: CoreHolding,
+        cores: tuple[int, ...],
+        is_inferred: bool,
         lnc: int,
         boot_unix_seconds: float | None,
         times: Times | None,
     ) -> Process:
-        """The process of the snapshot, with the cores it holds as far as that can be told."""
+        """The process of the snapshot. `cores`: the physical cores it holds, `is_inferred`: which was concluded."""
         tag = (self.environment or {}).get(_TAG, "")[:_MAX_TAG_CHARACTERS]
         started = None
         if times is not None and boot_unix_seconds is not None:
             started = boot_unix_seconds + times.started_after_boot_seconds
         own_lnc = self.logical_neuroncore_config or lnc
-        cores = holding.cores.get(self.pid, ())
         return Process(
             pid=self.pid,
             uid=self._uid,
@@ -109,7 +105,7 @@ class FoundProcess:
             executions=None,
             errors=None,
             reporting=True,
-            inferred_fields=("core_indices",) if self.pid in holding.inferred_pids else (),
+            inferred_fields=("core_indices",) if is_inferred else (),
         )
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from neurontools.views.drawing.dialog import Dialog
-
-if TYPE_CHECKING:
-    from neurontools.tui.dashboard_state import DashboardState
 
 
 @dataclass(slots=True)
@@ -35,17 +31,16 @@ class Choices:
         else:
             self.top = min(max(0, self.top + lines), max(0, len(self.text) - 1))
 
-    def press(self, key: str, dashboard: DashboardState) -> bool:
-        """Do what a key does while the dialog is open; any key it doesn't know is swallowed."""
+    def press(self, key: str) -> tuple[Choices | None, bool]:
+        """The dialog that is open after a key, if any, and whether the dashboard is to quit.
+
+        Any key it doesn't know is swallowed.
+        """
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}
         if key in moves:
             self.move(moves[key])
         elif key == "enter" and self.options:
-            dashboard.choices = None
-            if self.chosen is not None:
-                dashboard.choices = self.chosen(self.cursor)
+            return (None if self.chosen is None else self.chosen(self.cursor)), False
         elif key in ("escape", "q", "question_mark", "f1", "enter"):
-            dashboard.choices = None
-        elif key == "ctrl+c":
-            dashboard.shell.quit()
-        return True
+            return None, False
+        return self, key == "ctrl+c"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from neurontools.history.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.choices import Choices
@@ -14,9 +12,6 @@ from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.tabs import tab_pids
 from neurontools.views.overview.memory_tree import nodes
 from neurontools.views.pages import PAGES
-
-if TYPE_CHECKING:
-    pass
 
 _INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -29,7 +24,7 @@ class Dashboard(ProcessActions, TimeActions):
     def press(self, key: str, character: str | None = None) -> bool:
         """Do what a key does; whether it means anything."""
         if self.choices is not None:
-            return self.choices.press(key, self)
+            return self._choose(self.choices, key)
         if self.edited_filter is not None:
             return self._edit(key, character)
         action = keys.BY_KEY.get(key)
@@ -43,6 +38,14 @@ class Dashboard(ProcessActions, TimeActions):
                 getattr(self, action.name)()
         except SENSELESS as error:
             self.tell(f"this can't be done at this moment: {error}")
+        return True
+
+    def _choose(self, choices: Choices, key: str) -> bool:
+        """Do what a key does while a dialog is open."""
+        self.choices = None  # also when what was chosen fails
+        self.choices, quits = choices.press(key)
+        if quits:
+            self.shell.quit()
         return True
 
     def click(self, column: int, row: int) -> bool:
@@ -61,7 +64,7 @@ class Dashboard(ProcessActions, TimeActions):
         if self.choices is not None:
             if action == "option":
                 self.choices.cursor = int(argument)
-                return self.choices.press("enter", self)
+                return self._choose(self.choices, "enter")
             return False
         if action == "key":
             return self.press(argument)

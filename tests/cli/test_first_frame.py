@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from neurontools.cli.top.command import chosen_theme
+from neurontools.cli.top.theme import chosen_theme
 from neurontools.cli.top.first_frame import ansi, is_light
 
 

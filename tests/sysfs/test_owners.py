@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.sysfs.core_holding import CoreHolding
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.found_process import FoundProcess
 from neurontools.sysfs.owners import OpenDevices, OwnerScan, hidden_warning, scan
@@ -66,7 +65,7 @@ def test_the_device_number_beats_the_name(holder: subprocess.Popen[str]) -> None
 def test_what_is_known_of_a_real_process(holder: subprocess.Popen[str], device: Path) -> None:
     found = FoundProcess("/proc", holder.pid)
     devices = OpenDevices(holder.pid, (3,))
-    record = found.record(devices, CoreHolding([(found, devices)], 8, 1), 1, 1_000_000.0, found.times())
+    record = found.record(devices, (), False, 1, 1_000_000.0, found.times())
     assert record.command == f"{sys.executable} -c {_HOLD} {device}"
     assert (record.tag, record.uid, record.runtime_version) == ("mine", os.getuid(), None)
     assert record.resident_bytes is not None

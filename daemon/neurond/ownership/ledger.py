@@ -222,10 +222,10 @@ class Ledger:
             stack = self.shape.stack_of(physical)
             asked[stack] = asked.get(stack, 0) + (core.memory.total_bytes or 0)
         for stack, size_bytes in asked.items():
-            others = [other for other in self.holders_of_stack(stack) if other is not holding]
-            used_bytes = sum(self.stack_bytes_of(other, stack) for other in others)
+            holders = [(holder, self.stack_bytes_of(holder, stack)) for holder in self.holders_of_stack(stack)]
+            used_bytes = sum(held_bytes for holder, held_bytes in holders if holder is not holding)
             if size_bytes + used_bytes > self.shape.stack_bytes:
-                raise OutOfDeviceMemory(memory_table(self, stack, holding, size_bytes))
+                raise OutOfDeviceMemory(memory_table(self.shape, stack, holders, holding, size_bytes))
 
     def holders_of_stack(self, stack: int) -> list[Holding]:
         """Those who hold a core that allocates from this stack."""

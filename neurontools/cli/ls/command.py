@@ -10,7 +10,8 @@ import os
 import sys
 from time import monotonic
 
-from neurontools.cli.line.options import about, parse
+from neurontools.cli.line.about import about
+from neurontools.cli.line.options import parse
 from neurontools.cli.line.output import tell, write_document
 from neurontools.cli.ls import options
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError

@@ -16,7 +16,8 @@ from typing import Any
 
 from neurontools.cli.daemon.ask import NoDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line.options import about, parse
+from neurontools.cli.line.about import about
+from neurontools.cli.line.options import parse
 from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
 from neurontools.cli.monitor import options
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError

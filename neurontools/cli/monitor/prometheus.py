@@ -9,7 +9,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
 
-from neurontools.cli.line.options import Option, about, parse
+from neurontools.cli.line.about import about
+from neurontools.cli.line.options import Option, parse
 from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from neurontools.exporters.exposition import (

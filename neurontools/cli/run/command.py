@@ -15,7 +15,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
-from neurontools.cli.line.options import about
+from neurontools.cli.line.about import about
 from neurontools.cli.line.output import tell, write_document
 from neurontools.cli.run import options, summary
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay

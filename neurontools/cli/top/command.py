@@ -11,9 +11,11 @@ import sys
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from neurontools.cli.line.options import about, parse
+from neurontools.cli.line.about import about
+from neurontools.cli.line.options import parse
 from neurontools.cli.line.output import tell
 from neurontools.cli.top import options
+from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
 from neurontools.rpc import socket_path
 
@@ -203,18 +205,6 @@ def _choose(settings: Settings, given: dict[str, str]) -> None:
 def _speaks_unicode() -> bool:
     locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := os.environ.get(name))), "")
     return locale == "" or "utf" in locale.casefold()
-
-
-def chosen_theme(wanted: str, given: dict[str, str], environment: os._Environ[str] | dict[str, str]) -> str:
-    """The theme to begin with: a flag goes before NO_COLOR, that before the settings; auto is dark at first."""
-    color = options.one_of(given, "color", options.COLORS)
-    if color == "never" or (color is None and "theme" not in given and environment.get("NO_COLOR")):
-        return "mono"
-    if wanted != "auto":
-        return wanted
-    # "15;0": colours of text and ground, as rxvt and others tell them.
-    ground = environment.get("COLORFGBG", "").rpartition(";")[2]
-    return "light" if ground in ("7", "15") else "dark"
 
 
 def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: str, filter_text: str) -> None:

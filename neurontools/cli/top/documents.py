@@ -124,8 +124,8 @@ def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
 
 def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:
     """Print a page as text, once or so many times; a recording's last moment unless more are asked for."""
-    from neurontools.cli.top.command import chosen_theme
     from neurontools.cli.top.options import filter_text
+    from neurontools.cli.top.theme import chosen_theme
 
     is_coloured = given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given)
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""

@@ -120,7 +120,7 @@ class CompiledGraph:
 
     @classmethod
     def from_json(cls, data: bytes) -> CompiledGraph:
-        """Reads what `to_json` wrote; InvalidCompiledGraph for anything else. No code is read, only operators' names."""
+        """Reads what `to_json` wrote; InvalidCompiledGraph for anything else. Reads no code."""
         try:
             document = json.loads(data)
             if document["format"] != FORMAT or document["torch"] != torch.__version__:

@@ -57,7 +57,7 @@ def graph_hash(text: str) -> str:
 
 
 def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -> CompiledGraph:
-    """The compiled graph that computes the values whose storage is alive (alive[i] for buffer i) and the effects, nothing else."""
+    """What computes the values whose storage is alive (alive[i] for buffer i) and the effects, nothing else."""
     calls, layouts, inputs = _calls(graph)
     kept = _without_dead(calls, alive)
     is_input = set(inputs)

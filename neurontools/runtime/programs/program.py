@@ -1,4 +1,4 @@
-"""A compiled graph loaded for execution: first interpreted and checked, from the second execution on a straight line of code."""
+"""A compiled graph loaded for execution: first interpreted and checked, later a straight line of code."""
 
 from __future__ import annotations
 

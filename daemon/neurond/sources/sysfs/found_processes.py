@@ -59,7 +59,17 @@ class FoundProcesses:
             self._pacing.step()
         lnc = instance.logical_neuroncore_config
         self.holding = CoreHolding([part[:2] for part in found], instance.physical_cores_per_device, lnc)
-        return tuple(process.record(devices, self.holding, lnc, self._boot, times) for process, devices, times in found)
+        return tuple(
+            process.record(
+                devices,
+                self.holding.cores.get(process.pid, ()),
+                process.pid in self.holding.inferred_pids,
+                lnc,
+                self._boot,
+                times,
+            )
+            for process, devices, times in found
+        )
 
     def _process(self, devices: OpenDevices) -> FoundProcess:
         process = self._known.get(devices.pid)
