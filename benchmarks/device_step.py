@@ -31,9 +31,9 @@ def worker(name: str, where: str, threads: int) -> None:
     torch.set_num_threads(threads)
     mark: Any = int  # does nothing
     if where != "cpu":
-        from neurontools.runtime.launch import script as launch
+        from neurontools.runtime.launch.install import install
 
-        launch.install()
+        install()
         from neurontools.runtime.tensors.device import device
 
         mark = functools.partial(device.flush_all, "MarkStep")

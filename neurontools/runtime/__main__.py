@@ -15,7 +15,8 @@ def main(arguments: list[str]) -> int:
     from pathlib import Path
 
     from neurontools.errors import UserError
-    from neurontools.runtime.launch import script as launch
+    from neurontools.runtime.launch.install import install
+    from neurontools.runtime.launch.script import run_module, run_script
     from neurontools.runtime.reporting.link import CoresUnavailable
 
     try:
@@ -23,20 +24,20 @@ def main(arguments: list[str]) -> int:
             if len(arguments) < 2:
                 print(_USAGE, file=sys.stderr)  # noqa: T201
                 return 2
-            launch.install()
-            launch.run_module(arguments[1], arguments[2:])
+            install()
+            run_module(arguments[1], arguments[2:])
             return 0
         if not Path(arguments[0]).is_file():
             print(f"neurontools.runtime: {arguments[0]}: no such file; give the path of a script", file=sys.stderr)  # noqa: T201
             return 2
-        launch.install(script=arguments[0])
+        install(script=arguments[0])
     except CoresUnavailable as error:
         print(f"neurontools.runtime: NRT_{error.status.name}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     except (UserError, ValueError) as error:
         print(f"neurontools.runtime: {error}", file=sys.stderr)  # noqa: T201
         return getattr(error, "exit_code", 1)
-    launch.run_script(arguments[0], arguments[1:])
+    run_script(arguments[0], arguments[1:])
     return 0
 
 

@@ -27,6 +27,6 @@ def autoload() -> None:
         return
     script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
     if names.device_name(os.environ, script) == "neuron":
-        from neurontools.runtime.launch import script as launch
+        from neurontools.runtime.launch.install import install
 
-        launch.install(script=script)
+        install(script=script)

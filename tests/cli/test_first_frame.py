@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from neurontools.cli.top.theme import chosen_theme
 from neurontools.cli.top.first_frame import ansi, is_light
+from neurontools.cli.top.theme import chosen_theme
 
 
 @pytest.mark.parametrize(

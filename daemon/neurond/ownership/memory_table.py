@@ -18,10 +18,13 @@ def memory_table(
     """
     device, stack_on_device = divmod(stack, shape.stacks_per_device)
     free_bytes = shape.stack_bytes - sum(size_bytes for holder, size_bytes in holders if holder is not asking)
-    lines = [
+    headline = (
         f"out of device memory: PID {asking.pid} asks for {bytes_text(asked_bytes)} on device {device} HBM "
         f"{stack_on_device}, which has {bytes_text(shape.stack_bytes)} and {bytes_text(free_bytes)} for it; "
-        "free memory or use more NeuronCores",
+        "free memory or use more NeuronCores"
+    )
+    lines = [
+        headline,
         f"{'PID':>10}  {'NEURONCORES':<12} {'BYTES':>16}  SIZE",
     ]
     for holder, size_bytes in holders:

@@ -9,8 +9,8 @@ import torch
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator
-from neurontools.runtime.tensors.buffer import Tensor, alias, buffers
-from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.buffer_table import alias, buffers
+from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
 

@@ -19,8 +19,8 @@ from neurontools.runtime.operators.signature import (
     Unverified,
     signatures,
 )
-from neurontools.runtime.tensors.buffer import Buffer, Tensor, buffers
-from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.core import Buffer, Core, Tensor
 from neurontools.runtime.tensors.device import device
 
 # What a graph holds as it is.

@@ -21,8 +21,8 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.operators.operator import Operator, operators
-from neurontools.runtime.tensors.buffer import Tensor, buffers
-from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.runtime.tensors.device import device
 
 _REDUCE_OPS: dict[str, Any] = {

@@ -21,9 +21,8 @@ from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
 from neurontools.runtime.programs.program import Program
-from neurontools.runtime.tensors.buffer import Buffer, buffers, release
-from neurontools.runtime.tensors.core import Core
-from neurontools.runtime.tensors.graph import Graph
+from neurontools.runtime.tensors.buffer_table import buffers, release
+from neurontools.runtime.tensors.core import Buffer, Core, Graph
 from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
 from neurontools.runtime.tensors.monitoring import Monitor, NotMonitored
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
-from neurontools.runtime.tensors.buffer import Buffer, Tensor
+from neurontools.runtime.tensors.core import Buffer, Tensor
 from neurontools.runtime.tensors.memory import Category
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.bounded import RecentlyUsed
-from neurontools.runtime.tensors.buffer import Tensor
+from neurontools.runtime.tensors.core import Tensor
 
 _FLASH = 1
 _choices: RecentlyUsed[tuple[Any, ...], int] = RecentlyUsed(512)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.operator import resolve
-from neurontools.runtime.tensors.buffer import Tensor
+from neurontools.runtime.tensors.core import Tensor
 
 _LOWER = """_convolution.deprecated _convolution conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding
  conv_tbc  conv_transpose1d conv_transpose2d.input

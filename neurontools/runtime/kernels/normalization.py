@@ -9,7 +9,7 @@ import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.operators.operator import Operator, operators, resolve
-from neurontools.runtime.tensors.buffer import Tensor
+from neurontools.runtime.tensors.core import Tensor
 
 _REDUCED = (torch.bfloat16, torch.float16)
 

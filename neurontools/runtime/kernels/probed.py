@@ -12,7 +12,7 @@ import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.operators.operator import Operator, operators, resolve
-from neurontools.runtime.tensors.buffer import Tensor
+from neurontools.runtime.tensors.core import Tensor
 
 _NAMES = """_fft_r2c _fft_c2r _fft_c2c _linalg_svd linalg_eig max_unpool2d _embedding_bag
  _embedding_bag_forward_only mkldnn_rnn_layer mkldnn_rnn_layer_backward

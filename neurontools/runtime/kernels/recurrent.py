@@ -15,7 +15,7 @@ import torch
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.kernels.probed import probe
 from neurontools.runtime.operators.operator import Operator, operators
-from neurontools.runtime.tensors.buffer import Tensor
+from neurontools.runtime.tensors.core import Tensor
 
 State = tuple[Tensor, ...]  # (h,) or (h, c)
 _ONEDNN_LSTM = 2

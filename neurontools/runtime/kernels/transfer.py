@@ -13,8 +13,8 @@ from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator, operators, resolve
-from neurontools.runtime.tensors.buffer import Tensor, buffers
-from neurontools.runtime.tensors.core import Core
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.runtime.tensors.device import device
 
 aten = torch.ops.aten

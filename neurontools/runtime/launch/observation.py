@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.model import TrainingCounters
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.reporting.reporter import Reporter
-from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import MEMORY_FIELDS, Category
 

@@ -1,64 +1,12 @@
-"""Starts a training script on simulated NeuronCores, and the opt-in for programs that start otherwise."""
+"""Runs a training script as Python would, with simulated NeuronCores in place."""
 
 from __future__ import annotations
 
-import multiprocessing.spawn
-import os
 import runpy
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from neurontools.runtime.launch import import_hook, names, summary_files
-
-
-def install(environment: Mapping[str, str] = os.environ, script: str | Path | None = None) -> None:
-    """Makes the device and the torch_xla modules available to this process; may be called again.
-
-    `script` is what the device's name follows (see `neurontools.runtime.launch.names`).
-    """
-    import_hook.install(environment)
-    import_hook.is_installing = True
-    try:
-        from neurontools.runtime.launch import setup
-        from neurontools.runtime.tensors.device import device
-    finally:
-        import_hook.is_installing = False
-
-    if setup.is_set_up():
-        return
-    if script is None:
-        script = getattr(sys.modules.get("__main__"), "__file__", None)
-    setup.set_up(names.device_name(environment, script), environment)
-    if not import_hook.is_spawned_worker:
-        device.cores  # noqa: B018  (takes them now, so that the tools show the process from its start)
-    _hook_spawned_processes(device.name)
-    directory = environment.get(summary_files.DIRECTORY)
-    if directory:
-        from neurontools.runtime.launch import summary
-
-        summary.keep_in(Path(directory))
-
-
-def _hook_spawned_processes(name: str) -> None:
-    """Workers that multiprocessing spawns import the script anew, and with it torch_xla: it has to be found there too.
-
-    They take no cores unless they use the device.
-    """
-    original = multiprocessing.spawn.get_command_line
-
-    def get_command_line(**keywords: object) -> list[str]:
-        command = original(**keywords)
-        position = command.index("-c") + 1 if "-c" in command else 0
-        if position:
-            command[position] = (
-                "import os; from neurontools.runtime.launch import import_hook; import_hook.install(os.environ); "
-                "import_hook.is_spawned_worker = True; "
-                f"os.environ.setdefault('{names.VARIABLE}', '{name}'); " + command[position]
-            )
-        return command
-
-    multiprocessing.spawn.get_command_line = get_command_line
+from neurontools.runtime.launch.install import install
 
 
 def run_script(script: str, arguments: list[str]) -> None:

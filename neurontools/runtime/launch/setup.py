@@ -16,7 +16,7 @@ from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
 from neurontools.runtime.tensors import parameters
-from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.cores import take_cores
 from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device
@@ -27,7 +27,6 @@ from neurontools.runtime.torch_device import (
     compiled,
     fsdp_guard,
     serialization,
-    sharing,
     stock_torch,
     torch_module,
     unused_parameters,
@@ -117,7 +116,6 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         compiled,
         fsdp_guard,
         parameters,
-        sharing,
         steps,
         stock_torch,
         unused_parameters,

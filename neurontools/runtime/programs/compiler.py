@@ -16,7 +16,7 @@ from neurontools.runtime.programs.compiled_graph import (
     Use,
     flattened,
 )
-from neurontools.runtime.tensors.graph import Graph
+from neurontools.runtime.tensors.core import Graph
 
 
 @dataclass(slots=True)

@@ -19,7 +19,8 @@ from neurontools.runtime.programs.compiled_graph import (
     flattened,
 )
 from neurontools.runtime.programs.numerics import Numerics
-from neurontools.runtime.tensors.buffer import Tensor, reinterpreted
+from neurontools.runtime.tensors.buffer_table import reinterpreted
+from neurontools.runtime.tensors.core import Tensor
 
 Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 

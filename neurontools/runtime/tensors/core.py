@@ -1,13 +1,82 @@
-"""One NeuronCore of this process: its memory, its pending graph, its random numbers and what it has done."""
+"""One NeuronCore of this process, the graph pending on it, and the buffers in both: records that know each other."""
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-from neurontools.runtime.tensors.graph import Graph
-from neurontools.runtime.tensors.memory import CoreMemory
+from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.operators.signature import Signature
+from neurontools.runtime.tensors.memory import Category, CoreMemory
+
+Tensor = torch.Tensor
+
+
+class Buffer(weakref.ref[Tensor]):
+    """One device storage. Calling it gives None once the storage is gone.
+
+    `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where
+    the pending graph knows it. `failure` is why it will never have a value.
+    """
+
+    __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "value")
+
+    address: int
+    category: Category
+    core: Core
+    failure: BaseException | None
+    graph: Graph | None
+    index: int
+    layout: Layout
+    value: Tensor | None
+
+
+class Graph:
+    """Operators in the order of their recording.
+
+    `key` says everything about the structure in small integers: for each input -1 - its layout's id, for each operator
+    its signature's id and the indices of the buffers it gets. `scalars` and `hosts` are the inputs that are not device
+    tensors.
+    """
+
+    __slots__ = ("buffers", "hosts", "key", "scalars", "signatures")
+
+    def __init__(self) -> None:
+        self.key: list[int] = []
+        self.signatures: list[Signature] = []
+        self.buffers: list[Buffer] = []
+        self.scalars: list[Any] = []
+        self.hosts: list[Tensor] = []
+
+    def index_of(self, buffer: Buffer) -> int:
+        """The number of a buffer in this graph; it becomes an input if the graph does not know it."""
+        if buffer.graph is not self:
+            if buffer.value is None:
+                raise missing(buffer)
+            buffer.graph = self
+            buffer.index = len(self.buffers)
+            self.buffers.append(buffer)
+            self.key.append(-1 - buffer.layout.id)
+        return buffer.index
+
+    def add_result(self, buffer: Buffer) -> None:
+        """Makes a new buffer the result of the operator recorded last."""
+        buffer.graph = self
+        buffer.index = len(self.buffers)
+        self.buffers.append(buffer)
+
+
+def missing(buffer: Buffer) -> RuntimeError:
+    """The error for reading a value that was never computed."""
+    error = RuntimeError(
+        "this tensor has no value: the execution that should have computed it failed"
+        + (f" ({type(buffer.failure).__name__}: {str(buffer.failure).splitlines()[0]})" if buffer.failure else "")
+    )
+    error.__cause__ = buffer.failure
+    return error
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
-from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.memory import Category, CoreMemory, log_stamp
 
 _MOST_LINES = 200

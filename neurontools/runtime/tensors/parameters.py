@@ -17,7 +17,8 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parameter import is_lazy
 
-from neurontools.runtime.tensors.buffer import Buffer, Tensor, buffers
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.core import Buffer, Tensor
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import Category
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.immediate import device_tensor, host_value
-from neurontools.runtime.tensors.buffer import Tensor
+from neurontools.runtime.tensors.core import Tensor
 from neurontools.runtime.tensors.device import device
 
 

@@ -31,13 +31,13 @@ def device_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
 
 @pytest.fixture(scope="session")
 def set_up_device(device_environment: dict[str, str]) -> None:
-    from neurontools.runtime.launch import script as launch
+    from neurontools.runtime.launch.install import install
 
     os.environ.update({k: v for k, v in device_environment.items() if k != "NEURONTOOLS_SOCKET"})
     before = os.environ.get("NEURONTOOLS_SOCKET")
     os.environ["NEURONTOOLS_SOCKET"] = device_environment["NEURONTOOLS_SOCKET"]
     try:
-        launch.install()
+        install()
     finally:
         if before is None:
             del os.environ["NEURONTOOLS_SOCKET"]

@@ -260,8 +260,8 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import warnings
 warnings.simplefilter("ignore")
-from neurontools.runtime.launch import script as launch
-launch.install()
+from neurontools.runtime.launch.install import install
+install()
 from test_operators import operator_list
 print(operator_list(), end="")
 """

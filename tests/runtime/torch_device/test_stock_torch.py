@@ -168,7 +168,7 @@ def test_torch_compile_without_a_backend(xla: Any) -> None:
 
 QUEUE = """
 import os, torch, torch.multiprocessing as mp
-from neurontools.runtime.launch import script as launch
+from neurontools.runtime.launch.install import install
 D = os.environ["NEURONTOOLS_DEVICE"]
 
 def work(given, back):
@@ -180,7 +180,7 @@ class OnDevice(torch.utils.data.Dataset):
     def __getitem__(self, index): return torch.full((2,), float(index), device=D)
 
 if __name__ == "__main__":
-    launch.install()
+    install()
     for method in ("fork", "spawn"):
         context = mp.get_context(method)
         given, back = context.Queue(), context.Queue()
@@ -207,8 +207,8 @@ def test_device_tensors_go_through_queues_as_copies(run_python: Run, tmp_path: P
 
 FSDP = """
 import os, torch, torch.distributed as dist
-from neurontools.runtime.launch import script as launch
-launch.install()
+from neurontools.runtime.launch.install import install
+install()
 D = os.environ["NEURONTOOLS_DEVICE"]
 import torch_xla.distributed.xla_backend
 dist.init_process_group(D, store=dist.HashStore(), rank=0, world_size=1)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.launch import script as _launch
+from neurontools.runtime.launch.install import install as _install
 from neurontools.runtime.launch.missing import Missing, text_of
 
-_launch.install()
+_install()
 
 from neurontools.runtime.tensors.device import device as _device  # noqa: E402
 

@@ -11,7 +11,7 @@ import torch
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.execution import collectives
 from neurontools.runtime.launch.missing import text_of
-from neurontools.runtime.tensors.buffer import buffers
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device as _device
 
 from .. import runtime

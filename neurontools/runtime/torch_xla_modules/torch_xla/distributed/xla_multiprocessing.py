@@ -50,9 +50,9 @@ def _worker(index: int, fn: Callable[..., None], args: tuple[Any, ...], count: i
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    from neurontools.runtime.launch import script as launch
+    from neurontools.runtime.launch.install import install
 
-    launch.install()
+    install()
     fn(index, *args)
 
 

@@ -8,21 +8,16 @@ a weak reference to it tells when the last view is gone.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections import deque
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import Layout, layouts
+from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.tensors.core import Buffer, Core, Tensor, missing
 from neurontools.runtime.tensors.memory import Category
 
-if TYPE_CHECKING:
-    from neurontools.runtime.tensors.core import Core
-    from neurontools.runtime.tensors.graph import Graph
-
-Tensor = torch.Tensor
 _EXTENSION_DEVICE = 12  # kDLExtDev of DLPack: what torch maps to PrivateUse1
 _ADDRESS_STEP = 256
 _REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
@@ -35,25 +30,6 @@ _int64_at = ctypes.c_int64.from_address
 _int32_at = ctypes.c_int32.from_address
 _to_dlpack: Any = torch._C._to_dlpack
 _from_dlpack: Any = torch._C._from_dlpack
-
-
-class Buffer(weakref.ref[Tensor]):
-    """One device storage. Calling it gives None once the storage is gone.
-
-    `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where
-    the pending graph knows it. `failure` is why it will never have a value.
-    """
-
-    __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "value")
-
-    address: int
-    category: Category
-    core: Core
-    failure: BaseException | None
-    graph: Graph | None
-    index: int
-    layout: Layout
-    value: Tensor | None
 
 
 class AddressRegion:
@@ -194,15 +170,4 @@ def reinterpreted(
     return torch.empty(0, dtype=dtype, device="cpu").set_(value.untyped_storage(), offset, size, stride)
 
 
-def missing(buffer: Buffer) -> RuntimeError:
-    """The error for reading a value that was never computed."""
-    error = RuntimeError(
-        "this tensor has no value: the execution that should have computed it failed"
-        + (f" ({type(buffer.failure).__name__}: {str(buffer.failure).splitlines()[0]})" if buffer.failure else "")
-    )
-    error.__cause__ = buffer.failure
-    return error
-
-
 buffers = BufferTable()
-__all__ = ["Buffer", "BufferTable", "alias", "buffers", "layouts", "missing", "reinterpreted", "release"]
