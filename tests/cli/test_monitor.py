@@ -18,7 +18,7 @@ import pytest
 from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc.convert import to_message
 from tests.conftest import DEADLINE_SECONDS, Attachment, RunningDaemon, StartDaemon, wait_until
-from tests.monitor.layouts import Record
+from tests.monitor.record_models import Record
 
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.command"]
 MOST_RECORDS = 200  # rather than waiting without end

@@ -18,7 +18,7 @@ from neurontools.model import DeviceMemory, HostMemory, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.testing import DriverTree, process_on
 from tests.conftest import Attachment, RunningDaemon, StartDaemon, wait_until
-from tests.monitor.layouts import Record
+from tests.monitor.record_models import Record
 
 VERSION = "2.34.10"
 ALONE, FIRST, SECOND, NAMED, UNNAMED, MONITOR = range(5_000_001, 5_000_007)
