@@ -46,7 +46,7 @@ def daemon(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
 
 
 def _run(daemon: RunningDaemon, module: str, *arguments: str) -> str:
-    code = f"from neurontools.cli.{module} import main; raise SystemExit(main())"
+    code = f"from neurontools.cli.{module}.command import main; raise SystemExit(main())"
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments, *(["--socket", daemon.socket] if module != "ls" else [])],
         env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket},

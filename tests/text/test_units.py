@@ -126,5 +126,5 @@ def test_importing_loads_nothing_heavy() -> None:
         "print(*sorted(set(sys.modules) - before))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    own = {"neurontools", "neurontools.text.units", "neurontools.text.terminal"}
+    own = {"neurontools", "neurontools.text", "neurontools.text.units", "neurontools.text.terminal"}
     assert set(run.stdout.split()) - own <= {"__future__", "math", "unicodedata"}

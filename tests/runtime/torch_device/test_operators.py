@@ -130,7 +130,7 @@ def samples(op: Any, dtype: torch.dtype) -> Iterator[Any]:
 
 
 OPERATORS = [op for op in op_db if name_of(op) not in SKIPPED]
-VERIFIED = ROOT / "neurontools" / "runtime" / "kernels" / "verified_operators.txt"
+VERIFIED = ROOT / "neurontools" / "runtime" / "operators" / "verified_operators.txt"
 IS_WRITING = os.environ.get("NEURONTOOLS_WRITE_DOCS") == "1"
 
 
