@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
 from neurontools.model import Device, NeuronCore, Process, Snapshot, SourceKind, latency
+from neurontools.model.counting import continues
 from neurontools.text.units import bytes_text, duration_text
 
 
@@ -137,11 +138,11 @@ class _Earlier:
     def __init__(self, snapshot: Snapshot, earlier: Snapshot | None) -> None:
         usable = earlier if earlier is not None and earlier.sequence != snapshot.sequence else None
         self.devices = {device.index: device for device in usable.devices} if usable else {}
-        attached = {process.pid: process.attached_at_unix_seconds for process in snapshot.processes}
+        now = {process.pid: process for process in snapshot.processes}
         self.processes = {
             process.pid: process
             for process in (usable.processes if usable else ())
-            if process.pid in attached and process.attached_at_unix_seconds == attached[process.pid]
+            if process.pid in now and continues(process, now[process.pid])
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ def watched_host(settings: Settings, on_ownership_change: Callable[[], None]) ->
         raise UserError(f"neurond: --simulate: {error}", EXIT_USAGE) from None
     except ValueError as error:
         raise UserError(f"neurond: {error}", EXIT_USAGE) from None
-    ledger = Ledger(shape, on_ownership_change)
+    ledger = Ledger(shape, on_ownership_change, time.monotonic())
     load = _load(settings, ledger, instance_type) if settings.load else None
     return WatchedHost(SimulatedSource(instance_type, ledger, load.ecc if load else None), ledger, load)
 
@@ -68,7 +69,7 @@ def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) ->
             f"{source.instance.instance_type}: use {' or '.join(map(str, possible))}",
             EXIT_USAGE,
         )
-    return WatchedHost(source, Ledger(_shape(source.instance), on_ownership_change), None)
+    return WatchedHost(source, Ledger(_shape(source.instance), on_ownership_change, time.monotonic()), None)
 
 
 def _shape(instance: Instance) -> Shape:

@@ -12,6 +12,7 @@ from neurontools.exporters.neuron_families import instance_labels
 from neurontools.exporters.own_families import own_families
 from neurontools.health import Verdict
 from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
+from neurontools.model.counting import continues, counted_since_unix_seconds
 from neurontools.monitor.system_groups import instance_info
 
 _VCPU_MODES = ("user", "system")
@@ -111,12 +112,17 @@ class SnapshotMetrics:
                 latencies.extend(zip(percentile_rows(tag), _read_percentiles(measured), strict=True))
         yield Family(known.RUNTIME_MEMORY, used)
         yield Family(known.RUNTIME_VCPU, vcpu)
-        yield self._counters(known.EXECUTION_ERRORS, by_tag, "error_type", "errors")
-        yield self._counters(known.EXECUTION_STATUS, by_tag, "status_type", "executions")
+        yield self._counters(known.EXECUTION_ERRORS, by_tag, snapshot, "error_type", "errors")
+        yield self._counters(known.EXECUTION_STATUS, by_tag, snapshot, "status_type", "executions")
         yield Family(known.EXECUTION_LATENCY, latencies)
 
     def _counters(
-        self, definition: Definition, by_tag: dict[str, list[Process]], label_name: str, part_name: str
+        self,
+        definition: Definition,
+        by_tag: dict[str, list[Process]],
+        snapshot: Snapshot,
+        label_name: str,
+        part_name: str,
     ) -> Family:
         """A family of the counters of a part of the processes; nothing of those that don't tell it."""
         kinds, read = _COUNTERS[part_name]
@@ -130,7 +136,7 @@ class SnapshotMetrics:
             texts, counts = rows(tag), read(told[0])
             for other in told[1:]:
                 counts = tuple(map(add, counts, read(other)))
-            since = min([process.attached_at_unix_seconds or self._since for process in processes])
+            since = min([counted_since_unix_seconds(process, snapshot) or self._since for process in processes])
             totals.extend(zip(texts, counts, strict=True))
             created.extend([(text, since) for text in texts])
         return Family(definition, totals, created)
@@ -201,7 +207,7 @@ def _shared_latency(processes: list[Process], before: Snapshot | None) -> Latenc
     counts: dict[int, int] = {}
     for process in processes:
         past = earlier.get(process.pid)
-        if past is None or past.attached_at_unix_seconds != process.attached_at_unix_seconds:
+        if past is None or not continues(past, process):
             continue
         try:
             recent = latency.difference(process.total_latency_histogram, past.total_latency_histogram)

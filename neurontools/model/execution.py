@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExecutionCounters:
-    """Finished executions by outcome since the process attached; every execution is counted in exactly one.
+    """Finished executions by outcome, in the count of their process; every execution is counted in exactly one.
 
     The outcomes are those of `execution_summary` in neuron-monitor.
     """
@@ -22,7 +22,7 @@ class ExecutionCounters:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounters:
-    """Errors by their kind since the process attached, as in `error_summary` of neuron-monitor."""
+    """Errors by their kind, in the count of their process, as in `error_summary` of neuron-monitor."""
 
     generic_total: int = 0
     numerical_total: int = 0
@@ -80,7 +80,7 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True)
 class LatencyHistogram:
-    """All latencies since the process attached, in logarithmic buckets, whose bounds `neurontools.model.latency` has.
+    """All latencies in the count of their process, in buckets whose bounds `neurontools.model.latency` has.
 
     Only buckets that hold something are listed, by ascending index. Histograms subtract and add, so a reader can have
     the percentiles of any period between two snapshots.

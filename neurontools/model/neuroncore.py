@@ -12,8 +12,9 @@ from neurontools.model.memory import DeviceMemory
 class NeuronCore:
     """One physical NeuronCore: who holds it, how busy it is, what lies in its memory.
 
-    Counters belong to the core and run on from one owner to the next. Rates and ratios are derived by the daemon; they
-    are None before two measurements of the same owner, and when the owner has stopped reporting.
+    Counters belong to the core and run on from one owner to the next, since `Snapshot.cores_counted_since_seconds`.
+    Rates and ratios are derived by the daemon; they are None before two measurements of the same owner, and when the
+    owner has stopped reporting.
     """
 
     index: int  # on the host, physical: device_index * cores per device + index_on_device

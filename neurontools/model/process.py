@@ -74,3 +74,7 @@ class Process:
     training: TrainingCounters | None = None  # None: its runtime does not count these
     training_rates: TrainingRates | None = None  # of the last period
     inferred_fields: tuple[str, ...] = ()  # as in Device; core_indices where it alone has the whole device open
+    counted_since_seconds: float | None = None
+    """CLOCK_MONOTONIC since when executions, errors, latencies, models' executions and training are counted: since the
+    process itself began to, whatever daemon it is attached to. None: it has not told. See `neurontools.model.counting`.
+    """

@@ -39,6 +39,10 @@ class Snapshot:
     synthetic_load: str | None = None  # the scenario that invents processes, if one runs
     daemon_version: str = ""
     daemon_pid: int = 0
+    cores_counted_since_seconds: float | None = None
+    """CLOCK_MONOTONIC since when the counters of cores count: where devices are simulated, since the daemon began.
+    None: since the driver was loaded, which counts them.
+    """
 
     def core(self, index: int) -> NeuronCore | None:
         """The physical core of this index; None when it is not there, as on a device that vanished."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TrainingCounters:
-    """Counters of one process since it attached. None where the runtime has not seen such a thing, as samples where
+    """Counters in the count of one process. None where the runtime has not seen such a thing, as samples where
     the script does not use the loader."""
 
     steps_total: int = 0  # calls of an optimizer's step

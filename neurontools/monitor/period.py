@@ -16,38 +16,55 @@ from neurontools.model import (
     latency,
     vcpu_time,
 )
+from neurontools.model.counting import continues, count_key
+from neurontools.monitor.baseline import Baseline
 
 
 class Period:
-    """The time from `before` to `now`, two snapshots of one host; without a `before` nothing is known of it: 0 seconds.
+    """The time from a baseline to `now`, two moments of one host; without one nothing is known of it: 0 seconds.
 
-    A `before` that is later than `now` is none: clocks began anew, on another host or after a restart.
+    A baseline that is later than `now` is none: clocks began anew, on another host or after a restart of it.
     """
 
-    def __init__(self, now: Snapshot, before: Snapshot | None) -> None:
+    def __init__(self, now: Snapshot, baseline: Baseline | None) -> None:
         self.now = now
-        self.before = before if before is not None and before.taken_at_seconds <= now.taken_at_seconds else None
+        usable = (
+            baseline if baseline is not None and baseline.snapshot.taken_at_seconds <= now.taken_at_seconds else None
+        )
+        self.before = usable.snapshot if usable else None
         self.seconds = now.taken_at_seconds - self.before.taken_at_seconds if self.before else 0.0
+        self._began_seconds = usable.began_seconds if usable else now.taken_at_seconds
+        self._away = usable.away if usable else {}
         self._processes = {process.pid: process for process in self.before.processes} if self.before else {}
         self._cores = {core.index: core for core in self.before.cores} if self.before else {}
 
     def process_before(self, process: Process) -> Process | None:
-        """The same process at the beginning; None when it was not attached yet, or nothing is known of then."""
+        """The same process when it was last seen; None when it was not attached yet, or nothing is known of then."""
         earlier = self._processes.get(process.pid)
-        if earlier is None or earlier.attached_at_unix_seconds != process.attached_at_unix_seconds:
-            return None
-        return earlier
+        if earlier is not None and continues(earlier, process):
+            return earlier
+        key = count_key(process)
+        return None if key is None else self._away.get(key)
+
+    def _counted_here(self, process: Process) -> bool:
+        """Whether all that a process without an earlier state has counted belongs to this period.
+
+        What it counted before the first of these records does not: it had been attached to an earlier daemon, or to
+        none.
+        """
+        since_seconds = process.counted_since_seconds
+        return self.before is not None and (since_seconds is None or since_seconds >= self._began_seconds)
 
     def counts(self, name: str, process: Process) -> dict[str, int] | None:
         """By counter, without `_total`: what the process counted in `executions` or `errors` in the period.
 
-        A process that attached within the period counted all of it there. None where nobody tells.
+        A process that began to count within the period counted all of it there. None where nobody tells.
         """
         now: ExecutionCounters | ErrorCounters | None = getattr(process, name)
         if now is None:
             return None
         earlier = self.process_before(process)
-        if earlier is None and self.before is None:
+        if earlier is None and not self._counted_here(process):
             return dict.fromkeys(_short_names(now), 0)
         before = (getattr(earlier, name) if earlier is not None else None) or type(now)()
         return {short: max(0, getattr(now, full) - getattr(before, full)) for short, full in _short_names(now).items()}
@@ -55,7 +72,7 @@ class Period:
     def latency(self, name: str, process: Process) -> LatencyPercentiles | None:
         """Percentiles of `total_latency` or `device_latency` in the period; None when nothing ran."""
         earlier = self.process_before(process)
-        if earlier is None and self.before is None:
+        if earlier is None and not self._counted_here(process):
             known: LatencyPercentiles | None = getattr(process, name)
             return known
         histogram: LatencyHistogram = getattr(process, f"{name}_histogram")
@@ -71,9 +88,11 @@ class Period:
         """Share of the period that a physical core spent in executions (0..1), and its FLOPS; None where unknown."""
         earlier = self._cores.get(core.index)
         derived = core.utilization_ratio, core.flops_per_second
-        if earlier is None or core.measured_at_seconds is None:
+        if earlier is None or core.measured_at_seconds is None or not self._is_one_count_of_cores():
             return derived
         if earlier.owner_pid is None:
+            if not self._counted_here(owner):  # it is older than the period: how long it was seen there is not known
+                return derived
             seconds = self.seconds
         elif earlier.owner_pid == core.owner_pid and self.process_before(owner) and earlier.measured_at_seconds:
             seconds = core.measured_at_seconds - earlier.measured_at_seconds
@@ -86,6 +105,12 @@ class Period:
         return (
             derived[0] if busy is None else min(1.0, busy / seconds),
             derived[1] if flop is None else flop / seconds,
+        )
+
+    def _is_one_count_of_cores(self) -> bool:
+        """Whether the counters of cores went on through the period: a daemon that simulates them begins anew."""
+        return (
+            self.before is not None and self.before.cores_counted_since_seconds == self.now.cores_counted_since_seconds
         )
 
     def vcpu_ratios(self, process: Process) -> tuple[float | None, float | None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from neurontools.model import Process, Snapshot
+from neurontools.monitor.baseline import Baseline
 from neurontools.monitor.configuration import MonitorConfiguration
 from neurontools.monitor.k8s_info import neuron_k8s_info
 from neurontools.monitor.period import Period
@@ -39,10 +40,10 @@ def group_periods(configuration: MonitorConfiguration) -> Iterator[tuple[GroupKe
 def record(
     now: Snapshot,
     configuration: MonitorConfiguration,
-    before: Callable[[GroupKey], Snapshot | None],
+    before: Callable[[GroupKey], Baseline | None],
     is_due: Callable[[GroupKey], bool] = lambda _: True,
 ) -> Record:
-    """The record of a snapshot: the groups that are due, each since the snapshot that `before` tells for it.
+    """The record of a snapshot: the groups that are due, each since the baseline that `before` tells for it.
 
     A group that is not due is left out, so that nobody counts its numbers twice. A process that several runtime
     entries select is listed once; where they have the same group, the first entry counts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neurontools.model import Snapshot
+from neurontools.monitor.baseline import Baseline
 from neurontools.monitor.configuration import MonitorConfiguration
 from neurontools.monitor.groups import HW_COUNTERS
 from neurontools.monitor.outage import outage_record
@@ -17,7 +18,7 @@ class Recorder:
     def __init__(self, configuration: MonitorConfiguration, start_seconds: float) -> None:
         self._configuration = configuration
         self._schedule = Schedule(group_periods(configuration), start_seconds, configuration.period_seconds)
-        self._before: dict[GroupKey, Snapshot] = {}
+        self._before: dict[GroupKey, Baseline] = {}
         self._last: Snapshot | None = None
 
     @property
@@ -34,7 +35,7 @@ class Recorder:
         """Takes a snapshot from before the first record, with which the groups of this period are to be compared."""
         for key, seconds in group_periods(self._configuration):
             if seconds == period_seconds and key.type != HW_COUNTERS:
-                self._before[key] = past
+                self._before[key] = Baseline.first(past)
 
     def fits(self, snapshot: Snapshot) -> bool:
         """Whether a snapshot is of the moment that the next record is for, as nearly as the interval allows.
@@ -58,9 +59,13 @@ class Recorder:
         # A period shorter than the daemon's interval can't be met.
         due = self._schedule.take(now.taken_at_seconds, now.interval_seconds)
         made = record(now, self._configuration, self._before.get, due.__contains__)
+        following: dict[int, Baseline] = {}  # groups of one baseline go on having one
         for key, _ in group_periods(self._configuration):
             if key in due:
-                self._before[key] = now
+                earlier = self._before.get(key)
+                if id(earlier) not in following:
+                    following[id(earlier)] = earlier.after(now) if earlier else Baseline.first(now)
+                self._before[key] = following[id(earlier)]
         self._last = now
         return made
 

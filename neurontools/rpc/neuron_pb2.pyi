@@ -401,7 +401,7 @@ global___ReportResponse = ReportResponse
 
 @typing.final
 class Report(google.protobuf.message.Message):
-    """Everything a process tells of itself: levels and counters since it attached, never differences."""
+    """Everything a process tells of itself: levels, and counters since it began to count, never differences."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -414,8 +414,11 @@ class Report(google.protobuf.message.Message):
     TOTAL_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
     DEVICE_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
     TRAINING_FIELD_NUMBER: builtins.int
+    COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     measured_at_seconds: builtins.float
     """CLOCK_MONOTONIC when the numbers were taken, seconds."""
+    counted_since_seconds: builtins.float
+    """CLOCK_MONOTONIC when the process began to count, seconds: the same in all its reports, to whatever daemon."""
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReportedCore]:
         """A message for each core it holds; a core that is missing keeps what was last reported."""
@@ -460,9 +463,11 @@ class Report(google.protobuf.message.Message):
         total_latency_histogram: global___LatencyHistogram | None = ...,
         device_latency_histogram: global___LatencyHistogram | None = ...,
         training: global___TrainingCounters | None = ...,
+        counted_since_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cores", b"cores", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_counted_since_seconds", b"_counted_since_seconds"]) -> typing.Literal["counted_since_seconds"] | None: ...
 
 global___Report = Report
 
@@ -536,6 +541,7 @@ class Snapshot(google.protobuf.message.Message):
     DAEMON_VERSION_FIELD_NUMBER: builtins.int
     DAEMON_PID_FIELD_NUMBER: builtins.int
     POD_ALLOCATIONS_FIELD_NUMBER: builtins.int
+    CORES_COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Grows by one with each snapshot of a daemon."""
     taken_at_unix_seconds: builtins.float
@@ -552,6 +558,8 @@ class Snapshot(google.protobuf.message.Message):
     """Version of the daemon."""
     daemon_pid: builtins.int
     """PID of the daemon."""
+    cores_counted_since_seconds: builtins.float
+    """CLOCK_MONOTONIC since when the cores are counted, seconds; absent: the driver counts them, since it was loaded."""
     @property
     def instance(self) -> global___Instance:
         """The instance."""
@@ -598,9 +606,13 @@ class Snapshot(google.protobuf.message.Message):
         daemon_version: builtins.str = ...,
         daemon_pid: builtins.int = ...,
         pod_allocations: collections.abc.Iterable[global___PodAllocation] | None = ...,
+        cores_counted_since_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_synthetic_load", b"_synthetic_load", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_synthetic_load", b"_synthetic_load", "cores", b"cores", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores_counted_since_seconds", b"cores_counted_since_seconds", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds"]) -> typing.Literal["cores_counted_since_seconds"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_synthetic_load", b"_synthetic_load"]) -> typing.Literal["synthetic_load"] | None: ...
 
 global___Snapshot = Snapshot
@@ -1407,6 +1419,7 @@ class Process(google.protobuf.message.Message):
     TRAINING_FIELD_NUMBER: builtins.int
     TRAINING_RATES_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
     uid: builtins.int
@@ -1443,6 +1456,10 @@ class Process(google.protobuf.message.Message):
     """vCPU time in system mode over the last period."""
     executions_per_second: builtins.float
     """Finished executions a second in the last period."""
+    counted_since_seconds: builtins.float
+    """CLOCK_MONOTONIC since when executions, errors, latencies and training are counted, seconds: the process's own
+    count, which a restart of the daemon does not end. Absent: it has not told.
+    """
     @property
     def core_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Physical cores it holds."""
@@ -1539,11 +1556,14 @@ class Process(google.protobuf.message.Message):
         training: global___TrainingCounters | None = ...,
         training_rates: global___TrainingRates | None = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+        counted_since_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_counted_since_seconds", b"_counted_since_seconds"]) -> typing.Literal["counted_since_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cpu_system_seconds_total", b"_cpu_system_seconds_total"]) -> typing.Literal["cpu_system_seconds_total"] | None: ...
     @typing.overload
@@ -1713,7 +1733,7 @@ global___Subgraph = Subgraph
 
 @typing.final
 class TrainingCounters(google.protobuf.message.Message):
-    """What a training runtime counts beside executions, since the process attached."""
+    """What a training runtime counts beside executions, in the count of its process."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

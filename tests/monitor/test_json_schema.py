@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from neurontools.monitor.baseline import Baseline
 from neurontools.monitor.configuration import configuration_from
 from neurontools.monitor.json_schema import record_schema
 from neurontools.monitor.record import record
@@ -41,7 +42,7 @@ def test_records_meet_the_schema(instance_type: str) -> None:
     host = ScenarioHost(instance_type)
     before = host.at(10)
     schema = json.loads(json.dumps(record_schema()))
-    document = json.loads(json.dumps(record(host.at(15), EVERYTHING, lambda _: before)))
+    document = json.loads(json.dumps(record(host.at(15), EVERYTHING, lambda _: Baseline.first(before))))
     assert meets(document, schema, schema)
     document["neuron_runtime_data"][0]["report"]["execution_stats"]["execution_summary"]["completed"] = 1.0
     assert not meets(document, schema, schema), "a count is an integer"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from neurontools.model import Attribution, ErrorCounters, PodAllocation, Process, Snapshot
+from neurontools.monitor.baseline import Baseline
 from neurontools.monitor.configuration import MonitorConfiguration, configuration_from
 from neurontools.monitor.groups import RUNTIME_GROUPS, SYSTEM_GROUPS
 from neurontools.monitor.record import K8S, GroupKey, group_periods, record
@@ -24,7 +25,8 @@ EVERYTHING = MonitorConfiguration.everything()
 
 def made(now: Snapshot, before: Snapshot | None, configuration: MonitorConfiguration = EVERYTHING) -> Any:
     """The record as a reader has it."""
-    return json.loads(json.dumps(record(now, configuration, lambda _: before), allow_nan=False))
+    baseline = Baseline.first(before) if before is not None else None
+    return json.loads(json.dumps(record(now, configuration, lambda _: baseline), allow_nan=False))
 
 
 def runtime(document: Any, index: int = 0) -> Any:
@@ -45,7 +47,7 @@ def test_golden(name: str, scenario: str, neuroncores: int | None) -> None:
     instance_type, _, lnc = name.partition("_lnc")
     host = ScenarioHost(instance_type, scenario, lnc=int(lnc) if lnc else None, neuroncores=neuroncores)
     before, now = host.at(10), host.at(15)
-    document = json.dumps(record(now, EVERYTHING, lambda _: before), indent=1) + "\n"
+    document = json.dumps(record(now, EVERYTHING, lambda _: Baseline.first(before)), indent=1) + "\n"
     Record.model_validate_json(document)
     file = GOLDEN / f"{name}_{scenario}.json"
     if os.environ.get("UPDATE_GOLDEN"):

@@ -433,3 +433,33 @@ class LedgerMachine(RuleBasedStateMachine):
 
 LedgerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 TestLedger = LedgerMachine.TestCase
+
+
+def test_what_a_process_counted_before_the_ledger_is_no_count_of_the_core() -> None:
+    host = Ledger(TRN2, began_seconds=100.0)
+    token = entered(host, "old")
+    host.attach(token, CoreRequest(1, 1, 2))
+    for executions, flop in ((500, 7001), (510, 7012)):
+        core = CoreReport(50.0 + executions, flop, executions)
+        host.report(token, Report(200.0, {0: core}, counted_since_seconds=99.0))
+    holding = host.known(token)
+    first, second = (host.counters_of(index, holding) for index in (2, 3))
+    assert (first.busy_seconds_total, first.executions_total) == (10.0, 10)
+    assert (first.flop_total, second.flop_total) == (6, 5)
+    host.leave(token)
+    assert host.counters[2].executions_total == 10, "they stay the core's"
+
+
+def test_a_process_younger_than_the_ledger_counts_from_its_first_report() -> None:
+    host = Ledger(TRN1, began_seconds=100.0)
+    host.attach(entered(host, "new"), CoreRequest(0, 1))
+    host.report("new", Report(200.0, {0: CoreReport(1.0, 7, 3)}, counted_since_seconds=100.0))
+    assert host.counters_of(0, host.known("new")).executions_total == 3
+
+
+def test_a_process_begins_no_new_count_while_it_is_attached() -> None:
+    host = Ledger(TRN1)
+    host.attach(entered(host, "a"), CoreRequest(0, 1))
+    host.report("a", Report(1.0, {}, counted_since_seconds=0.5))
+    with pytest.raises(ledger.InvalidReport, match="counted_since_seconds"):
+        host.report("a", Report(2.0, {}, counted_since_seconds=0.75))

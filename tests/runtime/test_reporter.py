@@ -231,16 +231,22 @@ def test_daemon_is_looked_for_where_it_would_listen(
 
 def test_daemon_that_comes_later_sees_everything(stopped_daemon: Daemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, stopped_daemon.socket, NEURON_RT_NUM_CORES="2")
-    with reporter.load_model("early").execution(core=1, flop=9):
+    model = reporter.load_model("early")
+    with model.execution(core=1, flop=9):
         pass
     stopped_daemon.start()
     wait_until(reporter.flush)
     assert reporter.cores == (Core(0, 0, 0, HBM_BYTES, 0), Core(1, 1, 0, HBM_BYTES, 1))
-    assert [model.name for model in stopped_daemon.reported(PID).models] == ["early"]
-    assert stopped_daemon.snapshot().cores[1].flop_total == 9
+    told = stopped_daemon.reported(PID)
+    assert [(model.name, model.executions_total) for model in told.models] == [("early", 1)]
+    assert stopped_daemon.snapshot().cores[1].flop_total == 0, "a core counts since the daemon began"
+    with model.execution(core=1, flop=8):
+        pass
+    assert reporter.flush(10)
+    wait_until(lambda: stopped_daemon.snapshot().cores[1].flop_total == 8)
 
 
-def test_killed_and_restarted_daemon_has_the_same_cores_and_counters(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(daemon: Daemon, reporters: list[Reporter]) -> None:
     first = holder(daemon.socket, NEURON_RT_NUM_CORES="3")
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="2")
     end(first)  # a new request for two cores would be given others
@@ -248,7 +254,7 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counters(daemon: Dae
     with model.execution(flop=10):
         pass
     assert reporter.flush(10)
-    for flop in (20, 30):
+    for executions in (3, 5):
         daemon.kill()
         with model.execution(flop=10):
             pass
@@ -256,8 +262,11 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counters(daemon: Dae
         daemon.start()
         assert reporter.flush(10)
         assert daemon.reported(PID).neuroncore_indices == (3, 4)
-        wait_until(lambda: daemon.snapshot().cores[3].flop_total)
-        assert daemon.snapshot().cores[3].flop_total == flop
+        with model.execution(flop=7):
+            pass
+        assert reporter.flush(10)
+        wait_until(lambda: daemon.snapshot().cores[3].flop_total == 7)  # a core counts since the daemon began
+        assert daemon.reported(PID).models[0].executions_total == executions
     assert reporter.last_error is None
     assert reporter.dropped_reports >= 2
 

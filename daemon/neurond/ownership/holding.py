@@ -10,7 +10,7 @@ from neurontools import model
 
 @dataclass(frozen=True, slots=True)
 class CoreReport:
-    """What a process measured on one of its logical cores, cumulative since it attached."""
+    """What a process measured on one of its logical cores, in the count of its process."""
 
     busy_seconds_total: float = 0.0
     flop_total: int = 0
@@ -33,6 +33,7 @@ class Report:
     total_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     training: model.TrainingCounters | None = None
+    counted_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: the process does not tell
 
 
 @dataclass(slots=True)
@@ -54,6 +55,8 @@ class Holding:
     runtime_version: str | None = None
     report: Report | None = None
     cores: dict[int, CoreReport] = field(default_factory=dict)  # latest by local index
+    counted_before: dict[int, CoreReport] = field(default_factory=dict)
+    """By local index: what a process that is older than the ledger had counted on a core when it first told."""
 
     @property
     def logical_cores(self) -> range:

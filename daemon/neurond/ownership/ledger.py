@@ -1,7 +1,7 @@
 """Who holds which NeuronCore and what they report: the one place where ownership is decided. Pure: no I/O, no clock.
 
 A core has at most one owner, from the moment `attach` returns until `leave`. Cores are owned physically, so processes
-with different LNCs can share a host. The counters of a core run on from owner to owner.
+with different LNCs can share a host. The counters of a core begin with the ledger and run on from owner to owner.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from neurond.ownership.shape import Shape
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.nrt.status import core_count_not_available, cores_not_available
 
+_NOTHING = CoreReport()
 _LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
 
 
@@ -57,10 +58,17 @@ class CoreCounters:
 
 
 class Ledger:
-    """Ownership and reports of one host. Not safe for threads: the daemon calls it from its event loop."""
+    """Ownership and reports of one host. Not safe for threads: the daemon calls it from its event loop.
 
-    def __init__(self, shape: Shape, on_ownership_change: Callable[[], None] = lambda: None) -> None:
+    `began_seconds`: CLOCK_MONOTONIC since when it counts. What a process counted before, attached to an earlier daemon
+    or to none, is its own and no core's here.
+    """
+
+    def __init__(
+        self, shape: Shape, on_ownership_change: Callable[[], None] = lambda: None, began_seconds: float = 0.0
+    ) -> None:
         self.shape = shape
+        self.began_seconds = began_seconds
         self.counters = [CoreCounters() for _ in range(shape.core_count)]
         self._owners: list[Holding | None] = [None] * shape.core_count
         self._holdings: dict[str, Holding] = {}
@@ -123,6 +131,10 @@ class Ledger:
         if holding.report is not None:
             _check_progress(holding.report, report)
         self._check_memory(holding, report.cores)
+        since_seconds = report.counted_since_seconds
+        if since_seconds is not None and since_seconds < self.began_seconds:
+            for local_index, core in report.cores.items():
+                holding.counted_before.setdefault(local_index, core)
         holding.report = report
         holding.cores.update(report.cores)
 
@@ -136,11 +148,12 @@ class Ledger:
         report = holding.cores.get(local)
         if report is None:
             return base
-        flop, rest = divmod(report.flop_total, holding.lnc)
+        before = holding.counted_before.get(local, _NOTHING)
+        flop, rest = divmod(report.flop_total - before.flop_total, holding.lnc)
         return CoreCounters(
-            base.busy_seconds_total + report.busy_seconds_total,
+            base.busy_seconds_total + report.busy_seconds_total - before.busy_seconds_total,
             min(base.flop_total + flop + (rest if position == 0 else 0), _LARGEST_COUNT),
-            min(base.executions_total + report.executions_total, _LARGEST_COUNT),
+            min(base.executions_total + report.executions_total - before.executions_total, _LARGEST_COUNT),
             report.last_execution_at_unix_seconds or base.last_execution_at_unix_seconds,
         )
 
@@ -249,6 +262,8 @@ def _check_counters(before: CoreReport | None, now: CoreReport, local_index: int
 
 
 def _check_progress(before: Report, now: Report) -> None:
+    if before.counted_since_seconds != now.counted_since_seconds:
+        raise InvalidReport("counted_since_seconds is another than in the report before; a new count attaches anew")
     if now.measured_at_seconds < before.measured_at_seconds:
         raise InvalidReport("measured_at_seconds is earlier than in the report before")
     for part in ("executions", "errors", "training"):

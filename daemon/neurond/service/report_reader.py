@@ -47,7 +47,17 @@ def read_report(message: neuron_pb2.Report, core_count: int, now_seconds: float)
         total_latency_histogram=_histogram(message.total_latency_histogram, "total_latency_histogram"),
         device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
         training=_training(message.training) if message.HasField("training") else None,
+        counted_since_seconds=_counted_since(message, measured_at_seconds),
     )
+
+
+def _counted_since(message: neuron_pb2.Report, measured_at_seconds: float) -> float | None:
+    if not message.HasField("counted_since_seconds"):
+        return None
+    since_seconds = _seconds(message.counted_since_seconds, "counted_since_seconds")
+    if since_seconds > measured_at_seconds:
+        raise InvalidReport("counted_since_seconds is later than measured_at_seconds; both are CLOCK_MONOTONIC")
+    return since_seconds
 
 
 def _core(message: neuron_pb2.ReportedCore) -> CoreReport:

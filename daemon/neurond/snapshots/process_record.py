@@ -49,6 +49,7 @@ def process_record(
         total_latency_histogram=report.total_latency_histogram,
         device_latency_histogram=report.device_latency_histogram,
         training=report.training,
+        counted_since_seconds=report.counted_since_seconds,
         measured_at_seconds=report.measured_at_seconds,
         reporting=now_seconds - report.measured_at_seconds <= patience_seconds,
     )

@@ -17,6 +17,7 @@ from neurontools.model import (
     TrainingRates,
     latency,
 )
+from neurontools.model.counting import continues
 
 
 class Rates:
@@ -45,7 +46,7 @@ class Rates:
 
     def _process(self, now: Process, snapshot: Snapshot, processes_read: bool) -> Process:
         before = self._processes.get(now.pid)
-        if before is None or before.attached_at_unix_seconds != now.attached_at_unix_seconds:
+        if before is None or not continues(before, now):
             self._measured.pop(now.pid, None)
             before = None
         values = self._vcpu_ratios(now, before, snapshot, processes_read)

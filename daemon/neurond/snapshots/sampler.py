@@ -65,6 +65,9 @@ class Sampler:
             synthetic_load=self._load.scenario if self._load else None,
             daemon_version=__version__,
             daemon_pid=os.getpid(),
+            cores_counted_since_seconds=(
+                self._ledger.began_seconds if self._source.kind is SourceKind.SIMULATED else None
+            ),
         )
         return self._rates.derive(snapshot, processes_read=whole)
 

@@ -89,10 +89,14 @@ class _Latencies:
 
 
 class Accounts:
-    """The counters and levels of one process; `core_count` is None until it is known."""
+    """The counters and levels of one process; `core_count` is None until it is known.
 
-    def __init__(self, core_count: int | None = None) -> None:
+    `counted_since_seconds`: when it began to count, which every report says.
+    """
+
+    def __init__(self, core_count: int | None = None, counted_since_seconds: float = 0.0) -> None:
         self.core_count = core_count
+        self.counted_since_seconds = counted_since_seconds
         self._cores: list[_Core] = []
         self._models: dict[object, _Model] = {}
         self._next_model_id = FIRST_MODEL_ID
@@ -193,7 +197,7 @@ class Accounts:
 
     def report(self, core_count: int, now_seconds: float, unix_minus_monotonic_seconds: float) -> neuron_pb2.Report:
         """The report of this moment for the first `core_count` cores."""
-        report = neuron_pb2.Report(measured_at_seconds=now_seconds)
+        report = neuron_pb2.Report(measured_at_seconds=now_seconds, counted_since_seconds=self.counted_since_seconds)
         for index in range(core_count):
             self._fill_core(report.cores.add(), index, now_seconds, unix_minus_monotonic_seconds)
         host_memory = dict(self._host_memory)

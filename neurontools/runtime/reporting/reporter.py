@@ -76,7 +76,7 @@ class Reporter:
         self._sockets = sockets
         self._clock = clock
         self._unix_clock = unix_clock
-        self._accounts = Accounts()
+        self._accounts = Accounts(counted_since_seconds=clock())
         self._journal = Journal()
         self._interval_seconds = DEFAULT_INTERVAL_SECONDS
         self._link: Link | None = None
