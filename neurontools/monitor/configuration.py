@@ -50,12 +50,17 @@ class RuntimeSelection:
 
 @dataclass(frozen=True, slots=True)
 class MonitorConfiguration:
-    """A whole configuration. `notes`: keys in it that mean nothing."""
+    """A whole configuration.
+
+    `problems`: what of it can't be had and is left out, which whoever wrote it should know. `notes`: keys in it that
+    mean nothing.
+    """
 
     period_seconds: float
     runtimes: tuple[RuntimeSelection, ...]
     system_metrics: tuple[MetricGroup, ...]
     k8s_info_period_seconds: float | None = None  # None: no neuron_k8s_info in the records
+    problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -95,61 +100,87 @@ class InvalidConfiguration(ValueError):
 
 
 def configuration_from(document: object) -> MonitorConfiguration:
-    """The configuration that a decoded JSON document holds; InvalidConfiguration."""
-    notes: list[str] = []
-    root = _object(document, "the configuration")
-    _check_keys(root, "", _ROOT_KEYS, notes)
-    period_seconds = _period(root, "", DEFAULT_PERIOD_SECONDS)
-    runtimes = []
-    for path, item in _items(root, "", "neuron_runtimes"):
-        _check_keys(item, path, _RUNTIME_KEYS, notes)
-        inherited_seconds = _period(item, path, period_seconds)
-        metrics = _metrics(item, path, "metrics", RUNTIME_GROUPS, inherited_seconds, notes)
-        runtimes.append(RuntimeSelection(_tag_filter(item, path), metrics))
-    return MonitorConfiguration(
-        period_seconds,
-        tuple(runtimes),
-        _metrics(root, "", "system_metrics", SYSTEM_GROUPS, period_seconds, notes),
-        _k8s_info(root, period_seconds),
-        tuple(notes),
-    )
+    """The configuration that a decoded JSON document holds; InvalidConfiguration.
+
+    A metric type that there is not and a period that is none are problems of their own place: the rest goes on, as
+    with the original.
+    """
+    return _Reading().configuration(document)
 
 
-def _metrics(
-    parent: Mapping[str, object],
-    path: str,
-    key: str,
-    allowed: Sequence[str],
-    inherited_seconds: float,
-    notes: list[str],
-) -> tuple[MetricGroup, ...]:
-    groups: dict[str, MetricGroup] = {}
-    for place, item in _items(parent, path, key):
-        _check_keys(item, place, _METRIC_KEYS, notes)
-        name = item.get("type")
-        if not isinstance(name, str) or name not in allowed:
-            given = "is missing" if name is None else f"is {_shown(name)}"
-            raise InvalidConfiguration(f"{place}.type {given}; it can be {', '.join(allowed)}")
-        if name in groups:
-            raise InvalidConfiguration(f"{place}.type is {_shown(name)} for the second time; leave one of them out")
-        groups[name] = MetricGroup(name, _period(item, place, inherited_seconds))
-    return tuple(groups.values())
+class _Reading:
+    """One reading of a document, and what was found to tell on the way."""
 
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+        self._notes: list[str] = []
 
-def _period(item: Mapping[str, object], path: str, inherited_seconds: float) -> float:
-    text = item.get("period")
-    if text is None:
-        return inherited_seconds
-    place = _joined(path, "period")
-    if not isinstance(text, str):
-        raise InvalidConfiguration(f'{place} is {_shown(text)}; write a duration in quotes, such as "5s"')
-    try:
-        seconds = duration_seconds(text)
-    except InvalidDuration as error:
-        raise InvalidConfiguration(f"{place} is {_shown(text)}: {error}") from None
-    if not SHORTEST_PERIOD_SECONDS <= seconds <= LONGEST_PERIOD_SECONDS:
-        raise InvalidConfiguration(f"{place} is {_shown(text)}; it can be 10ms to 24h")
-    return seconds
+    def configuration(self, document: object) -> MonitorConfiguration:
+        root = _object(document, "the configuration")
+        _check_keys(root, "", _ROOT_KEYS, self._notes)
+        period_seconds = self._period(root, "", DEFAULT_PERIOD_SECONDS)
+        runtimes = []
+        for path, item in _items(root, "", "neuron_runtimes"):
+            _check_keys(item, path, _RUNTIME_KEYS, self._notes)
+            inherited_seconds = self._period(item, path, period_seconds)
+            metrics = self._metrics(item, path, "metrics", RUNTIME_GROUPS, inherited_seconds)
+            runtimes.append(RuntimeSelection(_tag_filter(item, path), metrics))
+        system_metrics = self._metrics(root, "", "system_metrics", SYSTEM_GROUPS, period_seconds)
+        k8s_info_period_seconds = self._k8s_info(root, period_seconds)
+        return MonitorConfiguration(
+            period_seconds,
+            tuple(runtimes),
+            system_metrics,
+            k8s_info_period_seconds,
+            tuple(self._problems),
+            tuple(self._notes),
+        )
+
+    def _metrics(
+        self, parent: Mapping[str, object], path: str, key: str, allowed: Sequence[str], inherited_seconds: float
+    ) -> tuple[MetricGroup, ...]:
+        groups: dict[str, MetricGroup] = {}
+        for place, item in _items(parent, path, key):
+            _check_keys(item, place, _METRIC_KEYS, self._notes)
+            name = item.get("type")
+            if not isinstance(name, str) or name not in allowed:
+                given = "is missing" if name is None else f"is {_shown(name)}"
+                self._problems.append(f"{place}.type {given} and is left out; it can be {', '.join(allowed)}")
+            elif name in groups:
+                self._problems.append(f"{place}.type is {_shown(name)} for the second time, where the first one counts")
+            else:
+                groups[name] = MetricGroup(name, self._period(item, place, inherited_seconds))
+        return tuple(groups.values())
+
+    def _period(self, item: Mapping[str, object], path: str, inherited_seconds: float) -> float:
+        text = item.get("period")
+        if text is None:
+            return inherited_seconds
+        instead = f"; {inherited_seconds:g} s is taken"
+        place = _joined(path, "period")
+        if not isinstance(text, str):
+            self._problems.append(f'{place} is {_shown(text)}: write a duration in quotes, such as "5s"{instead}')
+            return inherited_seconds
+        try:
+            seconds = duration_seconds(text)
+        except InvalidDuration as error:
+            self._problems.append(f"{place} is {_shown(text)}: {error}{instead}")
+            return inherited_seconds
+        if not SHORTEST_PERIOD_SECONDS <= seconds <= LONGEST_PERIOD_SECONDS:
+            self._problems.append(f"{place} is {_shown(text)}: it can be 10ms to 24h{instead}")
+            return inherited_seconds
+        return seconds
+
+    def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
+        """Our own key: true, or an object with a period, adds neuron_k8s_info to the records."""
+        value = root.get("k8s_info")
+        if value is None or value is False:
+            return None
+        if value is True:
+            return period_seconds
+        if isinstance(value, dict):
+            return self._period(value, "k8s_info", period_seconds)
+        raise InvalidConfiguration(f'k8s_info is {_shown(value)}; it can be true, false or {{"period": "15s"}}')
 
 
 def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None:
@@ -162,18 +193,6 @@ def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None
         return re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
         raise InvalidConfiguration(f"{path}.tag_filter is no regular expression: {error}") from None
-
-
-def _k8s_info(root: Mapping[str, object], period_seconds: float) -> float | None:
-    """Our own key: true, or an object with a period, adds neuron_k8s_info to the records."""
-    value = root.get("k8s_info")
-    if value is None or value is False:
-        return None
-    if value is True:
-        return period_seconds
-    if isinstance(value, dict):
-        return _period(value, "k8s_info", period_seconds)
-    raise InvalidConfiguration(f'k8s_info is {_shown(value)}; it can be true, false or {{"period": "15s"}}')
 
 
 def _items(parent: Mapping[str, object], path: str, key: str) -> list[tuple[str, Mapping[str, object]]]:

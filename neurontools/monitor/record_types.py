@@ -12,8 +12,8 @@ Percentiles = dict[str, float]
 class NeuronCoreCounters(TypedDict):
     """neuroncore_counters: the cores of a process by global logical index.
 
-    A core holds neuroncore_utilization (percent), flops and effective_flops (a second), and where two physical cores
-    make a logical one, by its version ("v3d") the neuroncore_utilization of each physical core ("nc_v3.0").
+    A core holds neuroncore_utilization (percent), flops and effective_flops (a second, whole), and where two physical
+    cores make a logical one, by its version ("v3d") the neuroncore_utilization of each physical core ("nc_v3.0").
     """
 
     period: float
@@ -199,8 +199,8 @@ class DeviceEcc(TypedDict):
     neuron_device_index: int
     mem_ecc_corrected: int
     mem_ecc_uncorrected: int
-    sram_ecc_corrected: int
     sram_ecc_uncorrected: int
+    sram_ecc_corrected: int
 
 
 class HwCounters(TypedDict):

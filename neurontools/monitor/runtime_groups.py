@@ -73,7 +73,7 @@ def _cores_in_use(
         known = [busy for busy, _ in rates if busy is not None]
         if not known and snapshot.source == SourceKind.SYSFS:
             continue  # not in use, as far as can be told, is not idle
-        flops = sum(flops or 0.0 for _, flops in rates)
+        flops = round(sum(flops or 0.0 for _, flops in rates))  # whole, as the original has them
         entry: dict[str, float | dict[str, dict[str, float]]] = {
             "neuroncore_utilization": 100.0 * sum(known) / len(known) if known else 0.0,
             "flops": flops,
@@ -103,6 +103,7 @@ def _execution_stats(process: Process, period: Period) -> ExecutionStats:
 def _memory_used(process: Process, period: Period) -> MemoryUsed:
     host = _host(process.host_memory)
     cores = dict(sorted(_core_memory(process, period.now)))
+    cores_per_device = _cores_per_device(process, period.now)
     return {
         "period": period.seconds,
         "neuron_runtime_used_bytes": {
@@ -110,7 +111,7 @@ def _memory_used(process: Process, period: Period) -> MemoryUsed:
             "neuron_device": sum(map(_sum, cores.values())),
             "usage_breakdown": {"host": host, "neuroncore_memory_usage": cores},
         },
-        "loaded_models": [_loaded_model(model) for model in process.models],
+        "loaded_models": [_loaded_model(model, cores_per_device) for model in process.models],
         "error": "" if cores or not _is_unattributed(process) else _unknown_cores(process),
     }
 
@@ -132,17 +133,25 @@ def _physical(process: Process, position: int, snapshot: Snapshot) -> list[Neuro
     return [core for index in indices if (core := snapshot.core(index)) is not None]
 
 
-def _loaded_model(model: LoadedModel) -> LoadedModelEntry:
+def _cores_per_device(process: Process, snapshot: Snapshot) -> int:
+    """Logical cores of a device, as the process has them."""
+    return max(1, snapshot.instance.physical_cores_per_device // process.logical_neuroncore_config)
+
+
+def _loaded_model(model: LoadedModel, cores_per_device: int) -> LoadedModelEntry:
     return {
         "name": model.name,
         "uuid": model.uuid,
         "model_id": model.model_id,
         "is_running": model.running,
-        "subgraphs": {f"sg_{subgraph.index:02d}": _subgraph(subgraph) for subgraph in model.subgraphs},
+        "subgraphs": {
+            f"sg_{subgraph.index:02d}": _subgraph(subgraph, cores_per_device) for subgraph in model.subgraphs
+        },
     }
 
 
-def _subgraph(subgraph: Subgraph) -> SubgraphEntry:
+def _subgraph(subgraph: Subgraph, cores_per_device: int) -> SubgraphEntry:
+    """The core is counted on its device, as in the original's guide: index 0 on device 12."""
     host, device = _host(subgraph.host_memory), _subgraph_device(subgraph.device_memory)
     return {
         "memory_used_bytes": {
@@ -150,7 +159,7 @@ def _subgraph(subgraph: Subgraph) -> SubgraphEntry:
             "neuron_device": _sum(device),
             "usage_breakdown": {"host": host, "neuron_device": device},
         },
-        "neuroncore_index": subgraph.neuroncore_index,
+        "neuroncore_index": subgraph.neuroncore_index % cores_per_device,
         "neuron_device_index": subgraph.device_index,
     }
 
@@ -162,7 +171,7 @@ def _runtime_vcpu_usage(process: Process, period: Period) -> RuntimeVcpuUsage:
     if user is None or system is None or not vcpu_count:
         error = f"the vCPU times of PID {process.pid} can't be read" if period.seconds else ""
         return {"period": period.seconds, "vcpu_usage": {"user": 0.0, "system": 0.0}, "error": error}
-    usage = {"user": 100.0 * user / vcpu_count, "system": 100.0 * system / vcpu_count}
+    usage = {"user": round(100.0 * user / vcpu_count, 2), "system": round(100.0 * system / vcpu_count, 2)}
     return cast(RuntimeVcpuUsage, {"period": period.seconds, "vcpu_usage": usage, "error": ""})
 
 

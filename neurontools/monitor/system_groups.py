@@ -20,7 +20,7 @@ from neurontools.monitor.record_types import (
 )
 
 _SHARES = ("user", "nice", "system", "idle", "io_wait", "irq", "soft_irq")
-_ECC = ("mem_corrected", "mem_uncorrected", "sram_corrected", "sram_uncorrected")
+_ECC = ("mem_corrected", "mem_uncorrected", "sram_uncorrected", "sram_corrected")  # in the order of the original
 _IDLE = VcpuUsage(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
@@ -78,7 +78,7 @@ def _ecc(device: Device, before: Device | None) -> DeviceEcc:
 
 
 def _shares(usage: VcpuUsage) -> CpuShares:
-    return cast(CpuShares, {name: 100.0 * getattr(usage, f"{name}_ratio") for name in _SHARES})
+    return cast(CpuShares, {name: round(100.0 * getattr(usage, f"{name}_ratio"), 2) for name in _SHARES})
 
 
 _WRITERS: dict[str, Callable[[Period], object]] = {

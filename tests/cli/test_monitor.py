@@ -285,8 +285,11 @@ def test_check_config(monitor: Start, tmp_path: Path, fast: str) -> None:
     wrong = tmp_path / "wrong.json"
     wrong.write_text('{"system_metrics": [{"type": "gpu"}]}', "utf-8")
     code, out, told = finished(monitor("--check-config", "-c", str(wrong)))
-    allowed = "it can be vcpu_usage, memory_info, neuron_hw_counters"
-    assert (code, out, told) == (2, "", f'neuron-monitor: {wrong}: system_metrics[0].type is "gpu"; {allowed}\n')
+    problem = '.type is "gpu" and is left out; it can be vcpu_usage, memory_info, neuron_hw_counters'
+    assert (code, out, told) == (2, "", f"neuron-monitor: {wrong}: system_metrics[0]{problem}\n")
+    code, out, told = finished(monitor("--once", "-c", str(wrong)))
+    assert (code, told) == (0, f"neuron-monitor: {wrong}: system_metrics[0]{problem}\n")
+    assert json.loads(out)["system_data"] == {}, "the rest goes on"
 
 
 def test_documents_about_itself(monitor: Start) -> None:

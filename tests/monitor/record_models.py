@@ -21,8 +21,8 @@ class Utilization(Exact):
 
 class Core(Exact):
     neuroncore_utilization: Percent
-    flops: Number
-    effective_flops: Number
+    flops: Count
+    effective_flops: Count
     v3d: dict[Annotated[str, Field(pattern=r"^nc_v3\.\d+$")], Utilization] | None = None
     v4d: dict[Annotated[str, Field(pattern=r"^nc_v4\.\d+$")], Utilization] | None = None
 
@@ -180,8 +180,8 @@ class Ecc(Exact):
     neuron_device_index: Count
     mem_ecc_corrected: Count
     mem_ecc_uncorrected: Count
-    sram_ecc_corrected: Count
     sram_ecc_uncorrected: Count
+    sram_ecc_corrected: Count
 
 
 class HwCounters(Group):

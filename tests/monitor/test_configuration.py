@@ -61,35 +61,9 @@ def test_periods_are_inherited_downwards() -> None:
     ("document", "text"),
     [
         ([], "the configuration is []; it must be an object, {…}"),
-        (
-            {"period": "soon"},
-            'period is "soon": not a duration; write a number with a unit (ms, s, m, h), such as "5s"',
-        ),
-        ({"period": 5}, 'period is 5; write a duration in quotes, such as "5s"'),
-        ({"period": "0s"}, 'period is "0s"; it can be 10ms to 24h'),
-        ({"period": "25h"}, 'period is "25h"; it can be 10ms to 24h'),
         ({"perod": "5s"}, '"perod": there is no such key; did you mean period?'),
         ({"neuron_runtimes": {}}, "neuron_runtimes is {}; it must be an array of objects"),
         ({"neuron_runtimes": [1]}, "neuron_runtimes[0] is 1; it must be an object, {…}"),
-        (
-            {"neuron_runtimes": [{"metrics": [{"type": "memory_info"}]}]},
-            (
-                'neuron_runtimes[0].metrics[0].type is "memory_info"; it can be neuroncore_counters, memory_used, '
-                "neuron_runtime_vcpu_usage, execution_stats"
-            ),
-        ),
-        (
-            {"system_metrics": [{"type": "vcpu_usage"}, {}]},
-            "system_metrics[1].type is missing; it can be vcpu_usage, memory_info, neuron_hw_counters",
-        ),
-        (
-            {"system_metrics": [{"type": "vcpu_usage"}, {"type": "vcpu_usage"}]},
-            'system_metrics[1].type is "vcpu_usage" for the second time; leave one of them out',
-        ),
-        (
-            {"system_metrics": [{"type": "vcpu_usage", "period": "x"}]},
-            'system_metrics[0].period is "x": not a duration',
-        ),
         (
             {"neuron_runtimes": [{"tag_filter": "("}]},
             "neuron_runtimes[0].tag_filter is no regular expression: missing )",
@@ -102,6 +76,60 @@ def test_what_cannot_be_meant(document: Any, text: str) -> None:
     with pytest.raises(InvalidConfiguration) as raised:
         configuration_from(document)
     assert str(raised.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        (
+            {"period": "soon"},
+            (
+                'period is "soon": not a duration; write a number with a unit (ms, s, m, h), such as "5s" or "1m30s"; '
+                "5 s is taken"
+            ),
+        ),
+        ({"period": 5}, 'period is 5: write a duration in quotes, such as "5s"; 5 s is taken'),
+        ({"period": "0s"}, 'period is "0s": it can be 10ms to 24h; 5 s is taken'),
+        ({"period": "25h"}, 'period is "25h": it can be 10ms to 24h; 5 s is taken'),
+        (
+            {"neuron_runtimes": [{"metrics": [{"type": "memory_info"}]}]},
+            (
+                'neuron_runtimes[0].metrics[0].type is "memory_info" and is left out; it can be neuroncore_counters, '
+                "memory_used, neuron_runtime_vcpu_usage, execution_stats"
+            ),
+        ),
+        (
+            {"system_metrics": [{"type": "vcpu_usage"}, {}]},
+            (
+                "system_metrics[1].type is missing and is left out; it can be vcpu_usage, memory_info, "
+                "neuron_hw_counters"
+            ),
+        ),
+        (
+            {"system_metrics": [{"type": "vcpu_usage"}, {"type": "vcpu_usage"}]},
+            'system_metrics[1].type is "vcpu_usage" for the second time, where the first one counts',
+        ),
+        (
+            {"period": "2s", "system_metrics": [{"type": "vcpu_usage", "period": "x"}]},
+            (
+                'system_metrics[0].period is "x": not a duration; write a number with a unit (ms, s, m, h), such as '
+                '"5s" or "1m30s"; 2 s is taken'
+            ),
+        ),
+    ],
+)
+def test_what_is_left_out_is_told_and_the_rest_goes_on(document: Any, text: str) -> None:
+    document.setdefault("neuron_runtimes", [])
+    configuration = configuration_from({**document, "k8s_info": True})
+    assert configuration.problems == (text,)
+    assert configuration.k8s_info_period_seconds == configuration.period_seconds
+
+
+def test_a_public_configuration_with_a_type_of_another_list_gets_the_rest() -> None:
+    system_metrics = [{"type": "neuron_hardware_info"}, {"type": "vcpu_usage"}]
+    configuration = configuration_from({"period": "1s", "system_metrics": system_metrics})
+    assert [group.type for group in configuration.system_metrics] == ["vcpu_usage"]
+    assert len(configuration.problems) == 1
 
 
 def test_unknown_keys_are_noted_and_skipped() -> None:

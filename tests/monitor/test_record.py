@@ -100,7 +100,7 @@ def test_vcpu_usage_is_over_the_period_and_not_over_the_last_tick() -> None:
     group = made(now, before)["system_data"]["vcpu_usage"]
     assert group["period"] == 5.0
     assert [usage["user"] for usage in group["usage_data"].values()] == [80.0, 80.0, 80.0, 100.0]
-    assert group["average_usage"]["user"] == pytest.approx(100 * 16 / 19)
+    assert group["average_usage"]["user"] == pytest.approx(100 * 16 / 19, abs=0.005)
     assert group["context_switch_count"] == 2500
 
 
@@ -259,6 +259,19 @@ def test_k8s_info() -> None:
     assert info["neuroncores_k8s_info"] == {"0": p0, "1": p0, "2": both, "4": late}
     assert info["neurondevices_k8s_info"] == {"0": p0, "2": late}
     Record.model_validate_json(json.dumps(made(now, None, configuration_from({"k8s_info": True}))))
+
+
+@pytest.mark.parametrize(("name", "lnc", "per_device"), [("trn1.32xlarge", None, 2), ("trn2.48xlarge", 2, 4)])
+def test_a_subgraph_tells_its_core_on_its_device(name: str, lnc: int | None, per_device: int) -> None:
+    now = ScenarioHost(name, "steady", lnc=lnc).at(10)
+    places = set()
+    for process, told in zip(now.processes, made(now, None)["neuron_runtime_data"], strict=True):
+        for model in told["report"]["memory_used"]["loaded_models"]:
+            for subgraph in model["subgraphs"].values():
+                place = subgraph["neuron_device_index"], subgraph["neuroncore_index"]
+                assert place[0] * per_device + place[1] in process.neuroncore_indices
+                places.add(place)
+    assert {index for _, index in places} == set(range(per_device))
 
 
 @pytest.fixture

@@ -69,7 +69,11 @@ def _run(arguments: list[str]) -> int:
     verbosity = _verbosity(given)
     file = given.get("config-file")
     configuration = MonitorConfiguration.everything() if file is None else read_configuration(file)
+    for problem in configuration.problems:
+        tell(f"{_COMMAND}: {file}: {problem}")
     if "check-config" in given:
+        if configuration.problems:
+            return EXIT_USAGE
         write_document(_checked(configuration, file).encode())
         return 0
     if verbosity >= 1:
