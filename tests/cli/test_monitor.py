@@ -277,7 +277,7 @@ def test_errors_are_one_line_and_nothing_on_standard_output(
     assert told.count("\n") == 1
 
 
-def test_check_config(monitor: Start, tmp_path: Path, fast: str) -> None:
+def test_check_config(monitor: Start, daemon: RunningDaemon, tmp_path: Path, fast: str) -> None:
     code, out, told = finished(monitor("--check-config", "-c", fast))
     assert (code, told) == (0, "")
     assert out.splitlines()[0] == f"{fast}: the configuration is valid"
@@ -287,7 +287,7 @@ def test_check_config(monitor: Start, tmp_path: Path, fast: str) -> None:
     code, out, told = finished(monitor("--check-config", "-c", str(wrong)))
     problem = '.type is "gpu" and is left out; it can be vcpu_usage, memory_info, neuron_hw_counters'
     assert (code, out, told) == (2, "", f"neuron-monitor: {wrong}: system_metrics[0]{problem}\n")
-    code, out, told = finished(monitor("--once", "-c", str(wrong)))
+    code, out, told = finished(monitor("--once", "-c", str(wrong), "--socket", daemon.socket))
     assert (code, told) == (0, f"neuron-monitor: {wrong}: system_metrics[0]{problem}\n")
     assert json.loads(out)["system_data"] == {}, "the rest goes on"
 
