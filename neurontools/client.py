@@ -1,41 +1,62 @@
-"""A blocking client of the monitor daemon, for programs that keep watching.
+"""A blocking client of the monitor daemon, and recordings of one: the state of a host for programs and notebooks.
 
-One-shot commands take `neurontools.cli.daemon.ask`, which is the same without the model.
+    from neurontools import client
+
+    with client.connect() as daemon:
+        snapshot = daemon.snapshot()
+
+Needs neither torch nor grpcio. docs/python.md has more examples.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
+from time import monotonic
+from typing import TYPE_CHECKING
 
-from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, EXIT_PERMISSION, EXIT_TIMED_OUT, UserError
+from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, UserError
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.ask import NoDaemon, TimedOut, ask_error
 from neurontools.rpc.convert import from_message
+from neurontools.rpc.socket_path import candidates, checked, named
 from neurontools.rpc.stream import LONGEST_SECONDS, StreamConnection
-from neurontools.rpc.unary import STATUS_NAMES, CallError, RpcError, Status, Unreachable
+from neurontools.rpc.unary import CallError
+
+if TYPE_CHECKING:
+    from neurontools.recording.reader import RecordingReader
+
+__all__ = ["Client", "Closed", "NoDaemon", "Recording", "TimedOut", "connect", "read_snapshot"]
 
 _SERVICE = "/neurontools.v1.MonitorService/"
-
-# Status of a call: the exit code, and what to say.
-_TOLD = {
-    Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away ({details}); start it again"),
-    Status.DEADLINE_EXCEEDED: (
-        EXIT_TIMED_OUT,
-        "the monitor daemon at {at} gave no answer in time; see its log, or restart it",
-    ),
-    Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
-}
-_OTHERWISE = (EXIT_FAILURE, "the monitor daemon at {at} failed ({status}: {details}); is it of another version?")
-_LOST = (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.CANCELLED)
-
-
-class Lost(UserError):
-    """The daemon can't be reached, or not any more; trying again later may help."""
 
 
 class Closed(Exception):
     """The client was closed while a call was under way, or before."""
+
+
+def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Client:
+    """A client of the daemon at `socket`, a path; without one, of the daemon that the commands ask.
+
+    That is the one at NEURONTOOLS_SOCKET, else your own, else the system's. Raises NoDaemon when none is there or it
+    may not be asked, UserError for a path that no socket can have. `timeout_seconds` is for each call.
+    """
+    path = checked(socket, "socket") if socket is not None else named(None, os.environ)
+    absent: NoDaemon | None = None
+    denied: NoDaemon | None = None
+    for candidate in candidates(os.environ) if path is None else (path,):
+        try:
+            StreamConnection(candidate, timeout_seconds).close()
+        except CallError as error:
+            told = ask_error(candidate, error)
+            if not isinstance(told, NoDaemon):
+                raise told from error
+            absent, denied = (absent or told, denied) if told.is_absent else (absent, denied or told)
+        else:
+            return Client(candidate, timeout_seconds=timeout_seconds)
+    raise denied or absent or NoDaemon("no socket to look for a monitor daemon at", EXIT_NO_DAEMON, is_absent=True)
 
 
 def read_snapshot(message: bytes) -> Snapshot:
@@ -44,9 +65,12 @@ def read_snapshot(message: bytes) -> Snapshot:
 
 
 class Client:
-    """The daemon at a unix socket; each call has a connection of its own. Methods may be called from several threads.
+    """The daemon at a unix socket, as `connect` finds it; a context that closes it.
 
-    Every method raises Lost when the daemon can't be reached, Closed after `close`, and UserError for other failures.
+    Methods may be called from several threads; each call has a connection of its own, so a client survives the restart
+    of its daemon. Every method raises NoDaemon when the daemon can't be reached, or not any more, TimedOut when it
+    doesn't answer, UserError, of which these two are, for other failures, and Closed after `close`.
+
     The `_message` methods answer undecoded replies, cheap to keep; `read_snapshot` decodes one.
     """
 
@@ -57,28 +81,48 @@ class Client:
         self._connections: set[StreamConnection] = set()
         self._is_closed = False
 
-    def snapshot(self) -> Snapshot:
-        """The latest snapshot."""
-        return read_snapshot(self.snapshot_message())
+    def __repr__(self) -> str:
+        return f"<Client of unix:{self.socket_path}{', closed' if self._is_closed else ''}>"
 
-    def watch(self, interval_seconds: float = 0.0) -> Iterator[Snapshot]:
-        """Snapshots as the daemon makes them, at least so far apart; blocks between them, and never ends by itself."""
-        return map(read_snapshot, self.watch_messages(interval_seconds))
+    def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
+        """The latest snapshot; or the one of so many seconds ago, else the oldest that the daemon keeps."""
+        return read_snapshot(self.snapshot_message(age_seconds))
+
+    def watch(self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None) -> Iterator[Snapshot]:
+        """Snapshots as the daemon makes them, at least so far apart: once a tick, and whenever a core changes hands.
+
+        Blocks between them. Ends after `duration_seconds`; None: never by itself.
+        """
+        return map(read_snapshot, self.watch_messages(interval_seconds, duration_seconds=duration_seconds))
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
         """The daemon's recent past, oldest first: the last so many seconds (0: all of it), after this sequence."""
         return map(read_snapshot, self.history_messages(duration_seconds, after_sequence=after_sequence))
 
-    def snapshot_message(self) -> bytes:
+    def snapshot_message(self, age_seconds: float = 0.0) -> bytes:
         """As `snapshot`, undecoded."""
-        for message in self._stream("GetSnapshot", b"", self._timeout_seconds):
+        request = neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds)
+        for message in self._stream("GetSnapshot", request.SerializeToString(), self._timeout_seconds):
             return message
-        raise Lost(f"the monitor daemon at unix:{self.socket_path} answered nothing; restart it", EXIT_NO_DAEMON)
+        raise NoDaemon(
+            f"the monitor daemon at unix:{self.socket_path} answered nothing; restart it",
+            EXIT_NO_DAEMON,
+            is_absent=False,
+        )
 
-    def watch_messages(self, interval_seconds: float = 0.0) -> Iterator[bytes]:
+    def watch_messages(
+        self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None
+    ) -> Iterator[bytes]:
         """As `watch`, undecoded."""
-        request = neuron_pb2.WatchSnapshotsRequest(interval_seconds=interval_seconds)
-        return self._stream("WatchSnapshots", request.SerializeToString(), LONGEST_SECONDS)
+        request = neuron_pb2.WatchSnapshotsRequest(interval_seconds=interval_seconds).SerializeToString()
+        ends_at = float("inf") if duration_seconds is None else monotonic() + duration_seconds
+        while (now := monotonic()) < ends_at:
+            call_seconds = min(ends_at - now, LONGEST_SECONDS)
+            try:
+                yield from self._stream("WatchSnapshots", request, call_seconds)
+            except TimedOut:
+                if monotonic() < now + call_seconds:
+                    raise
 
     def history_messages(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[bytes]:
         """As `history`, undecoded."""
@@ -114,25 +158,66 @@ class Client:
         except CallError as error:
             if self._is_closed:
                 raise Closed from error
-            raise self._told(error) from error
+            raise ask_error(self.socket_path, error) from error
         finally:
             if connection is not None:
                 connection.close()
                 with self._lock:
                     self._connections.discard(connection)
 
-    def _told(self, error: CallError) -> UserError:
-        at = f"unix:{self.socket_path}"
-        if isinstance(error, Unreachable):
-            cause = error.reason[:1].lower() + error.reason[1:]
-            return Lost(
-                f'no monitor daemon at {at} ({cause}); start one with "neurond --simulate trn1.32xlarge", '
-                "or name its socket",
-                EXIT_NO_DAEMON,
-            )
-        if not isinstance(error, RpcError):
-            return UserError(f"the answer of {at} can't be read ({error}); is something else listening there?")
-        exit_code, text = _TOLD.get(error.code, _OTHERWISE)
-        status = STATUS_NAMES.get(error.code, str(error.code))
-        told = text.format(at=at, details=error.details, status=status)
-        return Lost(told, exit_code) if error.code in _LOST else UserError(told, exit_code)
+
+class Recording:
+    """A recording of `neuron-top --record`, read by the methods that a client has for the past; a context.
+
+    UserError when the file can't be read or is none. Each call reads the file anew, as far as it is whole: one that is
+    still being written, too. `trouble` is "", or says after a reading why it ended before the regular end.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.trouble = ""
+        self._reader().close()
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.path!r}>"
+
+    def snapshot(self) -> Snapshot:
+        """The last snapshot; UserError when there is none."""
+        last: neuron_pb2.Snapshot | None = None
+        for last in self._messages():  # noqa: B007
+            pass
+        if last is None:
+            from neurontools.text.terminal import visible
+
+            raise UserError(f"{visible(self.path[:200])}: holds no snapshot; record again", EXIT_FAILURE)
+        return from_message(Snapshot, last)
+
+    def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
+        """The snapshots, oldest first: of the last so many seconds (0: all), after this sequence."""
+        since_unix_seconds = float("-inf")
+        if duration_seconds > 0:
+            for message in self._messages():
+                since_unix_seconds = message.taken_at_unix_seconds - duration_seconds
+        for message in self._messages():
+            if message.taken_at_unix_seconds >= since_unix_seconds and message.sequence > after_sequence:
+                yield from_message(Snapshot, message)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open between two calls."""
+
+    def _messages(self) -> Iterator[neuron_pb2.Snapshot]:
+        """The same message again and again, changed."""
+        reader = self._reader()
+        try:
+            yield from reader.snapshots()
+            self.trouble = reader.trouble
+        finally:
+            reader.close()
+
+    def _reader(self) -> RecordingReader:
+        from neurontools.recording.reader import RecordingReader
+
+        return RecordingReader(self.path)

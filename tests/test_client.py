@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.client import Client, Closed, Lost
+from neurontools import client
+from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, connect
+from neurontools.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
+from neurontools.recording.writer import new_recording
+from tests.conftest import RunningDaemon, StartDaemon
 
 
 @contextmanager
@@ -79,18 +84,127 @@ def test_close_ends_a_stream_that_another_thread_waits_for(tmp_path: Path) -> No
 def test_a_missing_daemon_is_told_and_found_when_it_comes(tmp_path: Path) -> None:
     socket = tmp_path / "n.sock"
     with Client(str(socket)) as client:
-        with pytest.raises(Lost, match="no monitor daemon at unix:"):
+        with pytest.raises(NoDaemon, match="no monitor daemon at unix:"):
             client.snapshot()
         with _daemon(socket):
             found = threading.Event()
             while not found.is_set():
                 try:
                     client.snapshot()
-                except Lost:
+                except NoDaemon:
                     found.wait(0.05)
                 else:
                     found.set()
             watch = client.watch()
             next(watch)
-        with pytest.raises(Lost):
+        with pytest.raises(NoDaemon):
             list(watch)
+
+
+def test_the_daemon_that_the_commands_ask_is_found(
+    shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch, socket_directory: Path
+) -> None:
+    monkeypatch.setenv("NEURONTOOLS_SOCKET", f"unix:{shared_daemon.socket}")
+    with connect() as daemon:
+        assert repr(daemon) == f"<Client of unix:{shared_daemon.socket}>"
+        assert daemon.snapshot().daemon_pid == shared_daemon.pid
+    assert repr(daemon).endswith(", closed>")
+    monkeypatch.delenv("NEURONTOOLS_SOCKET")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(socket_directory))
+    (socket_directory / "neurontools").mkdir()
+    (socket_directory / "neurontools/neurond.sock").symlink_to(shared_daemon.socket)
+    with connect() as daemon:
+        assert daemon.socket_path == f"{socket_directory}/neurontools/neurond.sock"
+        assert daemon.snapshot().daemon_pid == shared_daemon.pid
+
+
+def test_no_daemon_is_told_with_cause_and_next_step(tmp_path: Path) -> None:
+    with pytest.raises(NoDaemon) as raised:
+        connect("/nowhere/n.sock")
+    assert str(raised.value) == (
+        "no monitor daemon at unix:/nowhere/n.sock (no such file or directory); "
+        'start one with "neurond --socket /nowhere/n.sock --simulate trn1.32xlarge"'
+    )
+    assert (raised.value.exit_code, raised.value.is_absent) == (EXIT_NO_DAEMON, True)
+    with pytest.raises(UserError, match="socket: the socket path is empty"):
+        connect("")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="steps down from root")
+def test_a_daemon_that_may_not_be_asked_is_not_called_absent(shared_daemon: RunningDaemon) -> None:
+    code = (
+        "import os, sys\n"
+        "from neurontools.client import NoDaemon, connect\n"
+        "os.setuid(65534)\n"
+        "try: connect(sys.argv[1])\n"
+        "except NoDaemon as error: print(error.exit_code, error.is_absent, error)\n"
+    )
+    told = subprocess.check_output([sys.executable, "-c", code, shared_daemon.socket], text=True)
+    assert told.startswith(f"{EXIT_PERMISSION} False no access to the monitor daemon at unix:{shared_daemon.socket} (")
+
+
+def test_a_watch_ends_when_its_time_is_over(shared_daemon: RunningDaemon) -> None:
+    with connect(shared_daemon.socket) as daemon:
+        assert list(daemon.watch(duration_seconds=0)) == []
+        assert len({snapshot.sequence for snapshot in daemon.watch(duration_seconds=0.5)}) > 1
+
+
+def test_a_stream_goes_on_beyond_the_longest_call(
+    shared_daemon: RunningDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "LONGEST_SECONDS", 0.1)
+    with connect(shared_daemon.socket) as daemon:
+        watch = daemon.watch()
+        first = next(watch)
+        while next(watch).taken_at_seconds < first.taken_at_seconds + 0.5:
+            pass
+
+
+def test_a_daemon_that_stands_still_gives_no_answer_in_time(start_daemon: StartDaemon) -> None:
+    running = start_daemon()
+    with connect(running.socket, timeout_seconds=0.2) as daemon:
+        running.process.send_signal(signal.SIGSTOP)
+        with pytest.raises(TimedOut, match="gave no answer in time"):
+            daemon.snapshot()
+        running.process.send_signal(signal.SIGCONT)
+
+
+def test_a_snapshot_of_a_moment_ago(shared_daemon: RunningDaemon) -> None:
+    with connect(shared_daemon.socket) as daemon:
+        first = daemon.snapshot()
+        while daemon.snapshot().taken_at_seconds < first.taken_at_seconds + 0.5:
+            pass
+        past = daemon.snapshot(age_seconds=0.25)
+        assert past.taken_at_seconds < daemon.snapshot().taken_at_seconds - 0.2
+
+
+def test_a_recording_is_read_like_a_daemon(shared_daemon: RunningDaemon, tmp_path: Path) -> None:
+    path = tmp_path / "run.rec"
+    writer = new_recording(str(path))
+    taken = []
+    with connect(shared_daemon.socket) as daemon:
+        for message in daemon.watch_messages():
+            writer.write(message)
+            taken.append(client.read_snapshot(message))
+            if len(taken) == 10:
+                break
+    recording = Recording(path)
+    assert repr(recording) == f"<Recording '{path}'>"
+    assert [snapshot.sequence for snapshot in recording.history()] == [snapshot.sequence for snapshot in taken]
+    assert "has no regular end" in recording.trouble
+    writer.close()
+    with recording:
+        assert recording.snapshot().sequence == taken[-1].sequence
+        assert recording.trouble == ""
+        after = [snapshot.sequence for snapshot in recording.history(after_sequence=taken[6].sequence)]
+        assert after == [snapshot.sequence for snapshot in taken[7:]]
+        since = taken[-1].taken_at_unix_seconds - taken[5].taken_at_unix_seconds + 0.005
+        assert next(recording.history(since)).sequence == taken[5].sequence
+
+
+def test_what_is_no_recording_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is no such file; name a recording"):
+        Recording(tmp_path / "none.rec")
+    (tmp_path / "empty.rec").touch()
+    with pytest.raises(UserError, match="no recording of neuron-top"):
+        Recording(tmp_path / "empty.rec")

@@ -198,7 +198,7 @@ def test_named_socket_without_daemon(neuron_ls: RunNeuronLs, short_path: Path) -
     assert (done.stdout, done.returncode) == ("", 12)
     assert done.stderr == (
         f"neuron-ls: no monitor daemon at unix:{path} (no such file or directory); start one with "
-        f'"neurond --socket {path} --simulate trn1.32xlarge", or pass --simulate\n'
+        f'"neurond --socket {path} --simulate trn1.32xlarge"\n'
     )
 
 
@@ -293,7 +293,7 @@ def test_no_access(short_path: Path, clean_environment: dict[str, str]) -> None:
     code = (
         "import contextlib, os, sys\n"
         "from neurontools.text import terminal\n"
-        "from neurontools.cli.daemon import ask; from neurontools.cli.ls import command\n"
+        "from neurontools.rpc import ask; from neurontools.cli.ls import command\n"
         "from neurontools.rpc import wire\n"
         "os.geteuid() or os.setuid(65534)\n"
         "command.main()\n"

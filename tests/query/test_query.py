@@ -6,15 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from neurontools import health
 from neurontools.errors import UserError
 from neurontools.model import Attribution, Snapshot
 from neurontools.query.document import document, help_text, parse_fields, parse_format
 from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, FIELDS, rows
-from neurontools.query.free_cores import free_range
 from neurontools.query.health_report import health_json, health_text
 from tests.scenario_host import ScenarioHost
 
@@ -125,68 +122,6 @@ def test_wrong_questions(query: str, form: str, text: str) -> None:
     with pytest.raises(UserError) as raised:
         parse(form if query == "index" else query)
     assert str(raised.value).startswith(text)
-
-
-def held(instance_type: str, *cores: int, lnc: int | None = None) -> Snapshot:
-    snapshot = ScenarioHost(instance_type, "idle", lnc=lnc).at(1)
-    return replace(
-        snapshot, cores=tuple(replace(core, owner_pid=1) if core.index in cores else core for core in snapshot.cores)
-    )
-
-
-@pytest.mark.parametrize(
-    ("busy_cores", "count", "found"),
-    [
-        ((), 1, (0, 0)),
-        ((), 2, (0, 1)),
-        ((0,), 1, (1, 1)),  # fills the device that is broken already
-        ((0,), 2, (2, 3)),  # one device and not two halves
-        ((0, 1, 4), 3, (5, 7)),  # 2-3 are free, but not three in a row
-        ((), 4, (0, 3)),
-        ((0,), 4, (2, 5)),  # devices 1 and 2 are neighbours
-        ((*range(6),), 4, (8, 11)),  # devices 3 and 4 are not, 4 and 5 are
-        ((*range(0, 32, 2),), 2, None),
-        ((*range(31),), 1, (31, 31)),
-        ((), 32, (0, 31)),
-        ((5,), 32, None),
-    ],
-)
-def test_free_cores(busy_cores: tuple[int, ...], count: int, found: tuple[int, int] | None) -> None:
-    assert free_range(held("trn1.32xlarge", *busy_cores), count) == found
-
-
-def test_free_cores_of_devices_that_may_be_used() -> None:
-    snapshot = held("trn1.32xlarge", 4)
-    assert free_range(snapshot, 2, device_indices=(2, 3)) == (6, 7)
-    assert free_range(snapshot, 2, avoided_devices=frozenset((0, 1))) == (6, 7)
-    assert free_range(snapshot, 2, device_indices=(2,)) is None
-
-
-def test_free_logical_cores() -> None:
-    snapshot = held("trn2.48xlarge", 0)
-    assert free_range(snapshot, 4) == (4, 7), "half of core 0 is held"
-    assert free_range(snapshot, 3) == (1, 3)
-    assert free_range(snapshot, 1, 1) == (1, 1)
-
-
-@settings(deadline=None)
-@given(st.sets(st.integers(0, 31)), st.integers(1, 32))
-def test_what_is_found_is_free_and_found_when_there_is_any(busy_cores: set[int], count: int) -> None:
-    found = free_range(TRN1 if not busy_cores else held_of_trn1(busy_cores), count)
-    runs = [all(core not in busy_cores for core in range(first, first + count)) for first in range(33 - count)]
-    assert (found is not None) == any(runs)
-    if found is not None:
-        assert found[1] - found[0] + 1 == count
-        assert runs[found[0]]
-
-
-TRN1 = held("trn1.32xlarge")
-
-
-def held_of_trn1(cores: set[int]) -> Snapshot:
-    return replace(
-        TRN1, cores=tuple(replace(core, owner_pid=1) if core.index in cores else core for core in TRN1.cores)
-    )
 
 
 def test_health_reports() -> None:

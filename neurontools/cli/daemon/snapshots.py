@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import _socket
 
-from neurontools.cli.daemon.ask import ask_error
 from neurontools.cli.daemon.observer import observe
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc.ask import ask_error
 from neurontools.rpc.convert import from_message
 
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"

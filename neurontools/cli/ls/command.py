@@ -19,8 +19,8 @@ from neurontools.rpc import socket_path
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
-    from neurontools.cli.daemon.ask import NoDaemon
     from neurontools.cli.ls.scripts import ScriptQuery
+    from neurontools.rpc.ask import NoDaemon
 
 TIMEOUT_SECONDS = 5.0
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
@@ -93,7 +93,7 @@ def _first_answer(query: _Query | ScriptQuery) -> bytes:
     for candidate in socket_path.candidates(os.environ):
         if _is_absent(candidate):
             continue  # before anything is imported to ask
-        from neurontools.cli.daemon.ask import NoDaemon
+        from neurontools.rpc.ask import NoDaemon
 
         try:
             return query.answer(candidate)
@@ -166,8 +166,8 @@ class _Query:
         return local_devices.device_list(self._given, self._devices, self._logical_neuroncore_config)
 
     def _render(self, path: str, request: bytes) -> bytes:
-        from neurontools.cli.daemon.ask import ask
         from neurontools.rpc import wire
+        from neurontools.rpc.ask import ask
 
         reply = ask(path, _METHOD, request, max(self._deadline - monotonic(), 0.001))
         try:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-from time import monotonic, sleep
 
-from neurontools import catalog, health
+from neurontools import catalog, free_cores, health
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.output import write_document
 from neurontools.cli.ls import local_devices
 from neurontools.cli.ls.options import DeviceSelection
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_TIMED_OUT, EXIT_UNHEALTHY, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.nrt import core_request
 from neurontools.query.document import document, parse_fields, parse_format
 from neurontools.query.fields import rows
-from neurontools.query.free_cores import free_range
 from neurontools.query.health_report import health_json, health_text
 
 ASKING = ("query", "wait-free", "health")  # one of them
 MFU_DTYPE = "bf16"
 MOST_CORES = 65536
 LONGEST_WAIT_SECONDS = 31_536_000.0
-_AGAIN_SECONDS = 0.25
 
 
 class ScriptQuery:
@@ -92,34 +89,16 @@ class ScriptQuery:
 
     def _wait_free(self, snapshots: DaemonSnapshots) -> str:
         """A value for NEURON_RT_VISIBLE_CORES. Nothing is reserved: whoever starts first has them."""
-        deadline = None if self._timeout_seconds is None else monotonic() + self._timeout_seconds
-        while True:
-            snapshot = snapshots.latest()
-            chosen = self._device_indices(snapshot)
-            lnc = _possible(self._lnc, snapshot)
-            available = snapshot.instance.device_count * snapshot.instance.physical_cores_per_device
-            available //= lnc or snapshot.instance.logical_neuroncore_config
-            if self._count > available:
-                raise UserError(
-                    f"--wait-free: this host has {available} NeuronCores; {self._count} will never be free", EXIT_USAGE
-                )
-            broken = frozenset(
-                verdict.device_index
-                for verdict in health.verdicts(snapshot)
-                if verdict.severity is health.Severity.CRITICAL
+        try:
+            found = free_cores.wait(
+                self._count,
+                timeout_seconds=self._timeout_seconds,
+                socket=snapshots.socket_path,
+                device_indices=self._device_indices(snapshots.latest()),
             )
-            found = free_range(snapshot, self._count, lnc, chosen, broken)
-            if found is not None:
-                first, last = found
-                return f"{first}\n" if first == last else f"{first}-{last}\n"
-            if deadline is not None and monotonic() >= deadline:
-                raise UserError(
-                    f"no {self._count} NeuronCores in a row became free in {self._timeout_seconds:g} s; "
-                    "neuron-ls shows who holds them",
-                    EXIT_TIMED_OUT,
-                )
-            pause_seconds = min(_AGAIN_SECONDS, max(snapshot.interval_seconds, 0.02))
-            sleep(pause_seconds if deadline is None else max(0.0, min(pause_seconds, deadline - monotonic())))
+        except free_cores.NeverFree as error:
+            raise UserError(f"--wait-free: {error}", error.exit_code) from error
+        return f"{found}\n"
 
     def _device_indices(self, snapshot: Snapshot) -> tuple[int, ...]:
         """The devices that --device chose; () for all."""

@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from time import monotonic
 from typing import Any
 
-from neurontools.cli.daemon.ask import NoDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.about import about
 from neurontools.cli.line.options import parse
@@ -27,6 +26,7 @@ from neurontools.monitor.record import group_periods
 from neurontools.monitor.record_types import Record
 from neurontools.monitor.recorder import Recorder
 from neurontools.rpc import socket_path
+from neurontools.rpc.ask import NoDaemon
 
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-monitor"

@@ -12,17 +12,17 @@ import fcntl
 import os
 from collections.abc import Mapping
 from time import monotonic, sleep
-from typing import Any
 
-from neurontools.cli.daemon.ask import NoDaemon, ask
 from neurontools.cli.line.output import tell
+from neurontools.client import connect
 from neurontools.errors import EXIT_TIMED_OUT, UserError
+from neurontools.free_cores import CoreRange, free_indices, select, wait_until
+from neurontools.model import Snapshot, logical_cores
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import socket_path
 
 _POLL_SECONDS = 0.2
 _LONGEST_START_SECONDS = 120.0  # a script that takes no cores keeps the turn no longer
-_ASK_SECONDS = 5.0
 
 
 class Turn:
@@ -31,25 +31,24 @@ class Turn:
     def __init__(self, longest_seconds: float, workers: int, environment: Mapping[str, str]) -> None:
         """Waits no longer than `longest_seconds`, for ever where that is 0, for the cores that the variables ask for.
 
-        `workers` of torchrun take a core each.
+        `workers` of torchrun take a core each. NoDaemon when no daemon is there.
         """
         self._request = CoreRequest.from_environment(environment)
         self._workers = workers
-        self._path = socket_path.named(None, environment) or socket_path.default(environment)
+        self._daemon = connect(socket_path.named(None, environment))
         self._longest_seconds = longest_seconds
         self._deadline = monotonic() + longest_seconds if longest_seconds else None
         self._descriptor = -1
         self._began_seconds = 0.0
-        self._free: set[int] = set()
+        self._free: frozenset[int] = frozenset()
         self._has_told = False
 
     def __enter__(self) -> Turn:
-        """Waits; UserError when the time is over or no daemon is there."""
-        _snapshot(self._path)
+        """Waits; UserError when the time is over or the daemon fails."""
         try:
             self._take_turn()
-            while not self._are_free():
-                self._pause()
+            if wait_until(self._look, self._daemon, self._remaining_seconds()) is None:
+                raise self._time_over()
         except BaseException:
             self.end()
             raise
@@ -70,17 +69,18 @@ class Turn:
         if self._descriptor < 0:
             return
         try:
-            owned, _ = _cores(_snapshot(self._path), self._request)
+            free = free_indices(self._daemon.snapshot(), self._request.logical_neuroncore_config)
         except UserError:
             return
-        taken = len(owned & self._free)
+        taken = len(self._free - free)
         if taken >= max(self._workers, 1) or monotonic() - self._began_seconds > _LONGEST_START_SECONDS:
             self.end()
 
     def _take_turn(self) -> None:
         """The turn is a lock of the directory of the socket, which all that wait can open and none has to write to."""
+        directory = os.path.dirname(self._daemon.socket_path) or "."  # noqa: PTH120
         try:
-            self._descriptor = os.open(os.path.dirname(self._path) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # noqa: PTH120
+            self._descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             return  # without turns then
         while True:
@@ -90,50 +90,41 @@ class Turn:
             self._pause()
 
     def _pause(self) -> None:
-        if self._deadline is not None and monotonic() > self._deadline:
-            raise UserError(
-                f"--wait {self._longest_seconds:g}: the NeuronCores did not become free; see neuron-ls for who has "
-                "them, or wait longer",
-                EXIT_TIMED_OUT,
-            )
+        remaining_seconds = self._remaining_seconds()
+        if remaining_seconds is not None and remaining_seconds < 0:
+            raise self._time_over()
+        self._tell()
+        sleep(_POLL_SECONDS)
+
+    def _remaining_seconds(self) -> float | None:
+        return None if self._deadline is None else self._deadline - monotonic()
+
+    def _time_over(self) -> UserError:
+        return UserError(
+            f"--wait {self._longest_seconds:g}: the NeuronCores did not become free; see neuron-ls for who has them, "
+            "or wait longer",
+            EXIT_TIMED_OUT,
+        )
+
+    def _tell(self) -> None:
         if not self._has_told:
             tell("neuron-run: waiting for free NeuronCores")
             self._has_told = True
-        sleep(_POLL_SECONDS)
 
-    def _are_free(self) -> bool:
-        try:
-            snapshot = _snapshot(self._path)
-        except NoDaemon:
-            return False  # it was there when the waiting began: somebody restarts it
-        owned, total = _cores(snapshot, self._request)
-        wanted = self._wanted(owned, total)
-        self._free = set(range(total)) - owned
-        return wanted is None or not owned & wanted
-
-    def _wanted(self, owned: set[int], total: int) -> set[int] | None:
-        """The cores that have to be free; None when waiting is no use, because the host has not so many."""
+    def _look(self, snapshot: Snapshot) -> bool | None:
+        """True where waiting ends: the cores are free, or waiting is no use because the host has not so many."""
+        lnc = self._request.logical_neuroncore_config
+        self._free = free_indices(snapshot, lnc)
+        total = len(logical_cores(snapshot, lnc))
         request = self._request
-        if request.first is not None and request.count is not None:
-            wanted = set(range(request.first, request.first + request.count))
-        elif self._workers > 1:
-            wanted = set(range(self._workers))
+        first, count = request.first, request.count or total
+        if first is None and self._workers > 1:
+            first, count = 0, self._workers
+        if first is None:
+            ends = count > total or select(snapshot, count, logical_neuroncore_config=lnc) is not None
         else:
-            count = request.count or total
-            free = (set(range(first, first + count)) for first in range(total - count + 1))
-            wanted = next((cores for cores in free if not owned & cores), set(range(count)))
-        return wanted if wanted <= set(range(total)) else None
-
-
-def _snapshot(path: str) -> Any:
-    from neurontools.rpc import neuron_pb2
-
-    reply = ask(path, "/neurontools.v1.MonitorService/GetSnapshot", b"", _ASK_SECONDS)
-    return neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
-
-
-def _cores(snapshot: Any, request: CoreRequest) -> tuple[set[int], int]:
-    """The logical cores that have an owner, and how many there are."""
-    lnc = request.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config or 1
-    owned = {core.index // lnc for core in snapshot.cores if core.HasField("owner_pid")}
-    return owned, len(snapshot.cores) // lnc
+            wanted = CoreRange(first, count)
+            ends = wanted.last >= total or self._free.issuperset(wanted.indices)
+        if not ends:
+            self._tell()
+        return ends or None

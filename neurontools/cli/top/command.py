@@ -94,7 +94,7 @@ def _daemon(given: dict[str, str]) -> AbstractContextManager[PrivateDaemon | Non
 
 def _answering_socket(given: dict[str, str]) -> str:
     """The socket that was named, else the first at which a daemon listens."""
-    from neurontools.cli.daemon.ask import NoDaemon
+    from neurontools.rpc.ask import NoDaemon
 
     named = socket_path.named(given.get("socket"), os.environ)
     if named is not None:
@@ -112,7 +112,7 @@ def _answering_socket(given: dict[str, str]) -> str:
 
 
 def _first_message(path: str) -> bytes:
-    from neurontools.cli.daemon.ask import ask
+    from neurontools.rpc.ask import ask
 
     return ask(path, _METHOD, b"", TIMEOUT_SECONDS)
 

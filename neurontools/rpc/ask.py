@@ -35,11 +35,15 @@ _OTHERWISE = (EXIT_FAILURE, "the monitor daemon at {at} failed ({status}: {detai
 
 
 class NoDaemon(UserError):
-    """No daemon answers at a socket. `is_absent`: there is none, as opposed to one that can't be asked."""
+    """No daemon answers at a socket, or not any more; `is_absent`: there is none, as opposed to one out of reach."""
 
     def __init__(self, text: str, exit_code: int, *, is_absent: bool) -> None:
         super().__init__(text, exit_code)
         self.is_absent = is_absent
+
+
+class TimedOut(UserError):
+    """The daemon is there and gave no answer in time."""
 
 
 def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -> bytes:
@@ -49,7 +53,7 @@ def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -
         try:
             return unary.call(socket_path, method, request, timeout_seconds=timeout_seconds)
         except unary.UnexpectedReply:
-            from neurontools.cli.daemon.grpcio_call import call
+            from neurontools.rpc.grpcio_call import call
 
             return call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
     except unary.CallError as error:
@@ -67,6 +71,8 @@ def ask_error(socket_path: str, error: unary.CallError) -> UserError:
     told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
     if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
         return NoDaemon(told, exit_code, is_absent=False)
+    if error.code == Status.DEADLINE_EXCEEDED:
+        return TimedOut(told, exit_code)
     return UserError(told, exit_code)
 
 
@@ -76,7 +82,6 @@ def _unreachable(socket_path: str, error: unary.Unreachable) -> NoDaemon:
         told = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
         return NoDaemon(told, EXIT_PERMISSION, is_absent=False)
     told = (
-        f'no monitor daemon at {at} ({cause}); start one with "neurond --socket {socket_path} --simulate '
-        'trn1.32xlarge", or pass --simulate'
+        f'no monitor daemon at {at} ({cause}); start one with "neurond --socket {socket_path} --simulate trn1.32xlarge"'
     )
     return NoDaemon(told, EXIT_NO_DAEMON, is_absent=error.errno in _NOT_THERE)

@@ -1,0 +1,209 @@
+"""Free NeuronCores for a process to come: what `neuron-ls --wait-free` and `neuron-run --wait` know, for programs.
+
+    import os
+    from neurontools import free_cores
+
+    os.environ["NEURON_RT_VISIBLE_CORES"] = str(free_cores.wait(4))
+
+A core is free when nobody holds it for certain; one that somebody may hold, or has memory on, is not. Nothing is
+reserved: who starts first has the cores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from time import monotonic, sleep
+from typing import TypeVar
+
+from neurontools import health
+from neurontools.catalog.topology import Topology, TopologyKind
+from neurontools.client import Client, NoDaemon, TimedOut, connect
+from neurontools.errors import EXIT_TIMED_OUT, EXIT_USAGE, UserError
+from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
+from neurontools.nrt import core_request
+
+__all__ = ["CoreRange", "NeverFree", "NotFree", "free_indices", "select", "wait"]
+
+_T = TypeVar("_T")
+_AGAIN_SECONDS = 0.25
+_LONGEST_ABSENCE_SECONDS = 60.0  # of a daemon that is being restarted
+
+
+class NotFree(UserError):
+    """So many NeuronCores in a row did not become free in time."""
+
+
+class NeverFree(UserError):
+    """This host, or the devices that were chosen, have not so many NeuronCores in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRange:
+    """Logical NeuronCores in a row; its text is a value of NEURON_RT_VISIBLE_CORES, such as `3` or `4-7`."""
+
+    first: int
+    count: int
+
+    @property
+    def last(self) -> int:
+        """The last of them."""
+        return self.first + self.count - 1
+
+    @property
+    def indices(self) -> range:
+        """All of them."""
+        return range(self.first, self.first + self.count)
+
+    def __str__(self) -> str:
+        return str(self.first) if self.count == 1 else f"{self.first}-{self.last}"
+
+
+def free_indices(snapshot: Snapshot, logical_neuroncore_config: int | None = None) -> frozenset[int]:
+    """The logical NeuronCores that nobody holds; by the host's default LNC unless another one is given."""
+    return frozenset(core.index for core in _cores(snapshot, logical_neuroncore_config) if core.is_free is True)
+
+
+def select(
+    snapshot: Snapshot,
+    count: int,
+    *,
+    logical_neuroncore_config: int | None = None,
+    device_indices: Sequence[int] = (),
+) -> CoreRange | None:
+    """The best `count` free logical NeuronCores in a row, of these devices if any are given; None when there are none.
+
+    Best is what spans the fewest devices, then what has the fewest hops between them, then what leaves the fewest
+    devices that were wholly free broken, then what fills the fullest device, then the lowest. Devices with a critical
+    finding are left out. NeverFree when so many can't become free here; ValueError for a count below 1.
+    """
+    if count < 1:
+        raise ValueError(f"count={count}: not a number of NeuronCores; give a whole number from 1")
+    cores = _cores(snapshot, logical_neuroncore_config)
+    _check_possible(snapshot, count, logical_neuroncore_config, device_indices)
+    broken = {
+        verdict.device_index for verdict in health.verdicts(snapshot) if verdict.severity is health.Severity.CRITICAL
+    }
+    usable = [
+        core.is_free is True
+        and core.device_index not in broken
+        and (not device_indices or core.device_index in device_indices)
+        for core in cores
+    ]
+    device_of = [core.device_index for core in cores]
+    free: dict[int, int] = {}
+    size: dict[int, int] = {}
+    for core in cores:
+        free[core.device_index] = free.get(core.device_index, 0) + (core.is_free is True)
+        size[core.device_index] = size.get(core.device_index, 0) + 1
+    topology = _topology(snapshot)
+    best: tuple[tuple[int, int, int, int, int], int] | None = None
+    run = 0
+    for last in range(len(cores)):
+        run = run + 1 if usable[last] else 0
+        if run < count:
+            continue
+        first = last - count + 1
+        taken: dict[int, int] = {}
+        for position in range(first, last + 1):
+            taken[device_of[position]] = taken.get(device_of[position], 0) + 1
+        devices = sorted(taken)
+        broken = sum(free[device] == size[device] and taken[device] < size[device] for device in devices)
+        spare = sum(free[device] - taken[device] for device in devices)
+        cost = (len(devices), _hops(topology, devices), broken, spare, first)
+        if best is None or cost < best[0]:
+            best = cost, first
+    return None if best is None else CoreRange(cores[best[1]].index, count)
+
+
+def wait(
+    count: int,
+    *,
+    timeout_seconds: float | None = None,
+    socket: str | None = None,
+    device_indices: Sequence[int] = (),
+    environment: Mapping[str, str] = os.environ,
+) -> CoreRange:
+    """Waits until `count` logical NeuronCores in a row are free, and answers the best of them, as `select` has it.
+
+    Cores are counted by the LNC that the environment sets, else the host's. Raises NotFree when the time is over (0:
+    look once; None: wait for ever), NeverFree when so many can't become free here, and what `client.connect` raises.
+    """
+    lnc = core_request.logical_neuroncore_config(environment)
+
+    def look(snapshot: Snapshot) -> CoreRange | None:
+        return select(snapshot, count, logical_neuroncore_config=lnc, device_indices=device_indices)
+
+    with connect(socket) as daemon:
+        found = wait_until(look, daemon, timeout_seconds)
+    if found is None:
+        raise NotFree(
+            f"no {count} NeuronCores in a row became free in {timeout_seconds:g} s; neuron-ls shows who holds them",
+            EXIT_TIMED_OUT,
+        )
+    return found
+
+
+def wait_until(
+    look: Callable[[Snapshot], _T | None], daemon: Client, timeout_seconds: float | None = None
+) -> _T | None:
+    """What `look` answers of the first snapshot of which it has an answer; None when the time is over.
+
+    It sees each change of ownership at once. A daemon that goes away meanwhile is waited for, since somebody may be
+    restarting it; NoDaemon or TimedOut when it stays away for a minute, or did not answer at all.
+    """
+    ends_at = float("inf") if timeout_seconds is None else monotonic() + timeout_seconds
+    answer = look(daemon.snapshot())
+    seen_at = monotonic()
+    while answer is None and (remaining_seconds := ends_at - monotonic()) > 0:
+        try:
+            for snapshot in daemon.watch(duration_seconds=remaining_seconds):
+                seen_at = monotonic()
+                answer = look(snapshot)
+                if answer is not None:
+                    break
+        except (NoDaemon, TimedOut):
+            if monotonic() > seen_at + _LONGEST_ABSENCE_SECONDS:
+                raise
+            sleep(_AGAIN_SECONDS)
+    return answer
+
+
+def _cores(snapshot: Snapshot, lnc: int | None) -> tuple[LogicalNeuronCore, ...]:
+    """By an LNC that the hardware can't have the host's default is meant, as in the list of devices."""
+    return logical_cores(snapshot, lnc if lnc in snapshot.instance.logical_neuroncore_configs else None)
+
+
+def _check_possible(snapshot: Snapshot, count: int, lnc: int | None, device_indices: Sequence[int]) -> None:
+    """NeverFree unless the host, or the longest row of the chosen devices, has so many cores."""
+    instance = snapshot.instance
+    if lnc not in instance.logical_neuroncore_configs:
+        lnc = instance.logical_neuroncore_config
+    per_device = instance.physical_cores_per_device // lnc
+    there = set(device_indices or range(instance.device_count)) & set(range(instance.device_count))
+    row = longest = 0
+    for index in range(instance.device_count):
+        row = row + 1 if index in there else 0
+        longest = max(longest, row)
+    if count > longest * per_device:
+        what = "these devices have" if device_indices else "this host has"
+        in_a_row = " in a row" if device_indices else ""
+        raise NeverFree(f"{what} {longest * per_device} NeuronCores{in_a_row}; {count} will never be free", EXIT_USAGE)
+
+
+def _topology(snapshot: Snapshot) -> Topology | None:
+    devices = sorted(snapshot.devices, key=lambda device: device.index)
+    try:
+        return Topology(TopologyKind(snapshot.instance.topology), tuple(device.connected_to for device in devices))
+    except ValueError:  # a device is missing: its neighbours still name it
+        return None
+
+
+def _hops(topology: Topology | None, devices: list[int]) -> int:
+    """The sum over all pairs."""
+    if topology is None or len(devices) < 2:
+        return 0
+    far = topology.device_count
+    pairs = ((a, b) for position, a in enumerate(devices) for b in devices[position + 1 :])
+    return sum(far if (hops := topology.hops(a, b)) is None else hops for a, b in pairs)
