@@ -82,12 +82,12 @@ def select(
         raise ValueError(f"count={count}: not a number of NeuronCores; give a whole number from 1")
     cores = _cores(snapshot, logical_neuroncore_config)
     _check_possible(snapshot, count, logical_neuroncore_config, device_indices)
-    broken = {
+    critical = {
         verdict.device_index for verdict in health.verdicts(snapshot) if verdict.severity is health.Severity.CRITICAL
     }
     usable = [
         core.is_free is True
-        and core.device_index not in broken
+        and core.device_index not in critical
         and (not device_indices or core.device_index in device_indices)
         for core in cores
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -158,7 +159,7 @@ def test_a_daemon_that_is_restarted_meanwhile_is_waited_for(start_daemon: StartD
         thread = threading.Thread(target=lambda: answers.append(free_cores.wait_until(look, daemon)))
         thread.start()
         assert seen.wait(30)
-        first.stop()
+        first.stop(signal.SIGKILL)
         second = start_daemon()
         thread.join()
         assert (answers, pids) == ([True], [second.pid])

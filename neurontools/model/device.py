@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.brief import showing, showing_changes
 from neurontools.model.memory import HostMemory
 
 
@@ -16,6 +17,8 @@ class EccCounters:
     mem_repairable_uncorrected_total: int | None = None
     sram_corrected_total: int | None = None
     sram_uncorrected_total: int | None = None
+
+    __repr__ = showing_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,5 @@ class Device:
     power: PowerUtilization | None = None
     host_memory: HostMemory = HostMemory()
     inferred_fields: tuple[str, ...] = ()
+
+    __repr__ = showing("index", "bdf", "connected_to", "memory_bytes")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.brief import showing_changes
+
 
 @dataclass(frozen=True, slots=True)
 class ExecutionCounters:
@@ -19,6 +21,8 @@ class ExecutionCounters:
     incorrect_input_total: int = 0
     failed_to_queue_total: int = 0
 
+    __repr__ = showing_changes
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorCounters:
@@ -30,6 +34,8 @@ class ErrorCounters:
     model_total: int = 0
     runtime_total: int = 0
     hardware_total: int = 0
+
+    __repr__ = showing_changes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,8 @@ class StatusCounters:
     execute_sw_sequencer_fatal_total: int | None = None
     hw_repairable_hbm_ue_error_total: int | None = None
 
+    __repr__ = showing_changes
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyPercentiles:
@@ -89,3 +97,5 @@ class LatencyHistogram:
     bucket_indices: tuple[int, ...] = ()
     bucket_counts: tuple[int, ...] = ()
     sum_seconds: float = 0.0
+
+    __repr__ = showing_changes

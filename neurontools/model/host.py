@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.brief import showing
+
 
 @dataclass(frozen=True, slots=True)
 class VcpuUsage:
@@ -44,3 +46,5 @@ class Host:
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
     vcpu_times: tuple[VcpuTimes, ...] = ()  # by vCPU index; empty when unknown
+
+    __repr__ = showing("vcpu_count", "vcpu_average", "memory_used_bytes", "memory_total_bytes")

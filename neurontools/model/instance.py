@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.brief import showing
+
 
 @dataclass(frozen=True, slots=True)
 class Instance:
@@ -30,3 +32,7 @@ class Instance:
     subnet_id: str | None = None
     ultraserver_id: str | None = None
     inferred_fields: tuple[str, ...] = ()  # as in Device
+
+    __repr__ = showing(
+        "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.brief import showing
 from neurontools.model.memory import DeviceMemory, sum_device_memory
 from neurontools.model.neuroncore import NeuronCore
 from neurontools.model.snapshot import Snapshot
@@ -16,6 +17,8 @@ class LogicalNeuronCore:
     index: int  # global
     device_index: int
     cores: tuple[NeuronCore, ...]
+
+    __repr__ = showing("index", "device_index", "owner_pids", "utilization_ratio")
 
     @property
     def owner_pids(self) -> tuple[int, ...]:

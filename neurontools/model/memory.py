@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
+from neurontools.model.brief import showing_changes
+
 
 class _Categories:
     """Memory in use, a field for each category."""
@@ -38,6 +40,8 @@ class DeviceMemory(_Categories):
     notifications_bytes: int | None = 0
     uncategorized_bytes: int | None = 0
 
+    __repr__ = showing_changes
+
 
 @dataclass(frozen=True, slots=True)
 class HostMemory(_Categories):
@@ -54,6 +58,8 @@ class HostMemory(_Categories):
     driver_memory_bytes: int | None = 0
     notifications_bytes: int | None = 0
     uncategorized_bytes: int | None = 0
+
+    __repr__ = showing_changes
 
 
 def memory_categories(memory: _Categories) -> dict[str, int | None]:

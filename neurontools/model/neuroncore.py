@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from neurontools.model.brief import showing
 from neurontools.model.execution import StatusCounters
 from neurontools.model.memory import DeviceMemory
 
@@ -34,6 +35,8 @@ class NeuronCore:
     status: StatusCounters | None = None  # of a driver; None where the devices are simulated
     candidate_pids: tuple[int, ...] = ()  # without an owner: who has its device open and may hold it
     inferred_fields: tuple[str, ...] = ()  # as in Device; owner_pid where the device is open and the core not named
+
+    __repr__ = showing("index", "device_index", "owner_pid", "utilization_ratio")
 
     @property
     def is_allocated(self) -> bool:

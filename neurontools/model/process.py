@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model.attribution import Attribution
+from neurontools.model.brief import showing
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
 from neurontools.model.training import TrainingCounters, TrainingRates
@@ -32,6 +33,8 @@ class LoadedModel:
     subgraphs: tuple[Subgraph, ...] = ()
     executions_total: int = 0
     last_execution_at_unix_seconds: float | None = None
+
+    __repr__ = showing("model_id", "name", "running", "executions_total")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,5 @@ class Process:
     """CLOCK_MONOTONIC since when executions, errors, latencies, models' executions and training are counted: since the
     process itself began to, whatever daemon it is attached to. None: it has not told. See `neurontools.model.counting`.
     """
+
+    __repr__ = showing("pid", "user", "command", "neuroncore_indices", "device_indices")

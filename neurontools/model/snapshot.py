@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from neurontools.model.attribution import PodAllocation
+from neurontools.model.brief import time_text
 from neurontools.model.device import Device
 from neurontools.model.host import Host
 from neurontools.model.instance import Instance
@@ -43,6 +44,20 @@ class Snapshot:
     """CLOCK_MONOTONIC since when the counters of cores count: where devices are simulated, since the daemon began.
     None: since the driver was loaded, which counts them.
     """
+
+    def __repr__(self) -> str:
+        parts = [
+            f"{count} {noun}"
+            for count, noun in (
+                (len(self.devices), "devices"),
+                (len(self.cores), "NeuronCores"),
+                (len(self.processes), "processes"),
+                (len(self.warnings), "warnings"),
+            )
+            if count or noun != "warnings"
+        ]
+        what = f"Snapshot {self.sequence} of {self.instance.instance_type!r}, {self.source}"
+        return f"<{what}, {time_text(self.taken_at_unix_seconds)}: {', '.join(parts)}>"
 
     def core(self, index: int) -> NeuronCore | None:
         """The physical core of this index; None when it is not there, as on a device that vanished."""
