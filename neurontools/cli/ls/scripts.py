@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from neurontools import catalog, free_cores, health
+from neurontools import free_cores, health
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.output import write_document
@@ -14,11 +14,10 @@ from neurontools.errors import EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserE
 from neurontools.model import Snapshot
 from neurontools.nrt import core_request
 from neurontools.query.document import document, parse_fields, parse_format
-from neurontools.query.fields import rows
+from neurontools.query.fields import peak_flops_per_core, rows
 from neurontools.query.health_report import health_json, health_text
 
 ASKING = ("query", "wait-free", "health")  # one of them
-MFU_DTYPE = "bf16"
 MOST_CORES = 65536
 LONGEST_WAIT_SECONDS = 31_536_000.0
 
@@ -71,7 +70,7 @@ class ScriptQuery:
         of_cores = any(field.is_of_core for field in self._fields)
         verdicts = _verdicts(snapshots, snapshot) if any("health" in field.name for field in self._fields) else ()
         chosen = self._device_indices(snapshot)
-        found = rows(snapshot, verdicts, _peak_flops(snapshot), lnc, chosen, of_cores=of_cores)
+        found = rows(snapshot, verdicts, peak_flops_per_core(snapshot), lnc, chosen, of_cores=of_cores)
         return document(self._fields, found, self._format)
 
     def _health(self, snapshots: DaemonSnapshots) -> bytes:
@@ -122,13 +121,6 @@ def _verdicts(snapshots: DaemonSnapshots, snapshot: Snapshot) -> tuple[health.Ve
 def _possible(lnc: int | None, snapshot: Snapshot) -> int | None:
     """An LNC that the hardware can't have counts as none, as in the list of devices."""
     return lnc if lnc in snapshot.instance.logical_neuroncore_configs else None
-
-
-def _peak_flops(snapshot: Snapshot) -> float | None:
-    try:
-        return catalog.load(snapshot.instance.instance_type).family.peak_flops_per_physical_core(MFU_DTYPE)
-    except catalog.UnknownInstanceType:
-        return None
 
 
 def _count(text: str) -> int:
