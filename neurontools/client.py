@@ -28,7 +28,7 @@ from neurontools.rpc.unary import CallError
 if TYPE_CHECKING:
     from neurontools.recording.reader import RecordingReader
 
-__all__ = ["Client", "Closed", "NoDaemon", "Recording", "TimedOut", "connect", "read_snapshot"]
+__all__ = ["Client", "Closed", "NoDaemon", "Recording", "TimedOut", "UserError", "connect", "read_snapshot"]
 
 _SERVICE = "/neurontools.v1.MonitorService/"
 

@@ -28,6 +28,8 @@ from neurontools.model import Device, NeuronCore, Process, Snapshot, SourceKind,
 from neurontools.model.counting import continues
 from neurontools.text.units import bytes_text, duration_text
 
+__all__ = ["Finding", "Kind", "Severity", "Thresholds", "Verdict", "is_healthy", "verdicts"]
+
 
 class Severity(IntEnum):
     """How grave a finding is; the numbers are those of the metric neurontools_device_health."""

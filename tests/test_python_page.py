@@ -1,0 +1,168 @@
+"""docs/python.md: its examples run, and its tables are the public names of the modules."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import neurontools
+from neurontools.client import connect
+from neurontools.recording.writer import new_recording
+from tests.conftest import RunningDaemon
+
+PAGE = Path(__file__).parents[1] / "docs/python.md"
+TEXT = PAGE.read_text("utf-8")
+SECTIONS = dict(re.findall(r"^## (neurontools\.\w+)\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+EXAMPLES = [
+    pytest.param(TEXT.count("\n", 0, found.start(1)), found[1], id=f"line {TEXT.count(chr(10), 0, found.start(1)) + 1}")
+    for found in re.finditer(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+]
+SHOWN_OF_THIS_MOMENT = re.compile(r"(?<=Snapshot )\d+|\d{4}-\d\d-\d\d \d\d:\d\d:\d\d|(?<=owner_pid=)\d+|0\.\d+")
+LOADED = """
+import json, sys
+sys.modules.update(dict.fromkeys(["torch", "grpc", "textual"]))  # their import fails
+import threading
+for name in sys.argv[1:]:
+    __import__(name)
+print(json.dumps(threading.active_count()))
+"""
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[RunningDaemon]:
+    """A daemon with a load on four of its cores."""
+    flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--load", "steady", "--load-neuroncores", "4")
+    with tempfile.TemporaryDirectory(prefix="nd-") as directory:
+        running = RunningDaemon(Path(directory) / "n.sock", flags, {})
+        yield running
+        running.stop()
+
+
+@pytest.fixture
+def place(daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a reader tries the examples: his daemon is found, and his recording lies here."""
+    monkeypatch.setenv("NEURONTOOLS_SOCKET", daemon.socket)
+    monkeypatch.chdir(tmp_path)
+    writer = new_recording("run.rec")
+    with connect() as asked:
+        for message in islice(asked.watch_messages(), 3):
+            writer.write(message)
+    writer.close()
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "code"), EXAMPLES)
+def test_every_example_runs(line: int, code: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile("\n" * line + code, str(PAGE), "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr()
+    assert "print(" not in code or printed.out or "finding" in code
+    assert printed.err == ""
+
+
+class NumbersOfThisMoment(doctest.OutputChecker):
+    def check_output(self, want: str, got: str, optionflags: int) -> bool:
+        return super().check_output(*(SHOWN_OF_THIS_MOMENT.sub("N", text) for text in (want, got)), optionflags)
+
+
+def test_a_notebook_shows_what_the_page_shows(place: Path) -> None:
+    (session,) = re.findall(r"^```pycon\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+    test = doctest.DocTestParser().get_doctest(session, {}, PAGE.name, str(PAGE), 0)
+    assert len(test.examples) >= 4
+    said: list[str] = []
+    doctest.DocTestRunner(NumbersOfThisMoment()).run(test, out=said.append)
+    assert said == []
+
+
+def named_on_the_page(section: str) -> set[str]:
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
+def exported(module: ModuleType) -> set[str]:
+    """What `import *` would take, and for a package what it takes from its modules."""
+    listed = getattr(module, "__all__", None)
+    if listed is not None:
+        assert len(set(listed)) == len(listed)
+        return set(listed)
+    assert module.__file__ is not None
+    assert module.__file__.endswith("__init__.py"), "a module says in __all__ what it exports"
+    found = vars(module).items()
+    return {name for name, value in found if not name.startswith("_") and not isinstance(value, ModuleType)}
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_the_page_names_what_a_module_exports_and_nothing_else(name: str) -> None:
+    module = importlib.import_module(name)
+    assert named_on_the_page(SECTIONS[name]) == exported(module)
+    assert all(hasattr(module, each) for each in exported(module))
+
+
+def test_the_page_has_the_public_modules() -> None:
+    expected = {"client", "free_cores", "health", "model", "rows", "runtime", "testing"}
+    assert set(SECTIONS) == {f"neurontools.{name}" for name in expected}
+
+
+def functions_of(value: object) -> Iterator[tuple[str, object]]:
+    """A function, or the public ones of a class that it defines itself."""
+    if not inspect.isclass(value):
+        yield getattr(value, "__name__", ""), value
+        return
+    for name, member in vars(value).items():
+        if not name.startswith("_"):
+            unwrapped = getattr(member, "__func__", getattr(member, "fget", member))
+            if inspect.isfunction(unwrapped):
+                yield f"{value.__name__}.{name}", unwrapped
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_every_public_name_has_a_docstring_and_types(name: str) -> None:
+    module = importlib.import_module(name)
+    for each in exported(module):
+        value = getattr(module, each)
+        assert (value.__doc__ or "").strip(), each
+        assert not (value.__doc__ or "").startswith(f"{each}("), f"{each}: dataclasses made this one"
+        if inspect.isclass(value) and issubclass(value, Enum):
+            continue
+        for title, function in functions_of(value):
+            assert (function.__doc__ or "").strip(), title
+            signature = inspect.signature(function)  # type: ignore[arg-type]
+            assert signature.return_annotation is not inspect.Signature.empty, title
+            for parameter in list(signature.parameters.values()):
+                assert parameter.annotation is not inspect.Parameter.empty or parameter.name in ("self", "cls"), title
+
+
+def test_imports_are_light() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *SECTIONS], capture_output=True, text=True, check=False, cwd=PAGE.parent
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout) == 1
+
+
+def test_the_package_tells_its_version() -> None:
+    from neurontools.version import __version__
+
+    assert neurontools.__version__ == __version__
+    with pytest.raises(AttributeError, match="module 'neurontools' has no attribute 'nothing'"):
+        _ = neurontools.nothing  # type: ignore[attr-defined]
+
+
+def test_the_page_is_found() -> None:
+    root = PAGE.parents[1]
+    assert "(docs/python.md)" in (root / "README.md").read_text("utf-8")
+    assert "docs/python.md" in (root / "man/neurontools.7").read_text("utf-8")
+    for target in re.findall(r"\]\(([\w./]+)\)", TEXT):
+        assert (PAGE.parent / target).exists(), target
