@@ -74,7 +74,8 @@ def test_every_example_runs(line: int, code: str, place: Path, capsys: pytest.Ca
 
 class NumbersOfThisMoment(doctest.OutputChecker):
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        return super().check_output(*(SHOWN_OF_THIS_MOMENT.sub("N", text) for text in (want, got)), optionflags)
+        want, got = (SHOWN_OF_THIS_MOMENT.sub("N", text) for text in (want, got))
+        return super().check_output(want, got, optionflags)
 
 
 def test_a_notebook_shows_what_the_page_shows(place: Path) -> None:

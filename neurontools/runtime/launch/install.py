@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from neurontools.runtime.launch import import_hook, names, summary_files
+from neurontools.runtime.launch import import_hook, names, summary_files, torch_version
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
@@ -23,6 +23,9 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
     import_hook.install(environment)
     import_hook.is_installing = True
     try:
+        import torch
+
+        torch_version.tell_of_another(torch.__version__)  # before anything that another torch may lack
         from neurontools.runtime.launch import setup
         from neurontools.runtime.tensors.device import device
         from neurontools.runtime.torch_device import sharing
