@@ -96,8 +96,11 @@ class Client:
         return map(read_snapshot, self.watch_messages(interval_seconds, duration_seconds=duration_seconds))
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
-        """The daemon's recent past, oldest first: the last so many seconds (0: all of it), after this sequence."""
-        return map(read_snapshot, self.history_messages(duration_seconds, after_sequence=after_sequence))
+        """The daemon's recent past, oldest first: the last so many seconds (0: all of it), after this sequence.
+
+        Fetched as a whole when the first is asked for, so there is no hurry with the others.
+        """
+        yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
 
     def snapshot_message(self, age_seconds: float = 0.0) -> bytes:
         """As `snapshot`, undecoded."""

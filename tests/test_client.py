@@ -43,7 +43,7 @@ def _daemon(socket: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_reads_snapshots_their_stream_and_their_past(tmp_path: Path) -> None:
     socket = tmp_path / "n.sock"
-    with _daemon(socket, "--load", "steady"), Client(str(socket)) as client:
+    with _daemon(socket, "--load", "steady"), Client(str(socket), timeout_seconds=60) as client:
         first = client.snapshot()
         assert first.instance.instance_type == "trn1.32xlarge"
         assert len(first.processes) == 32
@@ -208,3 +208,15 @@ def test_what_is_no_recording_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty.rec").touch()
     with pytest.raises(UserError, match="no recording of neuron-top"):
         Recording(tmp_path / "empty.rec")
+
+
+def test_who_is_slow_to_read_the_past_gets_all_of_it(start_daemon: StartDaemon) -> None:
+    running = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.02")
+    with connect(running.socket, timeout_seconds=60) as daemon:
+        for snapshot in daemon.watch():
+            if snapshot.sequence > 150:  # more than a socket holds
+                break
+        past = daemon.history()
+        next(past)
+        running.stop(signal.SIGKILL)
+        assert [snapshot.sequence for snapshot in past][-1] > 150
