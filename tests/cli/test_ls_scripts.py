@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -57,7 +58,7 @@ def test_it_waits_until_cores_are_free(daemon: RunningDaemon) -> None:
     assert waiting.returncode == 0
 
 
-def test_health(neuron_ls: RunNeuronLs, start_daemon: StartDaemon) -> None:
+def test_health(neuron_ls: RunNeuronLs, start_daemon: StartDaemon, request: pytest.FixtureRequest) -> None:
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
     done = neuron_ls("--socket", daemon.socket, "--health")
     assert (done.returncode, done.stdout, done.stderr) == (0, "all 16 devices are healthy\n", "")
@@ -66,7 +67,16 @@ def test_health(neuron_ls: RunNeuronLs, start_daemon: StartDaemon) -> None:
     attachment = Attachment(daemon)
     attachment.attach(core_count=2)
     core = neuron_pb2.ReportedCore(execution_started_at_unix_seconds=time.time() - 100)
-    attachment.report(neuron_pb2.Report(measured_at_seconds=time.monotonic(), cores=[core]))
+    ended = threading.Event()
+
+    def report() -> None:  # who falls silent is stale, and no longer stuck
+        while not ended.wait(0.2):
+            attachment.report(neuron_pb2.Report(measured_at_seconds=time.monotonic(), cores=[core]))
+
+    reporting = threading.Thread(target=report)
+    reporting.start()
+    request.addfinalizer(reporting.join)
+    request.addfinalizer(ended.set)
     wait_until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds)
     done = neuron_ls("--socket", daemon.socket, "--health")
     assert (done.returncode, done.stderr) == (5, "")
@@ -77,6 +87,8 @@ def test_health(neuron_ls: RunNeuronLs, start_daemon: StartDaemon) -> None:
     assert [verdict["device_index"] for verdict in found if not verdict["healthy"]] == [0]
     # Nobody is sent to a device that is stuck.
     assert neuron_ls("--socket", daemon.socket, "--wait-free", "1").stdout == "2\n"
+    ended.set()
+    reporting.join()
     attachment.close()
 
 
