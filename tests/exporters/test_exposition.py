@@ -20,7 +20,7 @@ from neurontools.exporters.exposition import (
     wants_openmetrics,
 )
 from neurontools.exporters.labels import LabelTexts
-from neurontools.exporters.listen_address import listen_address
+from neurontools.sockets.listen_address import listen_address
 
 GAUGE = Definition("water_level_ratio", Kind.GAUGE, "How full")
 COUNTER = Definition("drops", Kind.COUNTER, "Drops that fell")

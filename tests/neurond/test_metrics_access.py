@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from neurond.exports.metrics_access import MetricsAccess
+from neurond.exports.metrics_access import metrics_access
 from neurond.settings import Settings
 from neurond.startup.configuration import resolve
 
@@ -148,6 +148,6 @@ def test_files_that_are_wrong_are_named(keys: dict[str, str], told: str, tmp_pat
 
 
 def test_without_settings_everybody_is_admitted() -> None:
-    access = MetricsAccess(Settings(socket="/s"))
+    access = metrics_access(Settings(socket="/s"))
     assert access.context is None
     assert access.admits("")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from neurond.exports.metrics import Metrics, MetricsListener
-from neurond.exports.metrics_access import MetricsAccess
+from neurond.exports.metrics import Metrics
 from neurond.settings import Settings
 from neurond.snapshots.store import Store
-from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.health import Thresholds
 from neurontools.model import Snapshot
+
+if TYPE_CHECKING:
+    from neurond.exports.metrics_pages import MetricsPages
 
 
 class _Sender(Protocol):
@@ -26,21 +27,16 @@ class Exports:
         self._settings = settings
         self._store = store
         self._metrics = Metrics(store, Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
-        self._listener: MetricsListener | None = None
+        self._pages: MetricsPages | None = None
         self._sender: _Sender | None = None
 
     async def start(self) -> None:
         """Begins to listen and to send; UserError when that can't be had."""
         if self._settings.metrics_listen is not None:
-            self._listener = MetricsListener(self._metrics, MetricsAccess(self._settings))
-            try:
-                await self._listener.listen(self._settings.metrics_listen)
-            except (OSError, OverflowError) as error:
-                cause = error.strerror or str(error) if isinstance(error, OSError) else str(error)
-                raise UserError(
-                    f"neurond: --metrics-listen {self._settings.metrics_listen}: {cause}; give another address",
-                    EXIT_FAILURE,
-                ) from None
+            from neurond.exports.metrics_pages import MetricsPages
+
+            self._pages = MetricsPages(self._settings, self._metrics)
+            await self._pages.listen(self._settings.metrics_listen)
         if self._settings.otlp_endpoint is not None:
             from neurond.exports.otlp import OtlpSender
 
@@ -53,16 +49,16 @@ class Exports:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of the snapshot of a tick."""
-        if self._listener is not None or self._sender is not None:
+        if self._pages is not None or self._sender is not None:
             self._metrics.observe(snapshot)
-        if self._listener is not None:
-            self._listener.access.renew()
+        if self._pages is not None:
+            self._pages.access.renew()
         if self._sender is not None:
             self._sender.observe(snapshot)
 
     def close(self) -> None:
         """Stops listening and sending."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._pages is not None:
+            self._pages.close()
         if self._sender is not None:
             self._sender.close()

@@ -14,20 +14,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from neurond.exports.metrics_access import MetricsAccess
+from neurond.exports.metrics_access import metrics_access
 from neurond.load import SCENARIOS
 from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.exporters.listen_address import listen_address
 from neurontools.nrt import core_request
 from neurontools.rpc import socket_path
+from neurontools.sockets.listen_address import listen_address
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 _Path = Annotated[str, Field(min_length=1)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,253}$")]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -75,6 +76,7 @@ class MetricsTable(_Table):
     tls_key: _Path | None = None
     tls_client_ca: _Path | None = None
     bearer_token_file: _Path | None = None
+    hosts: list[_Name] | None = None
     otlp_endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
@@ -181,6 +183,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         metrics_tls_key=_absolute(metrics.tls_key),
         metrics_tls_client_ca=_absolute(metrics.tls_client_ca),
         metrics_bearer_token_file=_absolute(metrics.bearer_token_file),
+        metrics_hosts=metrics.hosts,
         otlp_endpoint=metrics.otlp_endpoint,
         otlp_interval_seconds=metrics.otlp_interval_seconds,
         health_thresholds=configuration.health.changed(),
@@ -199,7 +202,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         export_sysfs=_absolute(configuration.export.sysfs),
         export_driver_version=configuration.export.driver_version,
     )
-    MetricsAccess(settings)  # says what is wrong with its files
+    metrics_access(settings)  # says what is wrong with its files
     return settings
 
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET6
 
 from neurontools.cli.line.about import about
 from neurontools.cli.line.options import Option, parse
 from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
-from neurontools.exporters.exposition import (
-    OPENMETRICS_CONTENT_TYPE,
-    TEXT_CONTENT_TYPE,
-    openmetrics_format,
-    text_format,
-    wants_openmetrics,
-)
+from neurontools.exporters.exposition import openmetrics_format, text_format
+from neurontools.exporters.page import metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics
+from neurontools.exporters.record_readings import Problem
+from neurontools.http.access import Access, AccessFiles
+from neurontools.http.compression import Document
+from neurontools.http.response import Response
+from neurontools.http.server import HttpServer
+from neurontools.http.site import Page, Site
 
 DEFAULT_PORT = 8000
 MAX_LINE_BYTES = 64 * 2**20
@@ -46,59 +46,33 @@ Exit codes: 0 fine, 1 failure (the port is taken), 2 misuse, 130 interrupted.
 
 
 class Exposed:
-    """The metrics of the records so far, for the threads that answer."""
+    """The metrics of the records so far: taken in by one thread, asked for by another."""
 
     def __init__(self) -> None:
         self._metrics = RecordMetrics()
         self._lock = threading.Lock()
+        self._texts: dict[bool, Document] = {}  # of the latest record
 
-    def take_line(self, line: bytes) -> list[str]:
-        """Takes a line of neuron-monitor in; returns what is wrong with it, in words."""
+    def take_line(self, line: bytes) -> list[Problem]:
+        """Takes a line of neuron-monitor in; returns what is wrong with it."""
         try:
             record = json.loads(line)
             if not isinstance(record, dict):
                 raise ValueError("not a JSON object")
             with self._lock:
+                self._texts.clear()
                 return self._metrics.take(record)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            return [f"a line is skipped: {type(error).__name__}: {error}"]
+        except (ValueError, RecursionError) as error:
+            return [Problem("a line is skipped", str(error))]
 
-    def text(self, *, openmetrics: bool) -> bytes:
-        """The metrics in a format."""
-        write = openmetrics_format if openmetrics else text_format
+    def text(self, *, openmetrics: bool) -> Document:
+        """The metrics in a format, made once a record."""
         with self._lock:
-            return write([*self._metrics.families(), *process_families()])
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    exposed: Exposed
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that went away is no news."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 120
-    server: _Server
-
-    def do_GET(self) -> None:
-        """Metrics at every path but one, as the original does."""
-        if self.path == "/favicon.ico":
-            body, kind = b"", "image/x-icon"
-        else:
-            openmetrics = wants_openmetrics(self.headers.get("Accept", ""))
-            body = self.server.exposed.text(openmetrics=openmetrics)
-            kind = OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Says nothing: scrapes are no news."""
+            text = self._texts.get(openmetrics)
+            if text is None:
+                write = openmetrics_format if openmetrics else text_format
+                text = self._texts[openmetrics] = Document(write([*self._metrics.families(), *process_families()]))
+            return text
 
 
 def main() -> None:
@@ -120,15 +94,14 @@ def _run(arguments: list[str]) -> int:
         if name in given:
             write_document(print_about(given[name]).encode())
             return 0
-    server = _serving(given.get("address", ""), _port(given.get("port")))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    exposed = Exposed()
+    _serve(exposed, given.get("address", ""), _port(given.get("port")))
     told: set[str] = set()
     while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
-        for problem in server.exposed.take_line(line):
-            what = problem.rpartition(": ")[0]
-            if what not in told:  # once each, or a lasting fault fills the log
-                told.add(what)
-                tell(f"{_COMMAND}: {problem}")
+        for problem in exposed.take_line(line):
+            if problem.what not in told:  # once each, or a lasting fault fills the log
+                told.add(problem.what)
+                tell(f"{_COMMAND}: {problem.what}: {problem.detail}")
         if len(told) > MAX_TOLD:
             told.clear()
         if "enable-k8s-info" in given:
@@ -136,16 +109,23 @@ def _run(arguments: list[str]) -> int:
     return 0
 
 
-def _serving(address: str, port: int) -> _Server:
-    kind = type("_Server6", (_Server,), {"address_family": AF_INET6}) if ":" in address else _Server
+def _serve(exposed: Exposed, address: str, port: int) -> None:
+    """Serves in a thread, for as long as the process lives."""
+    icon = Page(lambda _: Response(b"", "image/x-icon"), is_open=True)
+    # Metrics at every path but one, as the original does.
+    site = Site({"/favicon.ico": icon}, Page(metrics_page(exposed), is_open=True), Access(AccessFiles()))
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
+
+    async def listen() -> None:
+        await HttpServer(site, name=_COMMAND).listen(address or None, port)
+
     try:
-        server: _Server = kind((address, port), _Handler)
+        asyncio.run_coroutine_threadsafe(listen(), loop).result()
     except OSError as error:
         raise UserError(
             f"can't serve on {address or '*'}:{port}: {error.strerror}; give another --port", EXIT_FAILURE
         ) from None
-    server.exposed = Exposed()
-    return server
 
 
 def _port(text: str | None) -> int:

@@ -1,0 +1,30 @@
+"""The page of an exporter: its metrics, in the format that the scraper asks for."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from neurontools.exporters.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, wants_openmetrics
+from neurontools.http.compression import Document
+from neurontools.http.request import Request
+from neurontools.http.response import Response
+from neurontools.http.site import Handler
+
+
+class Exporter(Protocol):
+    """What has metrics."""
+
+    def text(self, *, openmetrics: bool) -> Document:
+        """The metrics in a format, the same object for as long as they are the same."""
+        ...
+
+
+def metrics_page(exporter: Exporter) -> Handler:
+    """The page for these metrics."""
+
+    def page(request: Request) -> Response:
+        openmetrics = wants_openmetrics(request.header("accept"))
+        kind = OPENMETRICS_CONTENT_TYPE if openmetrics else TEXT_CONTENT_TYPE
+        return Response(exporter.text(openmetrics=openmetrics), kind, headers=(("Vary", "Accept"),))
+
+    return page

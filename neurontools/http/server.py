@@ -1,0 +1,134 @@
+"""The server: takes connections within its limits and has them served.
+
+Nothing is set up for a connection that is silent, not even TLS, and one that is slow makes room for those that come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from typing import Any
+
+from neurontools.http.connection import HEAD_SECONDS, MAX_HEAD_BYTES, WRITE_SECONDS, Connection
+from neurontools.http.site import Site
+from neurontools.sockets.acceptor import Acceptor
+from neurontools.sockets.listen_address import listeners
+from neurontools.sockets.places import Place, Places
+
+MAX_CONNECTIONS = 256
+ADDRESS_SHARE = 64
+_BACKLOG = 128
+_SHUTDOWN_SECONDS = 1.0  # for the end of TLS
+_REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+
+
+class HttpServer:
+    """Serves a site to at most `most` connections, of which one address has its share; for the event loop's thread.
+
+    `name` says in the log what listens.
+    """
+
+    def __init__(self, site: Site, *, name: str, most: int = MAX_CONNECTIONS) -> None:
+        self._site = site
+        self._name = name
+        self._places = Places(most, min(ADDRESS_SHARE, max(1, most // 2)))
+        self._acceptors: list[Acceptor] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def listen(self, host: str | None, port: int) -> int:
+        """Begins to serve, on all addresses when there is no host; returns the port. OSError when it can't be had."""
+        opened = await listeners(host, port, backlog=_BACKLOG)
+        # Over TLS there is no saying anything to somebody there is no descriptor for.
+        refusal = b"" if self._site.access.context else _REFUSAL
+        for listener in opened:
+            self._acceptors.append(Acceptor(listener, self._take, name=self._name, refusal=refusal))
+        bound: int = opened[0].getsockname()[1]
+        return bound
+
+    def close(self) -> None:
+        """Stops listening and drops the connections."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        self._acceptors.clear()
+        for task in self._tasks:
+            task.cancel()
+
+    def _take(self, connection: socket.socket, address: Any) -> None:
+        task: asyncio.Task[None] | None = None
+
+        def make_room() -> None:
+            if task is not None:
+                task.cancel()
+
+        place = self._places.enter(_peer(address), make_room)
+        if place is None:
+            connection.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(connection, place))
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            connection.close()  # here too, for a task that was cancelled before it began
+            place.leave()
+
+        task.add_done_callback(ended)
+
+    async def _serve(self, connection: socket.socket, place: Place) -> None:
+        transport: asyncio.WriteTransport | None = None
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled when it made room
+                async with asyncio.timeout(HEAD_SECONDS) as patience:
+                    await _readable(connection)
+                    reader, writer = await self._opened(connection)
+                    transport = writer.transport
+                    await Connection(reader, writer, place, patience).serve(self._site.answer)
+                    patience.reschedule(asyncio.get_running_loop().time() + WRITE_SECONDS)
+                    writer.close()
+                    await writer.wait_closed()
+        finally:
+            if transport is not None:
+                transport.abort()
+
+    async def _opened(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """The streams of a connection, behind the handshake where there is one."""
+        loop, context = asyncio.get_running_loop(), self._site.access.context
+        reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=context,
+            ssl_handshake_timeout=HEAD_SECONDS if context else None,
+            ssl_shutdown_timeout=_SHUTDOWN_SECONDS if context else None,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def _readable(connection: socket.socket) -> None:
+    """Returns when a client has said something, or has gone."""
+    loop = asyncio.get_running_loop()
+    said: asyncio.Future[None] = loop.create_future()
+
+    def ready() -> None:
+        loop.remove_reader(connection)
+        if not said.done():
+            said.set_result(None)
+
+    loop.add_reader(connection, ready)
+    try:
+        await said
+    finally:
+        loop.remove_reader(connection)
+
+
+def _peer(address: Any) -> str:
+    """Who shares a share: an IPv4 address; of IPv6 the first 64 bits, which one host has to itself."""
+    host = ipaddress.ip_address(address[0].partition("%")[0])
+    if isinstance(host, ipaddress.IPv4Address):
+        return str(host)
+    if host.ipv4_mapped is not None:
+        return str(host.ipv4_mapped)
+    return str(ipaddress.ip_network((host, 64), strict=False))

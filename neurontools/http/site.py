@@ -1,0 +1,54 @@
+"""The pages of a server, and who may see which."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from neurontools.http.access import Access
+from neurontools.http.request import Request
+from neurontools.http.response import Response, refusal
+
+Handler = Callable[[Request], Response]
+"""A page: it reads nothing but the request, and quickly, for it holds the event loop."""
+
+_METHODS = ("GET", "HEAD")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page; `is_open` ones are for everybody, the others for those whom the access admits."""
+
+    handler: Handler
+    is_open: bool = False
+
+
+class Site:
+    """Pages by their path, and what is answered elsewhere. Nothing here changes anything: GET and HEAD alone."""
+
+    def __init__(self, pages: Mapping[str, Page], otherwise: Page, access: Access) -> None:
+        self.access = access
+        self._pages = pages
+        self._otherwise = otherwise
+
+    def answer(self, request: Request) -> Response:
+        """The response to a request; a fault in a page is one too, and stands in the log."""
+        page = self._pages.get(request.path, self._otherwise)
+        if not page.is_open:
+            if not self.access.admits_host(request.authority):
+                return refusal(
+                    421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name"
+                )
+            if not self.access.admits(request.header("authorization")):
+                return refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
+        if request.method not in _METHODS:
+            return refusal(405, "only GET", ("Allow", ", ".join(_METHODS)))
+        try:
+            return page.handler(request)
+        except Exception:
+            # A fault in a page must neither end the process nor pass for an empty one.
+            _log.exception("%s could not be made", request.path)
+            return refusal(500, "this page could not be made; the log says why")
