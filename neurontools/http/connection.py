@@ -11,14 +11,12 @@ from http import HTTPStatus
 import h11
 
 from neurontools.http.compression import Document, accepts_gzip
+from neurontools.http.limits import Limits
 from neurontools.http.request import Request, request_of
 from neurontools.http.response import Response, refusal
 from neurontools.sockets.places import Place
 
 MAX_HEAD_BYTES = 16 * 2**10
-HEAD_SECONDS = 5.0  # for a handshake, and for a request from its first byte to the end of its head
-IDLE_SECONDS = 120.0  # between two requests
-WRITE_SECONDS = 30.0  # for a client to take the next piece
 _LINGER_SECONDS = 1.0
 _PIECE_BYTES = 2**16
 
@@ -29,15 +27,19 @@ class Connection:
     """Serves a client over streams. `patience` is the time limit of the task it runs in."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, place: Place, patience: asyncio.Timeout
+        self,
+        streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        place: Place,
+        patience: asyncio.Timeout,
+        limits: Limits,
     ) -> None:
-        self._reader = reader
-        self._writer = writer
+        self._reader, self._writer = streams
         self._place = place
         self._patience = patience
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
-        writer.transport.set_write_buffer_limits(_PIECE_BYTES)
+        self._writer.transport.set_write_buffer_limits(_PIECE_BYTES)
 
     async def serve(self, answer: Answer) -> None:
         """Answers requests until the connection is to end. OSError and TimeoutError when the client ends it."""
@@ -51,7 +53,7 @@ class Connection:
             self._http.start_next_cycle()
             self._place.wait()
             if not self._http.trailing_data[0]:
-                self._wait_at_most(IDLE_SECONDS)
+                self._wait_at_most(self._limits.idle_seconds)
 
     async def _request(self) -> Request | Response | None:
         """The next request, or what a client that doesn't speak HTTP is answered; None at the end."""
@@ -60,7 +62,7 @@ class Connection:
                 began = bool(self._http.trailing_data[0])
                 data = await self._reader.read(MAX_HEAD_BYTES)
                 if not began:
-                    self._wait_at_most(HEAD_SECONDS)
+                    self._wait_at_most(self._limits.head_seconds)
                 self._http.receive_data(data)
             if not isinstance(event, h11.Request):
                 return None
@@ -91,18 +93,21 @@ class Connection:
                 status_code=response.status, headers=headers, reason=HTTPStatus(response.status).phrase.encode()
             )
         )
-        await self._write(head or b"")
-        if request is None or request.method != "HEAD":
-            if isinstance(content, bytes):
-                await self._send(content)
-            else:
-                await self._stream(content)
+        if request is not None and request.method == "HEAD":
+            await self._write(head or b"")
+        elif isinstance(content, bytes):
+            await self._send(head or b"", content)
+        else:
+            await self._write(head or b"")
+            await self._stream(content)
         await self._write(self._http.send(h11.EndOfMessage()) or b"")
 
-    async def _send(self, content: bytes) -> None:
+    async def _send(self, head: bytes, content: bytes) -> None:
         """Sends in pieces, so that a client that doesn't read keeps no copy of the whole in the transport's buffer."""
         for start in range(0, len(content), _PIECE_BYTES):
-            await self._write(self._http.send(h11.Data(content[start : start + _PIECE_BYTES])) or b"")
+            await self._write(head + (self._http.send(h11.Data(content[start : start + _PIECE_BYTES])) or b""))
+            head = b""
+        await self._write(head)
 
     async def _stream(self, pieces: AsyncGenerator[bytes, None]) -> None:
         """Sends what comes when it comes. Whatever the client says or does meanwhile is its end."""
@@ -128,8 +133,9 @@ class Connection:
             gone.cancel()
 
     async def _write(self, data: bytes) -> None:
-        self._wait_at_most(WRITE_SECONDS)
-        self._writer.write(data)
+        self._wait_at_most(self._limits.write_seconds)
+        if data:
+            self._writer.write(data)
         await self._writer.drain()
 
     async def _linger(self) -> None:

@@ -9,31 +9,34 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+from asyncio.sslproto import SSLProtocol
 from typing import Any
 
-from neurontools.http.connection import HEAD_SECONDS, MAX_HEAD_BYTES, WRITE_SECONDS, Connection
+from neurontools.http.connection import MAX_HEAD_BYTES, Connection
+from neurontools.http.limits import Limits
 from neurontools.http.site import Site
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.sockets.listen_address import listeners
 from neurontools.sockets.places import Place, Places
 
-MAX_CONNECTIONS = 256
-ADDRESS_SHARE = 64
-_BACKLOG = 128
+_BACKLOG = 1024
 _SHUTDOWN_SECONDS = 1.0  # for the end of TLS
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
+# What asyncio keeps for each connection over TLS, from its first byte on. It is 256 KiB otherwise, of which a crowd makes
+# 64 MiB that malloc doesn't give back; a TLS record has 16 KiB at most.
+SSLProtocol.max_size = 2**14  # type: ignore[attr-defined]
+
+
 class HttpServer:
-    """Serves a site to at most `most` connections, of which one address has its share; for the event loop's thread.
+    """Serves a site within limits. Belongs to the event loop's thread. `name` says in the log what listens."""
 
-    `name` says in the log what listens.
-    """
-
-    def __init__(self, site: Site, *, name: str, most: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, site: Site, *, name: str, limits: Limits) -> None:
         self._site = site
         self._name = name
-        self._places = Places(most, min(ADDRESS_SHARE, max(1, most // 2)))
+        self._limits = limits
+        self._places = Places(limits.connections, limits.of_an_address)
         self._acceptors: list[Acceptor] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -80,12 +83,14 @@ class HttpServer:
         transport: asyncio.WriteTransport | None = None
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled when it made room
-                async with asyncio.timeout(HEAD_SECONDS) as patience:
+                async with asyncio.timeout(self._limits.head_seconds) as patience:
                     await _readable(connection)
+                    if not connection.recv(1, socket.MSG_PEEK):
+                        return
                     reader, writer = await self._opened(connection)
                     transport = writer.transport
-                    await Connection(reader, writer, place, patience).serve(self._site.answer)
-                    patience.reschedule(asyncio.get_running_loop().time() + WRITE_SECONDS)
+                    await Connection((reader, writer), place, patience, self._limits).serve(self._site.answer)
+                    patience.reschedule(asyncio.get_running_loop().time() + self._limits.write_seconds)
                     writer.close()
                     await writer.wait_closed()
         finally:
@@ -101,7 +106,7 @@ class HttpServer:
             lambda: protocol,
             connection,
             ssl=context,
-            ssl_handshake_timeout=HEAD_SECONDS if context else None,
+            ssl_handshake_timeout=self._limits.head_seconds if context else None,
             ssl_shutdown_timeout=_SHUTDOWN_SECONDS if context else None,
         )
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

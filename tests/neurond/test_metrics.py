@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import urllib.error
@@ -110,21 +111,14 @@ def test_a_connection_is_kept(connection: socket.socket) -> None:
 def test_clients_that_misbehave_leave_nothing_behind(daemon: RunningDaemon, port: int) -> None:
     before = daemon.descriptor_count()
     crowd = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(300)]
-    for member in crowd[:50]:
-        member.sendall(b"GET /met")
-    refused = sum(_is_closed(member) for member in crowd[256:])
-    assert refused == 44
+    for member in crowd[:256]:
+        with contextlib.suppress(ConnectionError):  # it has made room for a later one
+            member.sendall(b"GET /met")
+    assert scrape(port)[0] == 200, "they lock nobody out"
     for member in crowd:
         member.close()
     wait_until(lambda: daemon.descriptor_count() <= before + 1)
     assert scrape(port)[0] == 200
-
-
-def _is_closed(connection: socket.socket) -> bool:
-    try:
-        return connection.recv(1) == b""
-    except ConnectionError:
-        return True
 
 
 def test_an_address_that_is_taken_is_told(start_daemon: StartDaemon, port: int) -> None:

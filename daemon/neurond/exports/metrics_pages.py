@@ -10,9 +10,10 @@ from neurond.settings import Settings
 from neurond.system.supervisor import most_files
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.exporters.page import metrics_page
+from neurontools.http.limits import Limits
 from neurontools.http.request import Request
 from neurontools.http.response import Response, refusal
-from neurontools.http.server import MAX_CONNECTIONS, HttpServer
+from neurontools.http.server import HttpServer
 from neurontools.http.site import Page, Site
 from neurontools.sockets.listen_address import listen_address
 
@@ -26,7 +27,7 @@ class MetricsPages:
         self.access = metrics_access(settings)
         pages = {"/metrics": Page(metrics_page(metrics)), "/": Page(_front, is_open=True)}
         site = Site(pages, Page(_nothing, is_open=True), self.access)
-        self._server = HttpServer(site, name="metrics", most=min(MAX_CONNECTIONS, most_files() // 4))
+        self._server = HttpServer(site, name="metrics", limits=Limits().with_files(most_files()))
 
     async def listen(self, address: str) -> None:
         """Serves on an address such as ":8000"; UserError when it can't be had."""

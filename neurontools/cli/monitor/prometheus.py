@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import sys
 import threading
 
@@ -19,6 +20,7 @@ from neurontools.exporters.record_metrics import RecordMetrics
 from neurontools.exporters.record_readings import Problem
 from neurontools.http.access import Access, AccessFiles
 from neurontools.http.compression import Document
+from neurontools.http.limits import Limits
 from neurontools.http.response import Response
 from neurontools.http.server import HttpServer
 from neurontools.http.site import Page, Site
@@ -114,11 +116,12 @@ def _serve(exposed: Exposed, address: str, port: int) -> None:
     icon = Page(lambda _: Response(b"", "image/x-icon"), is_open=True)
     # Metrics at every path but one, as the original does.
     site = Site({"/favicon.ico": icon}, Page(metrics_page(exposed), is_open=True), Access(AccessFiles()))
+    most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
 
     async def listen() -> None:
-        await HttpServer(site, name=_COMMAND).listen(address or None, port)
+        await HttpServer(site, name=_COMMAND, limits=Limits().with_files(most_files)).listen(address or None, port)
 
     try:
         asyncio.run_coroutine_threadsafe(listen(), loop).result()

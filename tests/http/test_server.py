@@ -1,0 +1,207 @@
+"""The server over real sockets, as clients use it and as they shouldn't."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import socket
+import ssl
+import threading
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from neurontools.http.access import Access, AccessFiles
+from neurontools.http.compression import Document
+from neurontools.http.host_check import HostCheck
+from neurontools.http.limits import Limits
+from neurontools.http.request import Request
+from neurontools.http.response import Response
+from neurontools.http.site import Page
+from tests.certificates import Authority, needs_openssl
+from tests.conftest import wait_until
+from tests.http.conftest import PATIENCE_SECONDS, Serve, Served
+
+LINES = b"water_level_ratio 0.5\n" * 10_000
+FRONT = Page(lambda _: Response(b"front\n"), is_open=True)
+HELLO = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def echo(request: Request) -> Response:
+    words = (request.method, request.path, request.query, request.authority, request.header("x-word"))
+    return Response(" | ".join(words).encode())
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has ended it; whatever it sent before is read."""
+    connection.setblocking(False)
+    try:
+        while connection.recv(2**16):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        pass
+    finally:
+        connection.settimeout(PATIENCE_SECONDS)
+    return True
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_pages_see_the_request(serve: Serve) -> None:
+    served = serve({"/": FRONT, "/echo": Page(echo)})
+    assert served.get("/echo?a=b?c", Host="pages:80", X_Word="x").body == b"GET | /echo | a=b?c | pages:80 | x"
+    absolute = served.get("http://other:1/echo", Host="pages", X_Word="x")
+    assert absolute.body == b"GET | /echo |  | other:1 | x", "the form for proxies, in which Host doesn't count"
+    head = served.get("/echo", method="HEAD")
+    assert (head.body, head.headers["Content-Length"]) == (b"", str(len("HEAD | /echo |  | 127.0.0.1:00000 | ")))
+    refused = served.get("/", method="DELETE")
+    assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+
+
+def test_a_fault_of_a_page_is_an_answer_and_stands_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    served = serve({"/": FRONT, "/fault": Page(lambda request: Response(request.headers["nothing"].encode()))})
+    assert served.get("/fault").status == 500
+    assert "/fault could not be made" in caplog.text
+    assert served.get("/").status == 200
+
+
+def test_a_document_is_compressed_once_for_all_who_ask(serve: Serve) -> None:
+    document = Document(LINES)
+    made: list[int] = []
+
+    def page(_: Request) -> Response:
+        made.append(id(document.gzipped()) if len(made) > 1 else 0)
+        return Response(document)
+
+    served = serve({"/": FRONT, "/lines": Page(page)})
+    plain = served.get("/lines", Accept_Encoding="identity")
+    assert (plain.body, plain.headers["Content-Encoding"]) == (LINES, None)
+    for _ in range(3):
+        reply = served.get("/lines", Accept_Encoding="deflate, gzip;q=0.5")
+        assert (gzip.decompress(reply.body), reply.headers["Content-Encoding"]) == (LINES, "gzip")
+        assert reply.headers["Vary"] == "Accept-Encoding"
+        assert len(reply.body) < len(LINES) // 50
+    assert len(set(made[2:])) == 1
+    head = served.get("/lines", method="HEAD", Accept_Encoding="gzip")
+    assert head.headers["Content-Length"] == str(len(document.gzipped()))
+
+
+def test_a_stream_is_sent_as_it_comes_and_ends_with_its_reader(serve: Serve) -> None:
+    ended = threading.Event()
+    go_on = asyncio.Event()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"first"
+            await go_on.wait()
+            yield b"second"
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    served = serve({"/": FRONT, "/events": Page(lambda _: Response(pieces(), "text/event-stream"))})
+    with served.connect() as client:
+        client.sendall(HELLO.replace(b"/ ", b"/events "))
+        with client.makefile("rb") as reader:
+            while reader.readline() != b"\r\n":
+                pass
+            assert reader.readline() + reader.readline() == b"5\r\nfirst\r\n"
+            served.loop.call_soon_threadsafe(go_on.set)
+            assert reader.readline() + reader.readline() == b"6\r\nsecond\r\n"
+            assert not ended.is_set()
+    assert ended.wait(30)
+
+
+def test_half_a_request_gets_a_few_seconds(serve: Serve) -> None:
+    served = serve({"/": FRONT}, limits=Limits(head_seconds=0.05))
+    for said in (b"", b"GET / HTT", HELLO[:-2]):
+        with served.connect() as client:
+            client.sendall(said)
+            assert client.recv(1) == b""
+    with served.connect() as client:
+        client.sendall(HELLO)
+        assert client.recv(2**16).startswith(b"HTTP/1.1 200 OK\r\n")
+        client.sendall(HELLO[:-2])
+        assert client.recv(1) == b"", "also behind a whole one"
+
+
+def test_who_does_not_read_is_dropped(serve: Serve) -> None:
+    served = serve({"/": FRONT, "/lines": Page(lambda _: Response(LINES * 100))}, limits=Limits(write_seconds=0.05))
+    with served.connect() as client:
+        client.sendall(HELLO.replace(b"/ ", b"/lines "))
+        held = wait_until(lambda: served.run(tasks_of(served)) == 0)
+        assert held
+        assert served.get("/").status == 200
+
+
+async def tasks_of(served: Served) -> int:
+    """How many connections are being served."""
+    return len(asyncio.all_tasks()) - 1
+
+
+def test_half_sent_requests_of_a_crowd_lock_nobody_out(serve: Serve) -> None:
+    served = serve({"/": FRONT}, limits=Limits(connections=16, of_an_address=4, head_seconds=600))
+    crowd = [served.connect(f"127.0.0.{10 + number % 8}") for number in range(64)]
+    for member in crowd:
+        member.sendall(HELLO[:-2])
+    with served.connect() as scraper:
+        for _ in range(3):
+            scraper.sendall(HELLO)
+            assert scraper.recv(2**16).startswith(b"HTTP/1.1 200 OK\r\n")
+            crowd.append(served.connect("127.0.0.9"))
+    wait_until(lambda: sum(not is_closed(member) for member in crowd) <= 16)
+    assert served.get("/").status == 200
+    for member in crowd:
+        member.close()
+    wait_until(lambda: served.run(tasks_of(served)) == 0)
+
+
+def test_one_address_has_its_share_and_loses_its_own_oldest(serve: Serve) -> None:
+    served = serve({"/": FRONT}, limits=Limits(connections=16, of_an_address=4, head_seconds=600, idle_seconds=600))
+    with served.connect("127.0.0.2") as other:
+        other.sendall(HELLO)
+        assert other.recv(2**16)
+        crowd = [served.connect() for _ in range(12)]
+        for member in crowd[-4:]:
+            member.sendall(HELLO)
+            assert member.recv(2**16)
+        wait_until(lambda: all(is_closed(member) for member in crowd[:8]))
+        assert not is_closed(other), "which has been idle for longer"
+        for member in crowd:
+            member.close()
+
+
+@needs_openssl
+def test_connections_in_the_handshake_count(serve: Serve, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    access = Access(AccessFiles(str(certificate), str(key)))
+    served = serve({"/": FRONT}, access, Limits(connections=16, of_an_address=8, head_seconds=600))
+    served.context = ssl.create_default_context(cafile=str(authority.file))
+    before = open_files()
+    crowd = [served.connect() for _ in range(40)]
+    for member in crowd[::2]:
+        member.sendall(b"\x16\x03\x01\x02")  # a handshake begins
+    wait_until(lambda: sum(not is_closed(member) for member in crowd) <= 8)
+    assert served.get("/").status == 200
+    assert open_files() <= before + len(crowd) + 9
+    for member in crowd:
+        member.close()
+    wait_until(lambda: served.run(tasks_of(served)) == 0)
+
+
+def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:
+    access = Access(AccessFiles(), hosts=HostCheck(["metrics.example.org"]))
+    served = serve({"/": FRONT, "/echo": Page(echo)}, access)
+    for name in ("127.0.0.1:8000", "[::1]:8000", "localhost", "a.localhost:1", socket.gethostname(), "10.1.2.3"):
+        assert served.get("/echo", Host=name).status == 200
+    assert served.get("/echo", Host="METRICS.example.org.:8000").status == 200
+    for name in ("evil.example.org", "evil.example.org:8000", "127.0.0.1.evil.example.org", "", "localhost.evil"):
+        assert served.get("/echo", Host=name).status == 421
+    assert served.get("http://evil.example.org/echo", Host="localhost").status == 421
+    assert served.get("/", Host="evil.example.org").status == 200, "open pages are for everybody"
