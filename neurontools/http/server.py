@@ -24,8 +24,8 @@ _SHUTDOWN_SECONDS = 1.0  # for the end of TLS
 _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-# What asyncio keeps for each connection over TLS, from its first byte on. It is 256 KiB otherwise, of which a crowd makes
-# 64 MiB that malloc doesn't give back; a TLS record has 16 KiB at most.
+# What asyncio keeps for each connection over TLS, from its first byte on. It is 256 KiB otherwise: 64 MiB for a crowd,
+# which malloc doesn't give back. A TLS record has 16 KiB at most.
 SSLProtocol.max_size = 2**14  # type: ignore[attr-defined]
 
 

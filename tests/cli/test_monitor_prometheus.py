@@ -119,6 +119,27 @@ def test_what_is_no_record_is_skipped_and_told_once(piped: subprocess.Popen[str]
     assert len(told.splitlines()) < len(bad)
 
 
+def test_an_odd_value_takes_nothing_else_away_and_is_told_once(piped: subprocess.Popen[str], port: int) -> None:
+    assert piped.stdin is not None
+    assert piped.stdout is not None
+    for _ in range(3):
+        line = record("a", completed="x").replace('"generic": 0', f'"generic": {10**400}')  # type: ignore[arg-type]
+        piped.stdin.write(line)
+        assert piped.stdout.readline() == line
+    text = scrape(port)
+    assert text is not None
+    assert "instance_info{" in text
+    assert "neurontools_odd_record_values_total 6\n" in text
+    assert piped.stderr is not None
+    piped.stdin.close()
+    assert piped.wait(20) == 0
+    odd = "is left out where it makes no sense"
+    assert piped.stderr.read().splitlines() == [
+        f"neuron-monitor-prometheus: error_summary {odd}: 100000000000000000...0000000000000000000",
+        f"neuron-monitor-prometheus: execution_summary {odd}: 'x'",
+    ]
+
+
 def test_a_port_that_is_taken(port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         done = subprocess.run(

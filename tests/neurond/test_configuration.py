@@ -104,6 +104,10 @@ WRONG_LINES = [
         for name in ("tls_certificate", "tls_key", "tls_client_ca", "bearer_token_file")
     ),
     (
+        'metrics.hosts = ["a", "b:80"]',
+        "metrics.hosts: 'b:80' is no name; write one without a port, such as metrics.example.org",
+    ),
+    (
         'metrics.otlp_endpoint = "collector:4318"',
         "metrics.otlp_endpoint: 'collector:4318' is no URL; write one such as http://127.0.0.1:4318",
     ),

@@ -28,7 +28,6 @@ from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 _Path = Annotated[str, Field(min_length=1)]
-_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,253}$")]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -37,6 +36,12 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 def _listen_address(text: str) -> str:
     listen_address(text)
+    return text
+
+
+def _host_name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,253}", text):
+        raise ValueError(f"{_shown(text)} is no name; write one without a port, such as metrics.example.org")
     return text
 
 
@@ -76,7 +81,7 @@ class MetricsTable(_Table):
     tls_key: _Path | None = None
     tls_client_ca: _Path | None = None
     bearer_token_file: _Path | None = None
-    hosts: list[_Name] | None = None
+    hosts: list[Annotated[str, AfterValidator(_host_name)]] | None = None
     otlp_endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
@@ -250,7 +255,7 @@ def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> 
         return Configuration.model_validate(tables)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        path = [str(part) for part in problem["loc"]]
+        path = [part for part in problem["loc"] if isinstance(part, str)]  # not the place within a list
         raise UserError(f"neurond: {place(path)}: {_cause(problem)}", EXIT_USAGE) from None
 
 

@@ -1,0 +1,70 @@
+"""Records as metrics: what makes no sense in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.exporters.exposition import text_format
+from neurontools.exporters.record_metrics import RecordMetrics
+
+GOLDEN = Path(__file__).parents[1] / "monitor/golden/trn1.32xlarge_ecc-burst.json"
+ODD: list[Any] = ["9", [1], {"a": 1}, 10**400, float("nan"), float("-inf"), True, 1e300]
+
+
+def record() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(GOLDEN.read_text("utf-8"))
+    return document
+
+
+def samples(metrics: RecordMetrics) -> dict[str, str]:
+    lines = text_format(metrics.families()).decode().splitlines()
+    return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#") and "_created" not in line)
+
+
+def places(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Every place in a document that has a value."""
+    found = [path] if path else []
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        found += places(item, (*path, key))
+    return found
+
+
+def put(document: Any, path: tuple[str | int, ...], value: Any) -> Any:
+    for key in path[:-1]:
+        document = document[key]
+    document[path[-1]] = value
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: repr(odd)[:12])
+def test_an_odd_value_is_left_out_and_counted_and_the_rest_stays(odd: Any) -> None:
+    sane, metrics = RecordMetrics(lambda: 0.0), RecordMetrics(lambda: 0.0)
+    sane.take(record())
+    document = record()
+    document["system_data"]["memory_info"]["memory_used_bytes"] = odd
+    (problem,) = metrics.take(document)
+    assert problem.what == "memory_used_bytes is left out where it makes no sense"
+    assert len(problem.detail) < 100
+    expected = {name: value for name, value in samples(sane).items() if "system_memory_used_bytes" not in name}
+    assert samples(metrics) == expected | {"neurontools_odd_record_values_total": "1"}
+
+
+def test_whatever_stands_anywhere_the_metrics_can_be_written() -> None:
+    some = record()
+    some["neuron_runtime_data"] = some["neuron_runtime_data"][:1]
+    everywhere = places(some)
+    assert len(everywhere) > 200
+    for number, path in enumerate(everywhere):
+        document = json.loads(json.dumps(some))
+        put(document, path, ODD[number % len(ODD)])
+        metrics = RecordMetrics(lambda: 0.0)
+        if path == ("instance_info",):
+            with pytest.raises(ValueError, match="it has no instance_info"):
+                metrics.take(document)
+            continue
+        metrics.take(document)
+        assert samples(metrics)["neurontools_odd_record_values_total"] in "012"
