@@ -37,6 +37,7 @@ class HttpServer:
         self._name = name
         self._limits = limits
         self._places = Places(limits.connections, limits.of_an_address)
+        self._handshakes = Places(max(1, limits.connections // 8), max(1, limits.of_an_address // 4))
         self._acceptors: list[Acceptor] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -87,7 +88,7 @@ class HttpServer:
                     await _readable(connection)
                     if not connection.recv(1, socket.MSG_PEEK):
                         return
-                    reader, writer = await self._opened(connection)
+                    reader, writer = await self._opened(connection, place)
                     transport = writer.transport
                     await Connection((reader, writer), place, patience, self._limits).serve(self._site.answer)
                     patience.reschedule(asyncio.get_running_loop().time() + self._limits.write_seconds)
@@ -97,18 +98,29 @@ class HttpServer:
             if transport is not None:
                 transport.abort()
 
-    async def _opened(self, connection: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _opened(
+        self, connection: socket.socket, place: Place
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """The streams of a connection, behind the handshake where there is one."""
         loop, context = asyncio.get_running_loop(), self._site.access.context
         reader = asyncio.StreamReader(limit=MAX_HEAD_BYTES, loop=loop)
         protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol,
-            connection,
-            ssl=context,
-            ssl_handshake_timeout=self._limits.head_seconds if context else None,
-            ssl_shutdown_timeout=_SHUTDOWN_SECONDS if context else None,
-        )
+        if context is None:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection)
+            return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+        # A handshake takes 75 kB: fewer of them at a time than connections.
+        handshake = self._handshakes.enter(place.peer, place.make_room)
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=self._limits.head_seconds,
+                ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+            )
+        finally:
+            if handshake is not None:  # it always is: all of them wait
+                handshake.leave()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 REST_SECONDS = 0.1
 TOLD_EVERY_SECONDS = 60.0
-_AT_ONCE = 64  # connections that are taken before the event loop serves others
+_AT_ONCE = 16  # connections that are taken before the event loop serves others
 
 _log = logging.getLogger(__name__)
 
