@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from neurontools.http.compression import Document, Part
+
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
+_END = Part(b"# EOF\n")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), "\ufffd")
 
@@ -83,20 +86,24 @@ class Exposition:
 
     def __init__(self, *, openmetrics: bool) -> None:
         self._openmetrics = openmetrics
-        self._written: dict[Definition, tuple[Family, bytes]] = {}
+        self._written: dict[Definition, tuple[Family, Part]] = {}
 
-    def text(self, families: Iterable[Family]) -> bytes:
-        """The families, those without samples left out."""
+    def document(self, families: Iterable[Family]) -> Document:
+        """The families, those without samples left out; a family is a part, the same for as long as it is as it was."""
         write = _openmetrics_family if self._openmetrics else _text_family
-        written: dict[Definition, tuple[Family, bytes]] = {}
+        written: dict[Definition, tuple[Family, Part]] = {}
         for family in families if self._openmetrics else _with_created_apart(families):
             known = self._written.get(family.definition)
             if known is None or known[0] != family:
-                known = (family, write(family).encode())
+                known = (family, Part(write(family).encode()))
             written[family.definition] = known
         self._written = written
-        end = b"# EOF\n" if self._openmetrics else b""
-        return b"".join([text for _, text in written.values()]) + end
+        parts = [part for _, part in written.values() if part.content]
+        return Document([*parts, _END] if self._openmetrics else parts)
+
+    def text(self, families: Iterable[Family]) -> bytes:
+        """The families, those without samples left out."""
+        return self.document(families).content
 
 
 def _with_created_apart(families: Iterable[Family]) -> Iterator[Family]:

@@ -81,7 +81,7 @@ class Connection:
                 headers.append(("Vary", "Accept-Encoding"))
             if content.compressible and request is not None and accepts_gzip(request.header("accept-encoding")):
                 headers.append(("Content-Encoding", "gzip"))
-                content = content.gzipped()
+                content = content.gzipped
             else:
                 content = content.content
         if isinstance(content, bytes):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.http.access import Access, AccessFiles
-from neurontools.http.compression import Document
+from neurontools.http.compression import Document, Part
 from neurontools.http.host_check import HostCheck
 from neurontools.http.limits import Limits
 from neurontools.http.request import Request
@@ -71,11 +71,11 @@ def test_a_fault_of_a_page_is_an_answer_and_stands_in_the_log(serve: Serve, capl
 
 
 def test_a_document_is_compressed_once_for_all_who_ask(serve: Serve) -> None:
-    document = Document(LINES)
+    document = Document([Part(LINES[:1000]), Part(LINES[1000:])])
     made: list[int] = []
 
     def page(_: Request) -> Response:
-        made.append(id(document.gzipped()) if len(made) > 1 else 0)
+        made.append(id(document.gzipped) if len(made) > 1 else 0)
         return Response(document)
 
     served = serve({"/": FRONT, "/lines": Page(page)})
@@ -88,7 +88,7 @@ def test_a_document_is_compressed_once_for_all_who_ask(serve: Serve) -> None:
         assert len(reply.body) < len(LINES) // 50
     assert len(set(made[2:])) == 1
     head = served.get("/lines", method="HEAD", Accept_Encoding="gzip")
-    assert head.headers["Content-Length"] == str(len(document.gzipped()))
+    assert head.headers["Content-Length"] == str(len(document.gzipped))
 
 
 def test_a_stream_is_sent_as_it_comes_and_ends_with_its_reader(serve: Serve) -> None:

@@ -67,8 +67,8 @@ class Metrics:
         known = self._texts.get(openmetrics)
         if known is None or known[0] != snapshot.sequence:
             started = time.perf_counter()
-            text = self._expositions[openmetrics].text(self._families(snapshot))
-            known = self._texts[openmetrics] = (snapshot.sequence, Document(text))
+            text = self._expositions[openmetrics].document(self._families(snapshot))
+            known = self._texts[openmetrics] = (snapshot.sequence, text)
             self._duration_seconds = time.perf_counter() - started
         self._scrapes += 1
         return known[1]

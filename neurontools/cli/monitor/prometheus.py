@@ -13,7 +13,7 @@ from neurontools.cli.line.about import about
 from neurontools.cli.line.options import Option, parse
 from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
-from neurontools.exporters.exposition import openmetrics_format, text_format
+from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics
@@ -53,6 +53,7 @@ class Exposed:
     def __init__(self) -> None:
         self._metrics = RecordMetrics()
         self._lock = threading.Lock()
+        self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._texts: dict[bool, Document] = {}  # of the latest record
 
     def take_line(self, line: bytes) -> list[Problem]:
@@ -72,8 +73,8 @@ class Exposed:
         with self._lock:
             text = self._texts.get(openmetrics)
             if text is None:
-                write = openmetrics_format if openmetrics else text_format
-                text = self._texts[openmetrics] = Document(write([*self._metrics.families(), *process_families()]))
+                families = [*self._metrics.families(), *process_families()]
+                text = self._texts[openmetrics] = self._expositions[openmetrics].document(families)
             return text
 
 
