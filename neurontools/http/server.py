@@ -26,7 +26,7 @@ _REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Lengt
 
 # What asyncio keeps for each connection over TLS, from its first byte on. It is 256 KiB otherwise: 64 MiB for a crowd,
 # which malloc doesn't give back. A TLS record has 16 KiB at most.
-SSLProtocol.max_size = 2**14  # type: ignore[attr-defined]
+SSLProtocol.max_size = 2**14
 
 
 class HttpServer:

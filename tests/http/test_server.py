@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import resource
 import socket
 import ssl
 import threading
@@ -61,6 +62,39 @@ def test_pages_see_the_request(serve: Serve) -> None:
     assert (head.body, head.headers["Content-Length"]) == (b"", str(len("HEAD | /echo |  | 127.0.0.1:00000 | ")))
     refused = served.get("/", method="DELETE")
     assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK"),
+        ("GET /?name=x HTTP/1.0\r\n\r\n", "HTTP/1.1 200 OK"),
+        ("GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        ("GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        ("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", "HTTP/1.1 405 Method Not Allowed"),
+        ("POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: x\r\n\r\n", "HTTP/1.1 501 Not Implemented"),
+        ("nonsense\r\n\r\n", "HTTP/1.1 400 Bad Request"),
+        (f"GET / HTTP/1.1\r\nX: {'x' * 40_000}\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_requests(serve: Serve, request_text: str, status: str) -> None:
+    with serve({"/": FRONT}).connect() as connection:
+        connection.sendall(request_text.encode())
+        with connection.makefile("rb") as reader:
+            assert reader.readline().decode().strip() == status
+
+
+def test_a_connection_is_kept_until_either_side_ends_it(serve: Serve) -> None:
+    with serve({"/": FRONT}).connect() as connection, connection.makefile("rb") as reader:
+        for _ in range(3):
+            connection.sendall(HELLO + HELLO)
+            for _ in range(2):
+                while (line := reader.readline()) != b"\r\n":
+                    assert line != b"Connection: close\r\n"
+                assert reader.readline() == b"front\n"
+        connection.sendall(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert reader.read().endswith(b"Connection: close\r\n\r\n"), "no body, and then the end"
 
 
 def test_a_fault_of_a_page_is_an_answer_and_stands_in_the_log(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
@@ -193,6 +227,36 @@ def test_connections_in_the_handshake_count(serve: Serve, tmp_path: Path) -> Non
     for member in crowd:
         member.close()
     wait_until(lambda: served.run(tasks_of(served)) == 0)
+
+
+@needs_openssl
+def test_handshakes_that_are_begun_take_little_memory(serve: Serve, tmp_path: Path) -> None:
+    certificate, key = Authority(tmp_path).sign("server")
+    served = serve({"/": FRONT}, Access(AccessFiles(str(certificate), str(key))))
+    hello = client_hello()
+    before = resident_bytes()
+    crowd = []
+    for number in range(300):
+        crowd.append(served.connect(f"127.0.0.{1 + number % 8}"))
+        crowd[-1].sendall(hello)
+    assert crowd[-1].recv(1) == b"\x16", "the server goes on with the handshake of the last"
+    assert resident_bytes() - before < 20e6, "256 KiB and more each, if asyncio is left alone"
+    for member in crowd:
+        member.close()
+    wait_until(lambda: served.run(tasks_of(served)) == 0)
+
+
+def client_hello() -> bytes:
+    """What a client begins a handshake with."""
+    outgoing = ssl.MemoryBIO()
+    client = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return outgoing.read()
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text("ascii").split()[1]) * resource.getpagesize()
 
 
 def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:

@@ -75,9 +75,20 @@ def test_out_of_descriptors_who_comes_is_refused_with_a_word(listener: subproces
         return said
 
     said: list[bytes] = []
-    wait_until(lambda: said.extend(refused()) or said.count(b"full") >= 300 - 40)
+
+    def told() -> int:
+        """How many have been refused by now."""
+        said.extend(refused())
+        return said.count(b"full")
+
+    wait_until(lambda: told() >= 300 - 40)
     kept: list[int] = []
-    wait_until(lambda: said.extend(refused()) or kept.append(emptied()) or said.count(b"full") + sum(kept) == 300)
+
+    def all_seen() -> bool:
+        kept.append(emptied())
+        return told() + sum(kept) == 300
+
+    wait_until(all_seen)
     with connect():
         wait_until(lambda: emptied() == 1)
     for member in crowd:
