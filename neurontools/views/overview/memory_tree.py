@@ -57,9 +57,7 @@ def nodes(scene: Scene) -> list[Node]:
     for device_index, cores in cores_by_device.items():
         key = f"nd{device_index}"
         is_open = key in scene.opened
-        host = [
-            part.host_memory for core in cores for _, _, part in models.get(core.index, ()) if _is_shown(scene, core)
-        ]
+        host = [part.host_memory for core in cores for _, _, part in models.get(core.index, ())]
         rows.append(
             Node(
                 key,
@@ -99,10 +97,6 @@ def every_key(scene: Scene) -> frozenset[str]:
         for process, model, _ in models.get(core.index, ()):
             keys.add(f"nd{core.device_index}/nc{core.index}/m{process.pid}.{model.model_id}")
     return frozenset(keys)
-
-
-def _is_shown(scene: Scene, core: LogicalNeuronCore) -> bool:
-    return scene.pid is None or scene.pid in core.owner_pids
 
 
 def _models_by_core(scene: Scene) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:
@@ -240,7 +234,7 @@ def _row(scene: Scene, node: Node, name_cells: int) -> Line:
     name = "  " * node.depth + mark + node.title
     identity = str(node.model_id) if node.model_id is not None else ""
     return (
-        (cell(name, name_cells), style if node.depth else ("strong" if node.is_running else "dim")),
+        (cell(name, name_cells), style if node.depth else "strong"),
         (cell(identity, _ID_CELLS, right=True), style),
         (cell(units.bytes_text(node.device_bytes), _NUMBER_CELLS, right=True), style),
         (cell(units.bytes_text(node.host_bytes), _NUMBER_CELLS, right=True), style),

@@ -1,0 +1,206 @@
+"""The memory details: which rows there are, what they add up to, and how they are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    LoadedModel,
+    NeuronCore,
+    Process,
+    Snapshot,
+    SourceKind,
+    Subgraph,
+)
+from neurontools.views.drawing.line import Page, plain
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.overview.memory_tree import Node, every_key, memory_tree, nodes
+from tests.views.snapshots import process_of, snapshot_of, with_device
+
+TRAIN, SERVE = 7, 8
+MODEL = LoadedModel(
+    10001,
+    "train.neff",
+    "0" * 32,
+    True,
+    (Subgraph(0, 0, 0, DeviceMemory(constants_bytes=20, tensors_bytes=100), HostMemory(tensors_bytes=5)),),
+)
+
+
+def holding(pid: int, cores: tuple[int, ...], *models: LoadedModel, lnc: int = 1) -> Process:
+    process = process_of(pid, "python", (cores[0] // 2,))
+    return replace(process, tag=f"tag{pid}", core_indices=cores, models=models, logical_neuroncore_config=lnc)
+
+
+def with_cores(snapshot: Snapshot, *changed: NeuronCore) -> Snapshot:
+    by_index = {core.index: core for core in changed}
+    return replace(snapshot, cores=tuple(by_index.get(core.index, core) for core in snapshot.cores))
+
+
+def two_processes() -> Snapshot:
+    """PID 7 with a model on core 0 of device 0, PID 8 without one on core 2 of device 1; the rest is free."""
+    host = snapshot_of("trn1.32xlarge", [holding(TRAIN, (0,), MODEL), holding(SERVE, (2,))])
+    used = DeviceMemory(constants_bytes=20, tensors_bytes=150, runtime_memory_bytes=8)
+    return with_cores(
+        host,
+        replace(host.cores[0], owner_pid=TRAIN, memory=used),
+        replace(host.cores[2], owner_pid=SERVE, memory=DeviceMemory(tensors_bytes=30, collectives_bytes=3)),
+    )
+
+
+def every_node(snapshot: Snapshot, pid: int | None = None) -> list[Node]:
+    return nodes(Scene.of(snapshot, pid=pid, opened=every_key(Scene.of(snapshot))))
+
+
+def sizes(rows: list[Node]) -> dict[str, tuple[int | None, int | None]]:
+    return {row.key: (row.device_bytes, row.host_bytes) for row in rows}
+
+
+def test_every_row_of_a_device_with_a_model() -> None:
+    model, core = "nd0/nc0/m7.10001", "nd0/nc0"
+    assert every_node(two_processes(), TRAIN) == [
+        Node("nd0", 0, "ND 0", 0, True, True, device_bytes=178, host_bytes=5),
+        Node(core, 1, "NC 0  tag7", 0, True, True, device_bytes=178, host_bytes=5),
+        Node(model, 2, "train.neff", 0, True, True, 10001, 120, 5, is_running=True, is_model=True),
+        Node(f"{model}/tensors_bytes", 3, "Tensors", 0, False, False, None, 100, 5),
+        Node(f"{model}/constants_bytes", 3, "Constants", 0, False, False, None, 20, 0),
+        Node(f"{model}/model_code_bytes", 3, "Model Code", 0, False, False, None, 0, 0),
+        Node(f"{model}/runtime_memory_bytes", 3, "Runtime Memory", 0, False, False, None, 0, 0),
+        Node(f"{model}/model_shared_scratchpad_bytes", 3, "Model Scratchpad", 0, False, False, None, 0, 0),
+        Node(f"{core}/tensors_bytes", 2, "Tensors", 0, False, False, None, 50, 0),
+        Node(f"{core}/constants_bytes", 2, "Constants", 0, False, False, None, 0, 0),
+        Node(f"{core}/model_code_bytes", 2, "Model Code", 0, False, False, None, 0, 0),
+        Node(f"{core}/runtime_memory_bytes", 2, "Runtime Memory", 0, False, False, None, 8, 0),
+        Node(f"{core}/model_shared_scratchpad_bytes", 2, "Model Scratchpad", 0, False, False, None, 0, 0),
+    ]
+
+
+def test_closed_nodes_hide_what_is_in_them_and_keep_their_sums() -> None:
+    host = two_processes()
+    closed = nodes(Scene.of(host))
+    assert [(row.key, row.is_open, row.has_children) for row in closed] == [
+        (f"nd{device.index}", False, True) for device in host.devices
+    ]
+    assert [(row.device_bytes, row.host_bytes) for row in closed[:3]] == [(178, 5), (33, 0), (0, 0)]
+    core_closed = nodes(Scene.of(host, pid=TRAIN, opened=frozenset({"nd0"})))
+    assert [(row.key, row.is_open) for row in core_closed] == [("nd0", True), ("nd0/nc0", False)]
+    model_closed = nodes(Scene.of(host, pid=TRAIN, opened=frozenset({"nd0", "nd0/nc0"})))
+    assert [(row.key, row.is_open) for row in model_closed[:4]] == [
+        ("nd0", True),
+        ("nd0/nc0", True),
+        ("nd0/nc0/m7.10001", False),
+        ("nd0/nc0/tensors_bytes", False),
+    ]
+
+
+def test_every_node_that_has_something_in_it_can_be_opened() -> None:
+    host = two_processes()
+    keys = every_key(Scene.of(host))
+    assert keys == {row.key for row in every_node(host) if row.has_children}
+    assert {"nd15", "nd15/nc31", "nd0/nc0/m7.10001"} <= keys
+
+
+def test_a_tab_shows_the_devices_and_cores_of_its_process_alone() -> None:
+    host = two_processes()
+    assert [row.key for row in every_node(host, SERVE) if row.depth < 2] == ["nd1", "nd1/nc2"]
+    assert sizes(every_node(host, SERVE))["nd1"] == (33, 0)
+    assert len([row for row in every_node(host) if row.depth == 1]) == 32
+    assert every_node(host, 4711) == []
+
+
+def test_categories_of_the_driver_alone_are_shown_where_there_is_something_in_them() -> None:
+    titles = [row.title for row in every_node(two_processes(), SERVE) if row.depth == 2]
+    assert titles == ["Tensors", "Constants", "Model Code", "Runtime Memory", "Model Scratchpad", "Collectives"]
+
+
+def test_host_memory_from_the_driver_is_told_by_device_and_not_by_process() -> None:
+    host = replace(two_processes(), source=SourceKind.SYSFS)
+    host = with_device(host, 1, host_memory=HostMemory(dma_buffers_bytes=64))
+    assert sizes(every_node(host))["nd1"] == (33, 64)
+    assert sizes(every_node(host))["nd1/nc2"] == (33, None)
+    assert sizes(every_node(host))["nd1/nc2/tensors_bytes"] == (30, None)
+    assert sizes(every_node(host, SERVE))["nd1"] == (33, None)
+    assert sizes(every_node(host))["nd0"] == (178, 5), "where models are known, it is that of the models"
+    simulated = sizes(every_node(two_processes()))
+    assert [simulated[key][1] for key in ("nd1", "nd1/nc2", "nd1/nc2/tensors_bytes")] == [0, 0, 0]
+
+
+def test_a_category_that_is_unknown_stays_unknown() -> None:
+    host = two_processes()
+    memory = replace(host.cores[0].memory, model_code_bytes=None, tensors_bytes=90)
+    shown = sizes(every_node(with_cores(host, replace(host.cores[0], memory=memory)), TRAIN))
+    assert shown["nd0/nc0/model_code_bytes"] == (None, 0)
+    assert shown["nd0/nc0/tensors_bytes"] == (0, 0), "a model that reports more than its core has takes all of it"
+
+
+@pytest.mark.parametrize(
+    ("own_lnc", "own_core", "host_lnc", "shown_at"),
+    [(1, 5, 2, 2), (2, 3, 2, 3), (2, 3, 1, 6), (1, 5, 1, 5), (1, 5, 0, 5), (0, 3, 2, 3)],
+)
+def test_a_model_is_shown_on_the_core_it_is_on_whatever_the_lnc_of_its_process(
+    own_lnc: int, own_core: int, host_lnc: int, shown_at: int
+) -> None:
+    model = replace(MODEL, subgraphs=(replace(MODEL.subgraphs[0], neuroncore_index=own_core),))
+    held = max(1, own_lnc)  # whatever a recording holds
+    physical = tuple(range(own_core * held, (own_core + 1) * held))
+    host = snapshot_of("trn2.3xlarge", [holding(TRAIN, physical, model, lnc=own_lnc)])
+    host = replace(host, instance=replace(host.instance, logical_neuroncore_config=host_lnc))
+    assert [row.key for row in every_node(host) if row.is_model] == [f"nd0/nc{shown_at}/m7.10001"]
+
+
+def drawn(page: Page) -> list[str]:
+    return [plain(line) for line in page.lines]
+
+
+def test_the_tree_is_drawn_with_its_columns() -> None:
+    host = two_processes()
+    scene = Scene.of(host, pid=TRAIN, opened=every_key(Scene.of(host)), cursor=1)
+    assert drawn(memory_tree(scene, 72, 6)) == [
+        "─ Memory Usage Details ────────   Model ID  Device Memory    Host Memory",
+        "▾ ND 0                                              178 B            5 B",
+        "  ▾ NC 0  tag7                                      178 B            5 B",
+        "    ▾ train.neff                     10001          120 B            5 B",
+        "        Tensors                                     100 B            5 B",
+        "        Constants                                    20 B              0",
+    ]
+
+
+def test_the_tree_is_scrolled_to_its_cursor_and_its_rows_can_be_clicked() -> None:
+    host = two_processes()
+    page = memory_tree(Scene.of(host, cursor=9), 72, 5)
+    assert [line.split()[:3] for line in drawn(page)[1:]] == [["▸", "ND", str(index)] for index in (6, 7, 8, 9)]
+    assert (page.list_count, page.list_height, page.list_top) == (16, 4, 6)
+    assert [target.argument for target in page.targets] == ["6", "7", "8", "9"]
+    selected = [{style for _, style in line} for line in page.lines]
+    assert selected[4] != selected[3]
+    assert memory_tree(Scene.of(host, cursor=99), 72, 5).list_top == 12, "there are 16"
+    assert len(memory_tree(Scene.of(host), 72, 1).lines) == 2, "there is room for one row always"
+
+
+def test_a_device_stands_out_and_a_model_that_does_not_run_is_dim() -> None:
+    host = two_processes()
+    resting = holding(TRAIN, (0,), replace(MODEL, running=False))
+    host = replace(host, processes=(resting, *host.processes[1:]))
+    scene = Scene.of(host, pid=TRAIN, opened=every_key(Scene.of(host)), cursor=12)
+    device, *lines = memory_tree(scene, 90, 14).lines[1:13]
+    assert [line[0][1] for line in lines] == ["text", *["dim"] * 6, *["text"] * 4]
+    assert [style for _, style in device] == ["strong", "text", "text", "text"]
+    assert {style for _, style in lines[1]} == {"dim"}
+    assert "train.neff (loaded, not running)" in plain(lines[1])
+
+
+def test_a_tree_without_rows_says_why() -> None:
+    host = two_processes()
+    unused, empty = Scene.of(host, pid=4711), Scene.of(replace(host, cores=(), devices=()))
+    assert drawn(memory_tree(unused, 60, 5))[1:] == ["  no device is in use by this process"]
+    assert drawn(memory_tree(empty, 60, 5))[1:] == ["  no devices"]
+    assert memory_tree(empty, 60, 5).lines[1][0][1] == "dim"
+
+
+def test_names_keep_ten_cells_on_a_narrow_terminal() -> None:
+    narrow = Scene.of(two_processes(), opened=frozenset({"nd0", "nd0/nc0"}))
+    assert drawn(memory_tree(narrow, 30, 4))[3] == "    ▸ tra…     10001"
