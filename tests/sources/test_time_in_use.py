@@ -8,11 +8,17 @@ from neurond.sources.sysfs.time_in_use import UNITS_PER_SECOND, TimeInUse
 LIVE, OLD = (2, 30, 2, 0), (2, 24, 7, 0)
 
 
-def _run(time_in_use: TimeInUse, counts: list[int], *, attached: bool = True) -> list[float | None]:
+def _run(
+    time_in_use: TimeInUse, counts: list[int], *, attached: bool = True, interval_seconds: float = 1.0
+) -> list[float | None]:
     return [
-        time_in_use.measure(0, raw, float(second), (1,) if attached else (), is_attached=attached)
-        for second, raw in enumerate(counts)
+        time_in_use.measure(0, raw, tick * interval_seconds, (1,) if attached else (), is_attached=attached)
+        for tick, raw in enumerate(counts)
     ]
+
+
+def _at(time_in_use: TimeInUse, at_seconds: float, raw: int | None, core: int = 0) -> float | None:
+    return time_in_use.measure(core, raw, at_seconds, (1,), is_attached=True)
 
 
 def test_microseconds_are_taken_at_their_word() -> None:
@@ -93,6 +99,145 @@ def test_the_jump_when_a_process_ends_does_not_change_the_unit() -> None:
 
 def test_a_counter_that_was_cleared_begins_anew() -> None:
     assert _run(TimeInUse(None, LIVE), [500_000, 900_000, 0, 100_000]) == [0.5, 0.9, 0.0, 0.1]
+
+
+@pytest.mark.parametrize("interval_seconds", [0.25, 4.0])
+def test_the_unit_is_found_from_growth_a_second_however_often_is_read(interval_seconds: float) -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    each = int(8e8 * interval_seconds)
+    seen = _run(time_in_use, [0, each, 2 * each], interval_seconds=interval_seconds)
+    assert seen == [0.0, None, pytest.approx(1.6 * interval_seconds)]
+    assert (time_in_use.unit, time_in_use.highest_units_per_second) == ("ns", 8e8)
+    slow = TimeInUse(None, LIVE)
+    slow_each = int(9e5 * interval_seconds)
+    assert None not in _run(slow, [tick * slow_each for tick in range(200)], interval_seconds=interval_seconds)
+    assert slow.unit == "us"
+
+
+@pytest.mark.parametrize("interval_seconds", [0.5, 2.0])
+def test_half_a_minute_is_half_a_minute_however_often_is_read(interval_seconds: float) -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    each = int(1.4e6 * interval_seconds)
+    ticks = int(30 / interval_seconds)
+    _run(time_in_use, [tick * each for tick in range(ticks + 1)], interval_seconds=interval_seconds)
+    assert time_in_use.unit == "us", "the window begins with the second measurement"
+    assert _at(time_in_use, 30 + interval_seconds, (ticks + 1) * each) == pytest.approx((ticks + 1) * each / 1e9)
+    assert time_in_use.unit == "ns"
+    assert time_in_use.highest_units_per_second == pytest.approx(1.4e6)
+
+
+@pytest.mark.parametrize(("last_second", "unit"), [(30, "us"), (31, "ns")])
+def test_a_counter_that_rests_at_times_counts_on_the_whole_of_half_a_minute(last_second: int, unit: str) -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    assert None not in _run(time_in_use, [2_400_000 * ((second + 1) // 2) for second in range(last_second + 1)])
+    assert time_in_use.unit == unit
+
+
+def test_the_jump_when_somebody_comes_or_goes_is_no_part_of_half_a_minute() -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    for second in range(80):
+        pids, raw = ((7,), 0) if second < 10 else ((8,), 40_000_000)
+        time_in_use.measure(0, raw, float(second), pids, is_attached=True)
+    assert time_in_use.unit == "us"
+
+
+def test_what_is_just_possible_proves_nothing() -> None:
+    packed = TimeInUse(None, LIVE)
+    assert _run(packed, [0, 2_500_000, 3_000_000, 5_500_001]) == [0.0, 2.5, 3.0, None]
+    far = TimeInUse(None, LIVE)
+    _run(far, [0, 10_000_000, 20_000_000, 30_000_000])
+    assert far.unit == "us"
+    _at(far, 4.0, 40_000_001)
+    assert far.unit == "us", "one is no proof"
+    _at(far, 5.0, 50_000_002)
+    assert far.unit == "ns"
+    for growth, unit in ((1_100_000, "us"), (1_100_001, "ns")):
+        sustained = TimeInUse(None, LIVE)
+        _run(sustained, [second * growth for second in range(40)])
+        assert sustained.unit == unit
+
+
+@pytest.mark.parametrize(("units_per_second", "unit"), [(1_050_000_000, "ns"), (1_060_000_000, "ps"), (10**15, "us")])
+def test_the_unit_becomes_the_coarsest_that_is_possible_if_there_is_one(units_per_second: int, unit: str) -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    _run(time_in_use, [0, units_per_second, 2 * units_per_second])
+    assert time_in_use.unit == unit
+
+
+def test_intervals_far_beyond_what_is_possible_must_follow_each_other() -> None:
+    broken = TimeInUse(None, LIVE)
+    for second, raw in enumerate((0, 10**9, 10**9 + 1, 2 * 10**9, None, 3 * 10**9, 4 * 10**9)):
+        _at(broken, float(second), raw)
+    assert broken.unit == "us"
+    read_twice = TimeInUse(None, LIVE)
+    for at_seconds, raw in ((0.0, 0), (1.0, 10**9), (1.0, 10**9), (2.0, 2 * 10**9)):
+        _at(read_twice, at_seconds, raw)
+    assert read_twice.unit == "ns", "a moment that is read twice is one"
+
+
+def test_a_finer_unit_makes_the_proof_of_other_cores_begin_anew() -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    for second in (0, 1):
+        _at(time_in_use, float(second), second * 10**9, core=1)
+    for second in (0, 1, 2):
+        _at(time_in_use, float(second), second * 10**9)
+    assert time_in_use.unit == "ns"
+    raw = 10**9
+    for second in range(2, 32):
+        raw += 11 * 10**9 if second == 2 else 1_200_000_000
+        _at(time_in_use, float(second), raw, core=1)
+        assert time_in_use.unit == "ns", second
+    _at(time_in_use, 33.0, raw + 2_400_000_000, core=1)
+    assert time_in_use.unit == "ps"
+    assert time_in_use.highest_units_per_second > 1e9
+
+
+def test_an_old_driver_is_not_live_for_growth_with_a_rest_between_or_while_nobody_is_attached() -> None:
+    resting = TimeInUse(None, OLD)
+    assert _run(resting, [0, 500_000, 500_000, 900_000]) == [None] * 4
+    unattached = TimeInUse(None, OLD)
+    assert _run(unattached, [0, 100_000, 200_000, 300_000], attached=False) == [0.0, 0.1, 0.2, 0.3]
+    changing = TimeInUse(None, OLD)
+    for second, pids in enumerate([(7,), (7,), (7, 8), (7, 8), (7, 8), (7, 8)]):
+        changing.measure(0, second * 500_000, float(second), pids, is_attached=True)
+        assert changing.is_live == (second == 5), "growth counts anew once nobody comes or goes"
+    assert [resting.is_live, unattached.is_live, TimeInUse(None, (2, 30)).is_live] == [False, False, True]
+
+
+def test_an_old_driver_whose_unit_is_not_known_is_asked_for_no_proof() -> None:
+    time_in_use = TimeInUse(None, OLD)
+    _run(time_in_use, [0, 10**12, 2 * 10**12, 3 * 10**12], attached=False)
+    assert time_in_use.unit == "us"
+
+
+def test_cores_that_are_gone_begin_anew_and_others_go_on() -> None:
+    time_in_use = TimeInUse("us", LIVE)
+    for core in (0, 1):
+        assert _at(time_in_use, 0.0, 0, core) == 0.0
+    time_in_use.forget({1})
+    assert _at(time_in_use, 1.0, 9_000_000, 0) == 9.0
+    assert _at(time_in_use, 1.0, 9_000_000, 1) is None, "more than possible since it was last read"
+
+
+def test_a_counter_that_cannot_be_read_is_unknown_and_comes_back() -> None:
+    time_in_use = TimeInUse(None, LIVE)
+    assert [_at(time_in_use, float(second), raw) for second, raw in enumerate((0, None, 500_000, 600_000))] == [
+        0.0,
+        None,
+        0.5,
+        0.6,
+    ]
+
+
+def test_the_warning_tells_the_growth_and_the_unit_and_the_setting() -> None:
+    assert TimeInUse("ns", LIVE).warnings == ()
+    time_in_use = TimeInUse(None, LIVE)
+    _run(time_in_use, [0, 500_000_000, 900_000_000])
+    (text,) = time_in_use.warnings
+    assert text == (
+        "nc_time_in_use grew by 4e+08 units a second, more than microseconds allow: taken as nanoseconds "
+        "(set sysfs.time_in_use_unit to say which it is)"
+    )
 
 
 @given(

@@ -90,9 +90,8 @@ class TimeInUse:
 
     def _refine(self, units_per_second: float) -> None:
         self.highest_units_per_second = max(self.highest_units_per_second, units_per_second)
-        units = list(UNITS_PER_SECOND)
-        fitting = [unit for unit in units if units_per_second / UNITS_PER_SECOND[unit] <= _HIGHEST_RATIO]
-        if fitting and units.index(fitting[0]) > units.index(self.unit):
+        fitting = [unit for unit, each in UNITS_PER_SECOND.items() if units_per_second / each <= _HIGHEST_RATIO]
+        if fitting:  # finer than now: what is refined for is beyond what is possible now
             self.unit = fitting[0]
             for core in self._cores.values():
                 core.excess = 0
@@ -115,12 +114,11 @@ class _Core:
         self.owners_before: object = None
         self.growing = 0
         self.excess = 0
-        self.is_steady = True
         self.window: tuple[int, float] | None = None  # the counter and the time at which it began
 
     def sustained(self, raw: int, at_seconds: float) -> float | None:
         """Growth a second over a whole window, at the end of each; None before."""
-        if self.window is None or raw < self.window[0]:
+        if self.window is None:
             self.window = raw, at_seconds
             return None
         seconds = at_seconds - self.window[1]
@@ -132,15 +130,12 @@ class _Core:
 
     def grown(self, raw: int | None, at_seconds: float, owners: object) -> float | None:
         """Growth a second since the measurement before; None without one and after a write to the counter."""
+        grown = None
         if self.at_seconds is None:
             self.owners = self.owners_before = owners
-            seconds = 0.0
-        else:
-            seconds = at_seconds - self.at_seconds
+        elif raw is not None and self.raw is not None and raw >= self.raw and at_seconds > self.at_seconds:
+            grown = (raw - self.raw) / (at_seconds - self.at_seconds)
         self.is_steady = owners == self.owners == self.owners_before
-        grown = None
-        if raw is not None and self.raw is not None and raw >= self.raw and seconds > 0:
-            grown = (raw - self.raw) / seconds
         self.raw, self.at_seconds = raw, at_seconds
         self.owners_before, self.owners = self.owners, owners
         return grown
