@@ -55,25 +55,15 @@ def parse_visible_cores(text: str) -> tuple[int, int]:
 
     Raises InvalidCoreRequest unless the cores are contiguous and increasing.
     """
-    first: int | None = None
-    following = 0
-    for part in text.split(","):
-        low, dash, high = (piece.strip() for piece in part.partition("-"))
-        start, end = _core(low, text), _core(high if dash else low, text)
-        if end < start:
+    (first, last), *further = [_core_range(part, text) for part in text.split(",")]
+    for start, end in further:
+        if start != last + 1:
             raise InvalidCoreRequest(
-                f"{VISIBLE_CORES}={_shown(text)}: the range {start}-{end} runs backwards; write {end}-{start}"
-            )
-        if first is not None and start != following:
-            raise InvalidCoreRequest(
-                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={_shown(text)} continues with {start} where {following} was "
+                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={_shown(text)} continues with {start} where {last + 1} was "
                 "due; give one contiguous, increasing range such as 0-3"
             )
-        first = start if first is None else first
-        following = end + 1
-    if first is None:  # pragma: no cover  (split always yields a part)
-        raise InvalidCoreRequest(f"{VISIBLE_CORES} is empty; unset it for all cores")
-    return first, following - first
+        last = end
+    return first, last + 1 - first
 
 
 def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
@@ -87,6 +77,16 @@ def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
                 )
             return int(text)
     return None
+
+
+def _core_range(part: str, whole: str) -> tuple[int, int]:
+    low, dash, high = (piece.strip() for piece in part.partition("-"))
+    start, end = _core(low, whole), _core(high if dash else low, whole)
+    if end < start:
+        raise InvalidCoreRequest(
+            f"{VISIBLE_CORES}={_shown(whole)}: the range {start}-{end} runs backwards; write {end}-{start}"
+        )
+    return start, end
 
 
 def _core(text: str, whole: str) -> int:

@@ -99,6 +99,29 @@ def test_an_lnc_that_cannot_be_meant(name: str, text: str) -> None:
         CoreRequest.from_environment({name: text})
 
 
+@pytest.mark.parametrize(
+    ("environment", "text"),
+    [
+        ({VISIBLE: "3,5"}, f"Neuron cores are not contiguous: {VISIBLE}='3,5' continues with 5 where 4 was due; give"),
+        ({VISIBLE: "1-2,2"}, f"Neuron cores are not contiguous: {VISIBLE}='1-2,2' continues with 2 where 3 was due;"),
+        ({VISIBLE: "6-3"}, f"{VISIBLE}='6-3': the range 6-3 runs backwards; write 3-6"),
+        ({VISIBLE: "x" * 60}, f"{VISIBLE}='{'x' * 60}': '{'x' * 60}' is not a core index; give cores such as 3, 3-6"),
+        ({NUMBER: "x" * 61}, f"{NUMBER}='{'x' * 57}...': not a number of cores; give a whole number from 1"),
+        ({NUMBER: "000001"}, f"{NUMBER}='000001': not a number of cores"),
+    ],
+)
+def test_the_words_of_a_refusal(environment: dict[str, str], text: str) -> None:
+    with pytest.raises(InvalidCoreRequest) as refused:
+        CoreRequest.from_environment(environment)
+    assert str(refused.value).startswith(text)
+
+
+def test_the_highest_core_can_be_asked_for_and_none_above() -> None:
+    assert HIGHEST_CORE == 65535
+    assert CoreRequest.from_environment({NUMBER: "65535"}) == CoreRequest(count=65535)
+    assert CoreRequest.from_environment({VISIBLE: "00003"}) == CoreRequest(3, 1)
+
+
 core_lists = st.lists(st.text("0123456789-, ", max_size=12), max_size=6).map(",".join)
 
 
