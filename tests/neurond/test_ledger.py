@@ -202,6 +202,146 @@ def test_counters_of_a_core_stay_within_their_fields() -> None:
         host.leave(token)
 
 
+def test_the_counters_of_logical_cores_are_those_of_their_physical_ones_wherever_they_are() -> None:
+    host = Ledger(TRN2)
+    holding = host.attach(entered(host, "a"), CoreRequest(3, 2))
+    reports = {0: CoreReport(1.0, 5, 2, last_execution_at_unix_seconds=7.0), 1: CoreReport(3.0, 8, 4)}
+    host.report("a", report_of(reports))
+    counted = {index: host.counters_of(index, holding) for index in range(6, 10)}
+    assert [(core.busy_seconds_total, core.flop_total, core.executions_total) for core in counted.values()] == [
+        (1.0, 3, 2),
+        (1.0, 2, 2),
+        (3.0, 4, 4),
+        (3.0, 4, 4),
+    ]
+    host.leave("a")
+    assert host.counters[:6] == [ledger.CoreCounters()] * 6
+    assert host.counters[6:10] == list(counted.values())
+    assert [core.last_execution_at_unix_seconds for core in counted.values()] == [7.0, 7.0, None, None]
+
+
+def test_a_core_without_executions_keeps_when_its_owners_before_last_executed() -> None:
+    host = Ledger(TRN1)
+    host.attach(entered(host, "a"), CoreRequest(0, 1))
+    host.report("a", report_of({0: CoreReport(last_execution_at_unix_seconds=7.0)}))
+    host.leave("a")
+    holding = host.attach(entered(host, "b"), CoreRequest(0, 1))
+    assert host.counters_of(0, holding) == host.counters[0], "nothing is reported yet"
+    host.report("b", report_of({0: CoreReport()}))
+    assert host.counters_of(0, holding).last_execution_at_unix_seconds == 7.0
+
+
+def test_what_a_process_brings_and_asks_for_is_kept() -> None:
+    host = Ledger(TRN2)
+    watching = host.enter("a", 71, 1000, 5.0)
+    assert (watching.pid, watching.uid, watching.attached_at_unix_seconds, watching.lnc) == (71, 1000, 5.0, 2)
+    assert (watching.tag, watching.runtime_version, watching.synthetic, watching.count) == ("71", None, False, 0)
+    assert [host.owner(core) for core in range(16)] == [None] * 16
+    holding = host.attach("a", CoreRequest(1, 1), "job", "2.34")
+    assert (holding.tag, holding.runtime_version) == ("job", "2.34")
+    assert [core for core in range(16) if host.owner(core) is holding] == [2, 3]
+    assert list(host.holdings) == [holding]
+    untold = host.attach(entered(host, "b", 72), CoreRequest(count=1))
+    assert (untold.tag, untold.runtime_version) == ("72", "")
+    assert host.enter("c", 73, 0, 6.0, synthetic=True).synthetic
+
+
+def test_observers_of_the_same_process_are_no_reason_against_attaching() -> None:
+    host = Ledger(TRN1)
+    host.enter("watching", 7, 0, 1.0)
+    assert host.attach(entered(host, "a", 7), CoreRequest(0, 1)).count == 1
+    assert host.attach(entered(host, "b", 8), CoreRequest(1, 1)).count == 1
+
+
+def test_every_change_of_ownership_is_told() -> None:
+    changes: list[list[int]] = []
+    host = Ledger(TRN1, lambda: changes.append([core for core in range(4) if host.owner(core)]))
+    host.attach(entered(host, "a"), CoreRequest(1, 2))
+    host.report("a", report_of({0: tensors(1)}))
+    host.leave("a")
+    assert changes == [[], [1, 2], []]
+
+
+def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> None:
+    host = Ledger(TRN1)
+    holding = host.attach(entered(host, "a"), CoreRequest(0, 2))
+    for index in (-1, 2):
+        with pytest.raises(ledger.InvalidReport, match=f"core {index} is not one of the 2 cores of this process"):
+            host.report("a", report_of({0: tensors(1), index: tensors(1)}))
+    assert (holding.report, holding.cores) == (None, {})
+    accepted = report_of({1: tensors(1)})
+    host.report("a", accepted)
+    assert holding.report is accepted
+
+
+def test_both_lncs_of_the_hardware_are_named_to_who_asks_for_another() -> None:
+    host = Ledger(TRN2)
+    with pytest.raises(ledger.ImpossibleRequest, match=r"CONFIG=3 is not possible .*; set it to 1 or 2, or unset it"):
+        host.attach(entered(host, "a"), CoreRequest(logical_neuroncore_config=3))
+
+
+def test_a_core_that_is_not_there_is_refused_with_the_cores_that_are() -> None:
+    host = Ledger(TRN1)
+    with pytest.raises(ledger.ImpossibleRequest, match="NEURON_RT_VISIBLE_CORES=-1-1: this host has NeuronCores 0-3"):
+        host.attach(entered(host, "a"), CoreRequest(-1, 3))
+    assert host.attach("a", CoreRequest(3, 1)).logical_cores == range(3, 4)
+
+
+def test_free_cores_are_enough_when_they_are_all_there_are() -> None:
+    host = Ledger(TRN1)
+    assert host.attach(entered(host, "a"), CoreRequest(count=4)).logical_cores == range(4)
+    with pytest.raises(ledger.CoresUnavailable) as refused:
+        host.attach(entered(host, "b", 72), CoreRequest(count=1))
+    assert "not contiguous" not in str(refused.value)
+    assert "and 0 more" not in str(refused.value)
+
+
+def test_four_holders_are_all_named() -> None:
+    host = Ledger(TRN1)
+    for pid in (11, 12, 13, 14):
+        host.attach(entered(host, str(pid), pid), CoreRequest(count=1))
+    with pytest.raises(ledger.CoresUnavailable, match="held by PID 11, 12, 13, 14; end them"):
+        host.attach(entered(host, "z"), CoreRequest(count=1))
+
+
+def test_a_stack_is_shared_by_all_who_allocate_from_it_wherever_it_is() -> None:
+    """Two HBM stacks of four cores each, and processes with LNC 2: those on logical cores 2 and 3 share the second."""
+    host = Ledger(Shape(1, 8, 2, 1000, 2, (1, 2)))
+    both = host.attach(entered(host, "both", 71), CoreRequest(1, 2))
+    last = host.attach(entered(host, "last", 72), CoreRequest(3, 1))
+    assert (host.holders_of_stack(0), host.holders_of_stack(1)) == ([both], [both, last])
+    host.report("both", report_of({0: tensors(1000), 1: tensors(600)}))
+    assert [host.stack_bytes_of(both, stack) for stack in (0, 1)] == [1000, 600]
+    with pytest.raises(ledger.OutOfDeviceMemory):
+        host.report("last", report_of({0: tensors(401)}))
+    host.report("last", report_of({0: tensors(400)}))
+    with pytest.raises(ledger.OutOfDeviceMemory):
+        host.report("both", report_of({1: tensors(601)}))
+    with pytest.raises(ledger.OutOfDeviceMemory):
+        host.report("both", report_of({0: tensors(1001)}))
+    host.report("both", report_of({0: tensors(1)}))
+    assert [host.stack_bytes_of(both, stack) for stack in (0, 1)] == [1, 600]
+
+
+def test_all_cores_of_a_process_on_one_stack_count_together_those_too_that_a_report_leaves_out() -> None:
+    host = Ledger(Shape(1, 4, 1, 1000, 1, (1,)))
+    host.attach(entered(host, "a"), CoreRequest())
+    host.report("a", report_of({0: tensors(600), 1: tensors(300)}))
+    with pytest.raises(ledger.OutOfDeviceMemory):
+        host.report("a", report_of({2: tensors(101)}))
+    host.report("a", report_of({2: tensors(100)}))
+
+
+def test_memory_that_is_not_told_takes_no_room() -> None:
+    unknown = CoreReport(memory=model.DeviceMemory(*[None] * 11))
+    host = Ledger(TRN1)
+    holding = host.attach(entered(host, "a"), CoreRequest(0, 1))
+    host.attach(entered(host, "b"), CoreRequest(1, 1))
+    host.report("a", report_of({0: unknown}))
+    assert host.stack_bytes_of(holding, 0) == 0
+    host.report("b", report_of({0: tensors(TRN1.stack_bytes)}))
+
+
 def test_a_core_that_a_report_leaves_out_keeps_what_it_had() -> None:
     host = Ledger(TRN1)
     holding = host.attach(entered(host, "a"), CoreRequest())

@@ -218,6 +218,20 @@ def test_vcpu_ratios_count_vcpus() -> None:
     assert vcpu(host.take(3, None, times(14, 6))) == (2.0, 0.5)
 
 
+def test_vcpu_ratios_begin_anew_with_a_process_that_attached_again() -> None:
+    host = Host()
+    host.take(1, None, times(10, 5))
+    again = replace(times(14, 6), attached_at_unix_seconds=9.0)
+    assert vcpu(host.take(2, None, again)) == (None, None)
+    assert vcpu(host.take(3, None, replace(again, cpu_user_seconds_total=15))) == (1.0, 0.0)
+
+
+def test_times_that_are_read_twice_in_one_moment_have_no_ratio() -> None:
+    host = Host()
+    host.take(1, None, times(10, 5))
+    assert vcpu(host.take(1, None, times(11, 5))) == (None, None)
+
+
 def test_snapshots_between_the_ticks_do_not_spoil_vcpu_ratios() -> None:
     host = Host()
     host.take(1, None, times(10, 5))
