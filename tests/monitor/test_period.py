@@ -1,0 +1,234 @@
+"""What a period tells, from pairs of snapshots made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from neurontools.model import (
+    ErrorCounters,
+    ExecutionCounters,
+    LatencyHistogram,
+    LatencyPercentiles,
+    NeuronCore,
+    Process,
+    Snapshot,
+    VcpuTimes,
+    latency,
+)
+from neurontools.monitor.baseline import Baseline
+from neurontools.monitor.period import Period
+from tests.views.snapshots import process_of, snapshot_of
+
+KNOWN = LatencyPercentiles(*[0.5] * 7)
+HOST = snapshot_of("trn1.2xlarge")
+
+
+def at(seconds: float, process: Process | None = None, core: NeuronCore | None = None) -> Snapshot:
+    cores = HOST.cores if core is None else (core, *HOST.cores[1:])
+    return replace(HOST, taken_at_seconds=seconds, processes=() if process is None else (process,), cores=cores)
+
+
+def period_of(now: Snapshot, before: Snapshot | None) -> Period:
+    return Period(now, None if before is None else Baseline.first(before))
+
+
+def training(**changes: Any) -> Process:
+    values: dict[str, Any] = {"attached_at_unix_seconds": 1.0} | changes
+    return replace(process_of(7, "train", (0,)), **values)
+
+
+def core_of(owner_pid: int | None, **changes: Any) -> NeuronCore:
+    return replace(HOST.cores[0], owner_pid=owner_pid, **changes)
+
+
+def histogram(**counts: int) -> LatencyHistogram:
+    """Counts by bucket: `b50=3` is three in bucket 50."""
+    return LatencyHistogram(tuple(int(name[1:]) for name in counts), tuple(counts.values()), 1.0)
+
+
+def test_a_past_of_the_same_moment_is_a_past_and_a_later_one_is_none() -> None:
+    now = at(10.0, training())
+    assert (period_of(now, at(7.5)).seconds, period_of(now, now).seconds) == (2.5, 0.0)
+    assert period_of(now, now).process_before(now.processes[0]) is now.processes[0]
+    later = period_of(now, at(11.0, training()))
+    assert (later.before, later.seconds, later.process_before(now.processes[0])) == (None, 0.0, None)
+
+
+def test_a_process_that_attached_again_under_its_old_pid_is_another_one() -> None:
+    again = training(attached_at_unix_seconds=2.0)
+    assert period_of(at(2.0, again), at(1.0, training())).process_before(again) is None
+
+
+def test_counts_are_the_growth_and_never_below_zero() -> None:
+    before = training(executions=ExecutionCounters(5, 3), errors=ErrorCounters(1))
+    now = training(executions=ExecutionCounters(9, 1), errors=ErrorCounters(4, 2))
+    period = period_of(at(2.0, now), at(1.0, before))
+    counted = period.counts("executions", now)
+    assert counted == {
+        "completed": 4,
+        "completed_with_err": 0,
+        "completed_with_num_err": 0,
+        "timed_out": 0,
+        "incorrect_input": 0,
+        "failed_to_queue": 0,
+    }
+    errors = period.counts("errors", now)
+    assert errors is not None
+    assert (errors["generic"], errors["numerical"]) == (3, 2)
+
+
+def test_without_a_past_nothing_was_counted_and_a_process_that_came_since_counted_all() -> None:
+    now = training(executions=ExecutionCounters(9))
+    for before, counted in ((None, 0), (at(1.0), 9), (at(1.0, training(executions=None)), 9)):
+        counts = period_of(at(2.0, now), before).counts("executions", now)
+        assert counts is not None
+        assert counts["completed"] == counted
+    assert period_of(at(2.0), at(1.0)).counts("executions", training(executions=None)) is None
+
+
+@pytest.mark.parametrize("name", ["total_latency", "device_latency"])
+def test_latency_is_of_what_ran_in_the_period(name: str) -> None:
+    def told(now: Process, before: Snapshot | None) -> LatencyPercentiles | None:
+        return period_of(at(2.0, now), before).latency(name, now)
+
+    def process(seen: LatencyHistogram) -> Process:
+        return training(**{f"{name}_histogram": seen, name: KNOWN})
+
+    now = process(histogram(b50=3, b90=2))
+    of_bucket = {bucket: latency.percentiles(histogram(**{f"b{bucket}": 1})) for bucket in (50, 90)}
+    assert told(now, at(1.0, process(histogram(b50=3)))) == of_bucket[90]
+    assert told(now, at(1.0, process(histogram(b50=3, b90=2)))) is None, "nothing ran"
+    everything = latency.percentiles(histogram(b50=3, b90=2))
+    assert told(now, at(1.0)) == everything, "it attached within the period"
+    assert told(now, at(1.0, process(histogram(b50=4)))) == everything, "its counts began anew"
+    assert told(now, None) == KNOWN, "without a past it is what the daemon derived"
+    assert told(process(LatencyHistogram()), at(1.0)) is None
+
+
+def rates(now: NeuronCore, before: NeuronCore, owner_before: Process | None, seconds: float = 4.0) -> tuple[Any, Any]:
+    owner = training()
+    return period_of(at(10.0 + seconds, owner, now), at(10.0, owner_before, before)).core_rates(now, owner)
+
+
+def test_the_rates_of_a_core_are_between_its_own_two_reports() -> None:
+    before = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
+    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0, utilization_ratio=0.9)
+    assert rates(now, before, training()) == (0.5, 100.0)
+    assert rates(replace(now, busy_seconds_total=9.0), before, training())[0] == 1.0, "and never above 1"
+    assert rates(replace(before, measured_at_seconds=11.0), before, training()) == (0.0, 0.0)
+
+
+def test_the_rates_of_a_core_that_was_free_are_over_the_whole_period() -> None:
+    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0)
+    free = core_of(None, busy_seconds_total=1.0, flop_total=100)
+    assert rates(now, free, None) == (0.25, 50.0)
+    derived = replace(now, utilization_ratio=0.9, flops_per_second=9.0)
+    assert rates(derived, free, None, seconds=0.0) == (0.9, 9.0), "no time passed"
+
+
+@pytest.mark.parametrize(
+    ("changed", "owner_before"),
+    [
+        ({"owner_pid": 8}, training()),
+        ({}, None),
+        ({}, training(attached_at_unix_seconds=0.5)),
+        ({"measured_at_seconds": None}, training()),
+        ({"measured_at_seconds": 11.0}, training()),
+        ({"busy_seconds_total": 5.0, "flop_total": 500}, training()),
+        ({"busy_seconds_total": None, "flop_total": None}, training()),
+    ],
+    ids=["another owner", "gone", "attached anew", "no report", "the same report", "counters fell", "unknown"],
+)
+def test_where_the_growth_tells_nothing_the_rates_of_a_core_are_those_of_the_daemon(
+    changed: dict[str, Any], owner_before: Process | None
+) -> None:
+    known = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
+    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0)
+    now = replace(now, utilization_ratio=0.9, flops_per_second=9.0)
+    assert rates(now, replace(known, **changed), owner_before) == (0.9, 9.0)
+
+
+def test_a_core_that_was_not_there_or_has_no_report_keeps_the_rates_of_the_daemon() -> None:
+    now = core_of(7, utilization_ratio=0.9, flops_per_second=9.0, busy_seconds_total=2.0, measured_at_seconds=11.0)
+    before = replace(at(1.0, training()), cores=())
+    assert period_of(at(5.0, training(), now), before).core_rates(now, training()) == (0.9, 9.0)
+    assert rates(replace(now, measured_at_seconds=None), core_of(None), None) == (0.9, 9.0)
+    assert period_of(at(5.0, training(), now), None).core_rates(now, training()) == (0.9, 9.0)
+
+
+def test_vcpus_are_counted_over_the_period() -> None:
+    before = training(cpu_user_seconds_total=10.0, cpu_system_seconds_total=1.0)
+    now = training(cpu_user_seconds_total=18.0, cpu_system_seconds_total=2.0, vcpu_user_ratio=9.0)
+    assert period_of(at(14.0, now), at(10.0, before)).vcpu_ratios(now) == (2.0, 0.25)
+    assert period_of(at(14.0, before), at(10.0, before)).vcpu_ratios(before) == (0.0, 0.0)
+    fell = replace(before, cpu_user_seconds_total=19.0)
+    assert period_of(at(14.0, now), at(10.0, fell)).vcpu_ratios(now) == (None, 0.25)
+    unread = replace(before, cpu_system_seconds_total=None)
+    assert period_of(at(14.0, now), at(10.0, unread)).vcpu_ratios(now) == (2.0, None)
+
+
+def test_without_a_past_vcpus_are_those_that_the_daemon_counted() -> None:
+    now = training(cpu_user_seconds_total=18.0, vcpu_user_ratio=0.5, vcpu_system_ratio=0.25)
+    for before in (None, at(10.0), at(14.0, now)):
+        assert period_of(at(14.0, now), before).vcpu_ratios(now) == (0.5, 0.25)
+
+
+def test_the_hosts_vcpus_are_those_of_the_period_or_of_the_daemons_last_interval() -> None:
+    def host(user_seconds: float, seconds: float) -> Snapshot:
+        times = VcpuTimes(user_seconds, 0.0, 0.0, 2 * user_seconds, 0.0, 0.0, 0.0)
+        return replace(at(seconds), host=replace(HOST.host, vcpu_times=(times,)))
+
+    usage, each, seconds = period_of(host(4.0, 12.0), host(1.0, 10.0)).vcpu_usage()
+    assert usage is not None
+    assert usage.user_ratio == pytest.approx(1 / 3)
+    assert (each, seconds) == ((usage,), 2.0)
+    average = replace(usage, user_ratio=1.0, idle_ratio=0.0)
+    known = replace(at(12.0), host=replace(HOST.host, vcpu_average=average, vcpus=(average, average)))
+    assert period_of(known, at(10.0)).vcpu_usage() == (average, (average, average), 1.0)
+    assert period_of(at(12.0), at(10.0)).vcpu_usage() == (None, (), 0.0)
+
+
+@pytest.mark.parametrize(("since_seconds", "is_counted"), [(None, True), (5.0, True), (4.9, False)])
+def test_what_a_process_counted_before_the_first_record_is_of_no_period(
+    since_seconds: float | None, is_counted: bool
+) -> None:
+    seen = histogram(b50=3)
+    now = training(
+        counted_since_seconds=since_seconds,
+        executions=ExecutionCounters(9),
+        total_latency=KNOWN,
+        total_latency_histogram=seen,
+    )
+    core = core_of(7, busy_seconds_total=2.0, flop_total=20, measured_at_seconds=11.0, utilization_ratio=0.9)
+    period = Period(at(12.0, now, core), Baseline(at(10.0), began_seconds=5.0))
+    counts = period.counts("executions", now)
+    assert counts is not None
+    assert counts["completed"] == (9 if is_counted else 0)
+    assert period.latency("total_latency", now) == (latency.percentiles(seen) if is_counted else KNOWN)
+    free = replace(period.now.cores[0], owner_pid=None, busy_seconds_total=1.0, flop_total=10)
+    freed = Period(at(12.0, now, core), Baseline(at(10.0, None, free), began_seconds=5.0))
+    assert freed.core_rates(core, now) == ((0.5, 5.0) if is_counted else (0.9, None))
+
+
+def test_a_process_that_a_restarted_daemon_has_not_seen_goes_on_from_when_it_was_last_seen() -> None:
+    away = training(counted_since_seconds=3.0, executions=ExecutionCounters(4))
+    now = replace(away, attached_at_unix_seconds=9.0, executions=ExecutionCounters(6))
+    period = Period(at(12.0, now), Baseline(at(10.0), 10.0, {(7, 3.0): away}))
+    assert period.process_before(now) is away
+    counts = period.counts("executions", now)
+    assert counts is not None
+    assert counts["completed"] == 2
+    assert period.process_before(replace(now, counted_since_seconds=3.5)) is None
+    assert period.process_before(replace(now, counted_since_seconds=None)) is None
+
+
+def test_cores_whose_counters_began_anew_have_the_rates_of_the_daemon() -> None:
+    before = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
+    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0, utilization_ratio=0.9)
+    restarted = replace(at(12.0, training(), now), cores_counted_since_seconds=10.0)
+    for past_count, told in ((5.0, (0.9, None)), (10.0, (0.5, 100.0))):
+        past = replace(at(10.0, training(), before), cores_counted_since_seconds=past_count)
+        assert period_of(restarted, past).core_rates(now, training()) == told
