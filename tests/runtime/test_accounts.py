@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.model import DeviceMemory, HostMemory
+from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
-from neurontools.runtime.reporting.accounts import LARGEST_BYTES, LARGEST_COUNT, Accounts, Started
+from neurontools.runtime.reporting.accounts import (
+    LARGEST_BYTES,
+    LARGEST_COUNT,
+    MOST_MODELS,
+    Accounts,
+    Started,
+    sendable,
+)
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 
 UNIX = 1_000_000.0
@@ -249,6 +258,140 @@ def test_cores_beyond_those_granted_are_not_reported() -> None:
     report = report_of(accounts, 3.0, 2)
     assert [core.local_index for core in report.cores] == [0, 1]
     assert [subgraph.neuroncore_index for subgraph in report.models[0].subgraphs] == [0]
+
+
+def test_a_model_is_on_the_cores_that_are_granted_and_no_further() -> None:
+    accounts = Accounts()
+    memory = {index: DeviceMemory(tensors_bytes=index) for index in (2, 0, 1)}
+    accounts.load("m", "m", None, memory, HostMemory(tensors_bytes=9))
+    parts = report_of(accounts, 1.0).models[0].subgraphs
+    assert [(part.index, part.neuroncore_index, part.device_memory.tensors_bytes) for part in parts] == [
+        (0, 0, 0),
+        (1, 1, 1),
+    ]
+    assert [part.HasField("host_memory") for part in parts] == [True, False]
+
+
+def test_every_report_says_since_when_is_counted() -> None:
+    assert [report_of(Accounts(1, since), 9.0, 1).counted_since_seconds for since in (0.0, 2.5)] == [0.0, 2.5]
+    assert report_of(Accounts(1), 9.0, 1).counted_since_seconds == 0.0
+
+
+def test_a_model_counts_its_executions() -> None:
+    accounts = Accounts(1)
+    accounts.load("m", "m", None, {}, HostMemory())
+    model = report_of(accounts, 1.0, 1).models[0]
+    assert (model.executions_total, model.HasField("last_execution_at_unix_seconds")) == (0, False)
+    for at in (1.0, 3.0):
+        end(accounts, begin(accounts, at, model="m"), at + 1.0)
+    model = report_of(accounts, 5.0, 1).models[0]
+    assert (model.executions_total, model.last_execution_at_unix_seconds) == (2, UNIX + 4.0)
+
+
+def test_an_execution_that_ends_before_it_began_took_no_time() -> None:
+    accounts = Accounts(1)
+    end(accounts, begin(accounts, 2.0), 1.0)
+    report = report_of(accounts, 3.0, 1)
+    assert list(report.device_latency_histogram.bucket_indices) == [0]
+    assert report.device_latency_histogram.sum_seconds == 0.0
+    assert report.cores[0].busy_seconds_total == 0.0
+
+
+def test_latencies_are_told_by_bucket_in_their_order() -> None:
+    accounts = Accounts(1)
+    for seconds in (0.5, 0.001, 0.5):
+        end(accounts, begin(accounts, 1.0), 1.0 + seconds)
+    told = report_of(accounts, 2.0, 1).device_latency_histogram
+    assert list(told.bucket_indices) == sorted(told.bucket_indices)
+    assert list(told.bucket_counts) == [1, 2]
+    assert told.sum_seconds == pytest.approx(1.001)
+
+
+def test_levels_are_set_apart_from_those_of_models() -> None:
+    accounts = Accounts(1)
+    accounts.load("m", "m", None, {0: DeviceMemory(tensors_bytes=7)}, HostMemory(tensors_bytes=3))
+    accounts.set_memory(0, "tensors_bytes", 100)
+    accounts.set_memory(0, "tensors_bytes", 50)
+    accounts.set_host_memory("tensors_bytes", LARGEST_BYTES - 3)
+    report = report_of(accounts, 1.0, 1)
+    assert (report.cores[0].memory.tensors_bytes, report.host_memory.tensors_bytes) == (57, LARGEST_BYTES)
+
+
+def test_what_was_counted_beside_executions_is_told_once_it_is_known() -> None:
+    accounts = Accounts(1)
+    assert not report_of(accounts, 1.0, 1).HasField("training")
+    accounts.set_training(TrainingCounters(steps_total=3))
+    assert report_of(accounts, 2.0, 1).training.steps_total == 3
+
+
+def test_until_the_daemon_has_said_how_many_cores_there_are_a_thousand_may_be_named() -> None:
+    accounts = Accounts()
+    begin(accounts, 1.0, core=1023)
+    with pytest.raises(IndexError, match="core 1024: this process has cores 0-1023"):
+        begin(accounts, 1.0, core=1024)
+    accounts.core_count = 2
+    with pytest.raises(IndexError, match=r"^core 2: this process has cores 0-1$"):
+        begin(accounts, 1.0, core=2)
+
+
+def test_models_beyond_what_a_report_holds_are_refused() -> None:
+    accounts = Accounts(1)
+    for number in range(MOST_MODELS):
+        accounts.load(number, "m", None, {}, HostMemory())
+    with pytest.raises(ValueError, match="more than 4096 models are loaded; the rest is not reported"):
+        accounts.load("one more", "m", None, {}, HostMemory())
+    accounts.unload(0)
+    accounts.load("one more", "m", None, {}, HostMemory())
+    assert len(report_of(accounts, 1.0, 1).models) == MOST_MODELS == 4096
+
+
+def test_the_largest_amounts_are_taken_and_what_is_above_them_is_named() -> None:
+    accounts = Accounts(1)
+    accounts.add_memory(0, "tensors_bytes", LARGEST_BYTES)
+    accounts.add_memory(0, "tensors_bytes", -LARGEST_BYTES)
+    accounts.set_memory(0, "tensors_bytes", 0)
+    accounts.load("m", "m", None, {0: DeviceMemory(tensors_bytes=LARGEST_BYTES)}, HostMemory())
+    accounts.end(begin(accounts, 1.0), 2.0, LARGEST_COUNT, Outcome.COMPLETED, 1e9)
+    assert report_of(accounts, 3.0, 1).total_latency_histogram.sum_seconds == 1e9 + 1
+    too_much = LARGEST_BYTES + 1
+    refused: list[tuple[str, Callable[[], None]]] = [
+        (f"^bytes is {-too_much}, which", lambda: accounts.add_memory(0, "tensors_bytes", -too_much)),
+        (f"^bytes is {too_much}, which", lambda: accounts.set_host_memory("tensors_bytes", too_much)),
+        ("^tensors_bytes is -1, which", lambda: accounts.load(2, "m", None, {}, HostMemory(tensors_bytes=-1))),
+        (
+            f"^constants_bytes is {too_much}, which",
+            lambda: accounts.load(2, "m", None, {}, HostMemory(constants_bytes=too_much)),
+        ),
+        ("^flop is -1, which", lambda: accounts.end(begin(accounts, 3.0), 4.0, -1, Outcome.COMPLETED, 0.0)),
+        (
+            "^queued_seconds is 1000000001.0",
+            lambda: accounts.end(begin(accounts, 3.0), 4.0, 0, Outcome.COMPLETED, 1e9 + 1),
+        ),
+        (
+            "^'bytes' is not a category of this memory; it has application_memory_bytes, constants_bytes,",
+            lambda: accounts.set_host_memory("bytes", 1),
+        ),
+    ]
+    for text, call in refused:
+        with pytest.raises(ValueError, match=text):
+            call()
+    assert len(report_of(accounts, 5.0, 1).models) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"), [("\udc80x", "?x"), ("é" * 3, "éé"), ("ab", "ab")], ids=["surrogate", "cut", "whole"]
+)
+def test_text_is_made_sendable(text: str, sent: str) -> None:
+    assert sendable(text, 2) == sent
+
+
+@pytest.mark.parametrize("uuid", ["0" * 31, "0" * 33, "g" + "0" * 31, "0" * 31 + "x", "", "0" * 32 + "-0"])
+def test_an_identity_that_is_none_is_made_from_the_name(uuid: str) -> None:
+    accounts = Accounts(1)
+    accounts.load(1, "m", uuid, {}, HostMemory())
+    accounts.load(2, "m", None, {}, HostMemory())
+    one, other = report_of(accounts, 1.0, 1).models
+    assert one.uuid == other.uuid != uuid.replace("-", "")
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=12))
