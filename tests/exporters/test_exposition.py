@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from neurontools.exporters.exposition import (
+    OPENMETRICS_CONTENT_TYPE,
+    TEXT_CONTENT_TYPE,
     Definition,
     Exposition,
     Family,
@@ -56,6 +58,34 @@ def test_openmetrics_format() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("value", "text"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (0.0, "0.0"), (-0.5, "-0.5")]
+)
+def test_numbers_beside_one_that_is_not_finite(value: float, text: str) -> None:
+    lines = text_format([Family(GAUGE, [('{a="1"}', value), ('{a="2"}', math.inf)])]).decode().splitlines()
+    assert lines[2:] == [f'water_level_ratio{{a="1"}} {text}', 'water_level_ratio{a="2"} +Inf']
+
+
+def test_the_formats_have_their_content_types() -> None:
+    assert TEXT_CONTENT_TYPE == "text/plain; version=0.0.4; charset=utf-8"
+    assert OPENMETRICS_CONTENT_TYPE == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    assert wants_openmetrics(OPENMETRICS_CONTENT_TYPE)
+
+
+def test_nothing_is_an_empty_text_and_an_openmetrics_that_ends() -> None:
+    assert (text_format([]), openmetrics_format([])) == (b"", b"# EOF\n")
+
+
+def test_a_family_that_is_as_it_was_is_not_written_anew() -> None:
+    exposition = Exposition(openmetrics=True)
+    exposition.text(FAMILIES)
+    written = {definition: text for definition, (_, text) in exposition._written.items()}
+    exposition.text([*FAMILIES[1:], Family(GAUGE, [("", 0.25)])])
+    for family in FAMILIES[1:]:
+        assert exposition._written[family.definition][1] is written[family.definition]
+    assert b"0.25" in exposition._written[GAUGE][1]
+
+
 @pytest.mark.parametrize("openmetrics", [False, True])
 def test_what_changes_is_written_anew(openmetrics: bool) -> None:
     exposition = Exposition(openmetrics=openmetrics)
@@ -69,7 +99,8 @@ def test_what_changes_is_written_anew(openmetrics: bool) -> None:
 def test_labels_are_sorted_and_escaped() -> None:
     assert label_text([("b", 'say "hi"'), ("a", "back\\slash\nline")]) == '{a="back\\\\slash\\nline",b="say \\"hi\\""}'
     assert label_text([]) == ""
-    assert escaped("a\udcffb") == "a\ufffdb"
+    assert escaped("a\udcffb\ud800\udfff\ue000") == "a\ufffdb\ufffd\ufffd\ue000"
+    assert label_text([("a", "é"), ("b", "z9")]) == '{a="é",b="z9"}'
 
 
 def unescaped(text: str) -> str:
@@ -115,6 +146,13 @@ def test_promtool_takes_any_label_value(value: str) -> None:
         ("application/openmetrics-text; version=1.0.0", True),
         ("application/openmetrics-text;version=9.9.9", False),
         ("application/openmetrics-text;q=0", False),
+        ("application/openmetrics-text; q=0.0", False),
+        ("application/openmetrics-text;q=0.5", True),
+        ("application/openmetrics-text", True),
+        ("application/openmetrics-text;version=0.0.1", True),
+        ("text/plain, application/openmetrics-text", True),
+        ("text/plain;version=1.0.0", False),
+        ("application/openmetrics-text;version=1.0.0;version=9", False),
     ],
 )
 def test_negotiation(accept: str, is_openmetrics: bool) -> None:

@@ -100,3 +100,29 @@ def test_the_rank_is_exact() -> None:
     told = latency.percentiles(LatencyHistogram((10, 20), (99, 1)))
     assert told is not None
     assert (told.p99_seconds, told.p100_seconds) == (bucket_seconds(10), bucket_seconds(20))
+
+
+def test_the_median_is_that_of_the_percentiles() -> None:
+    assert latency.median_seconds(LatencyHistogram()) is None
+    assert latency.median_seconds(LatencyHistogram((3,), (0,))) is None
+    for counts in ((1, 0), (1, 1), (1, 2), (2, 1), (3, 4), (2**53, 2**53 + 1)):
+        histogram = LatencyHistogram((10, 20), counts)
+        told = latency.percentiles(histogram)
+        assert told is not None
+        assert latency.median_seconds(histogram) == told.p50_seconds
+
+
+def test_a_difference_never_has_a_sum_below_zero() -> None:
+    between = latency.difference(LatencyHistogram((7,), (3,), 1.0), LatencyHistogram((7,), (2,), 1.5))
+    assert between == LatencyHistogram((7,), (1,), 0.0)
+    assert latency.difference(LatencyHistogram((7,), (3,), 2.5), LatencyHistogram()).sum_seconds == 2.5
+    with pytest.raises(ValueError):
+        latency.difference(LatencyHistogram((7, 8), (3,)), LatencyHistogram())
+    with pytest.raises(ValueError):
+        latency.difference(LatencyHistogram((7,), (3,)), LatencyHistogram((7, 8), (3,)))
+
+
+def test_the_numbers_that_recordings_and_readers_rely_on() -> None:
+    assert (SMALLEST_SECONDS, GROWTH, BUCKET_COUNT) == (1e-6, 1.01, 2784)
+    assert bucket_seconds(1) == pytest.approx(1.005e-6)
+    assert bucket_index(1.005e-6) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,23 @@ from typing import Any
 import pytest
 import torch
 
-from neurontools.runtime.tensors.memory import Category, CoreMemory, OutOfDeviceMemory, size_text
+from neurontools.runtime.tensors.memory import Category, CoreMemory, OutOfDeviceMemory, log_stamp, size_text
 
 MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
     ("nbytes", "text"),
-    [(0, "0B"), (1023, "1023B"), (1088, "1.062KB"), (180355072, "172.000MB"), (17024176783, "15.855GB")],
+    [
+        (0, "0B"),
+        (1023, "1023B"),
+        (1024, "1.000KB"),
+        (1088, "1.062KB"),
+        (MIB, "1.000MB"),
+        (180355072, "172.000MB"),
+        (1 << 30, "1.000GB"),
+        (17024176783, "15.855GB"),
+    ],
 )
 def test_sizes_as_the_runtime_prints_them(nbytes: int, text: str) -> None:
     assert size_text(nbytes) == text
@@ -37,6 +47,56 @@ def test_the_table_of_a_refused_allocation() -> None:
         "NRT_RESOURCE(4): not enough HBM for 5368709120 bytes; use a smaller batch, gradient checkpointing, or bfloat16"
     )
     assert memory.total_bytes == 31 << 30
+
+
+def test_levels_and_their_peak() -> None:
+    memory = CoreMemory(100, 0, 1)
+    assert (memory.hbm_index, memory.total_bytes, memory.peak_bytes, memory.levels) == (0, 0, 0, [0] * 5)
+    memory.allocate(Category.TENSORS, 60)
+    memory.allocate(Category.SCRATCHPAD, 40)
+    with pytest.raises(OutOfDeviceMemory):
+        memory.allocate(Category.RUNTIME, 1)
+    memory.free(Category.SCRATCHPAD, 30)
+    memory.allocate(Category.MODEL_CODE, 5)
+    memory.move(Category.TENSORS, Category.CONSTANTS, 20)
+    assert memory.by_field() == {
+        "constants_bytes": 20,
+        "model_code_bytes": 5,
+        "model_shared_scratchpad_bytes": 10,
+        "runtime_memory_bytes": 0,
+        "tensors_bytes": 40,
+    }
+    assert (memory.total_bytes, memory.peak_bytes) == (75, 100)
+
+
+@pytest.mark.parametrize(
+    ("category", "usage"),
+    [
+        (Category.MODEL_CODE, "model code"),
+        (Category.CONSTANTS, "model constants"),
+        (Category.TENSORS, "tensors"),
+        (Category.SCRATCHPAD, "shared scratchpad"),
+        (Category.RUNTIME, "runtime"),
+    ],
+)
+def test_a_refusal_names_the_usage_and_shows_its_table_to_the_log(category: Category, usage: str) -> None:
+    told: list[tuple[CoreMemory, str]] = []
+    memory = CoreMemory(100, 2, 3, 1)
+    memory.allocate(category, 70)
+    memory.write_log = lambda *table: told.append(table)
+    table = (
+        f"Failed to allocate 31B (usage: {usage}) on ND 2:NC 3, current utilization:\n\t* total: 70B of 100B\n"
+        f"\t* {usage}: 70B"
+    )
+    assert str(memory.refusal(category, 31)).startswith(f"{table}\nNRT_RESOURCE(4): not enough HBM for 31 bytes; ")
+    assert told == [(memory, table)]
+    assert memory.hbm_index == 1
+    memory.write_log = lambda *_: "/tmp/table"
+    assert str(memory.refusal(category, 31)).startswith(f"{table}\n\t* by tensor: /tmp/table\nNRT_RESOURCE(4)")
+
+
+def test_the_log_has_the_time_to_the_second() -> None:
+    assert re.fullmatch(r"20\d\d-[A-Z][a-z]{2}-\d\d \d\d:\d\d:\d\d\.0000", log_stamp())
 
 
 @pytest.fixture
