@@ -52,7 +52,7 @@ def median_seconds(histogram: LatencyHistogram) -> float | None:
     total = sum(histogram.bucket_counts)
     if not total:
         return None
-    return next(_values_at(histogram, [max(1, -(-total // 2))]))
+    return next(_values_at(histogram, [-(-total // 2)]))
 
 
 def percentiles(histogram: LatencyHistogram) -> LatencyPercentiles | None:
