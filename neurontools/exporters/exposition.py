@@ -151,7 +151,7 @@ def _lines(name: str, samples: Sequence[Sample]) -> list[str]:
 def _number(value: float) -> str:
     if math.isfinite(value):
         return repr(value)
-    return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return "NaN" if math.isnan(value) else "-Inf" if value == -math.inf else "+Inf"
 
 
 def wants_openmetrics(accept: str) -> bool:
