@@ -55,7 +55,7 @@ class _Core:
 
 @dataclass(slots=True)
 class _Model:
-    """A loaded model. It runs while `activity` differs from what the latest report that arrived told."""
+    """A loaded model. It runs while something is in flight, and until a report that tells of all that ended arrived."""
 
     model_id: int
     name: str
@@ -65,9 +65,9 @@ class _Model:
     executions: int = 0
     last_execution_seconds: float | None = None
     in_flight: int = 0
-    activity: int = 0
-    activity_in_report: int = 0
-    activity_reported: int = 0
+    ended: int = 0  # executions, with or without a result
+    ended_in_report: int = 0
+    ended_reported: int = 0
 
 
 @dataclass(slots=True)
@@ -140,7 +140,6 @@ class Accounts:
         model = self._models.get(handle)
         if model is not None:
             model.in_flight += 1
-            model.activity += 1
 
     def end(self, started: Started, ended_seconds: float, flop: int, outcome: Outcome, queued_seconds: float) -> None:
         """An execution ended."""
@@ -153,7 +152,7 @@ class Accounts:
         model = self._models.get(handle)
         if model is not None:
             model.in_flight -= 1
-            model.activity += 1
+            model.ended += 1
         # Hashing or looking up a member of an Enum costs as much as all the rest: the usual one is told by identity.
         field_name = _COMPLETED if outcome is Outcome.COMPLETED else f"{Outcome(outcome).value}_total"
         device_seconds = ended_seconds - began_seconds if ended_seconds > began_seconds else 0.0
@@ -218,7 +217,7 @@ class Accounts:
     def arrived(self) -> None:
         """The latest report reached the daemon: what ran before it need not be told again."""
         for model in self._models.values():
-            model.activity_reported = model.activity_in_report
+            model.ended_reported = model.ended_in_report
 
     def _core(self, index: int) -> _Core:
         count = MOST_CORES if self.core_count is None else self.core_count
@@ -254,8 +253,8 @@ class Accounts:
         message.model_id = model.model_id
         message.name = model.name
         message.uuid = model.uuid
-        message.running = model.in_flight > 0 or model.activity != model.activity_reported
-        model.activity_in_report = model.activity
+        message.running = model.in_flight > 0 or model.ended != model.ended_reported
+        model.ended_in_report = model.ended
         message.executions_total = model.executions
         if model.last_execution_seconds is not None:
             message.last_execution_at_unix_seconds = model.last_execution_seconds + unix_minus_monotonic_seconds
