@@ -5,11 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help demo test consumers check lint types imports spelling generated package man-pages format proto benchmarks clean
+SEED ?= 1
+COUNT ?= 100
+
+.PHONY: help demo test mutants consumers check lint types imports spelling generated package man-pages format proto benchmarks clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
 	@echo "make test        run all tests"
+	@echo "make mutants     show which small changes to the central modules no test notices; SEED=1 COUNT=100 MODULE="
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, models of Kubernetes and Grafana"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
 	@echo "make format      format the code"
@@ -22,6 +26,9 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n auto
+
+mutants: $(VENV)/test.stamp
+	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)'
 
 consumers: $(VENV)/consumers/stamp
 

@@ -1,0 +1,150 @@
+"""Small changes to the source of a module: which there are, and the changed text."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.FloorDiv,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+}
+_FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_UNCHANGED_FIELDS = frozenset({"annotation", "returns", "decorator_list", "type_params"})
+_UNCHANGED_NODES = (ast.JoinedStr, ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mutant:
+    """One change: in `holder`, the field `name`, or its element `position`, is `replacement` instead of `original`."""
+
+    path: str
+    tree: ast.Module
+    source_line: str
+    line: int
+    holder: ast.AST
+    name: str
+    position: int | None
+    original: ast.AST
+    replacement: ast.AST
+
+    @property
+    def change(self) -> str:
+        """What is changed, in one line."""
+        return f"{_shown(self.original)} → {_shown(self.replacement)}"
+
+    def text(self) -> str:
+        """The source of the changed module, without its comments."""
+        self._put(self.replacement)
+        try:
+            return ast.unparse(self.tree)
+        finally:
+            self._put(self.original)
+
+    def _put(self, node: ast.AST) -> None:
+        if self.position is None:
+            setattr(self.holder, self.name, node)
+        else:
+            getattr(self.holder, self.name)[self.position] = node
+
+
+def mutants_of(path: str, source: str) -> list[Mutant]:
+    """Every mutant of a module, in the order of its source.
+
+    Nothing is changed in what is for readers and type checkers: annotations, docstrings, f-strings, texts of errors.
+    """
+    tree = ast.parse(source)
+    return list(_below(path, tree, source.splitlines(), tree, 1, in_error=False))
+
+
+def _below(
+    path: str, tree: ast.Module, lines: list[str], holder: ast.AST, line: int, *, in_error: bool
+) -> Iterator[Mutant]:
+    for name, value in ast.iter_fields(holder):
+        if name in _UNCHANGED_FIELDS:
+            continue
+        for position, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            if not isinstance(node, ast.AST) or _is_unchanged(node, in_error=in_error):
+                continue
+            at = getattr(node, "lineno", line)
+            for replacement in _replacements(node, name):
+                yield Mutant(path, tree, lines[at - 1].strip(), at, holder, name, position, node, replacement)
+            yield from _below(path, tree, lines, node, at, in_error=in_error or isinstance(node, ast.Raise))
+
+
+def _is_unchanged(node: ast.AST, *, in_error: bool) -> bool:
+    match node:
+        case ast.Expr(value=ast.Constant()) | ast.Assign(targets=[ast.Name(id="__slots__")]):
+            return True
+        case ast.Constant(value=str()):
+            return in_error
+    return isinstance(node, _UNCHANGED_NODES)
+
+
+def _replacements(node: ast.AST, name: str) -> Iterator[ast.AST]:
+    match node:
+        case ast.BinOp(op=operator) | ast.AugAssign(op=operator) | ast.BoolOp(op=operator):
+            yield _with(node, op=_OPPOSITES[type(operator)]())
+        case ast.Compare(ops=operators):
+            for position, comparison in enumerate(operators):
+                opposite = _OPPOSITES[type(comparison)]()
+                yield _with(node, ops=[*operators[:position], opposite, *operators[position + 1 :]])
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield operand
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int() | float() as number):
+            yield ast.Constant(number + 1)
+        case ast.Constant(value=str(text)):
+            yield ast.Constant(text + "x")
+        case ast.Call(func=ast.Name(id=function)) if function in _FUNCTIONS:
+            yield _with(node, func=ast.Name(_FUNCTIONS[function]))
+        case ast.Return(value=ast.expr() as returned) if ast.unparse(returned) != "None":
+            yield ast.Return(ast.Constant(None))
+        case ast.Continue():
+            yield ast.Break()
+        case ast.Break():
+            yield ast.Continue()
+    match node:
+        case (
+            ast.Expr(value=ast.Call())
+            | ast.Raise()
+            | ast.Delete()
+            | ast.AugAssign()
+            | ast.Assign(targets=[ast.Attribute() | ast.Subscript()])
+        ):
+            yield ast.Pass()
+        case ast.Name() | ast.Attribute() | ast.Call() | ast.NamedExpr() if name in ("test", "ifs"):
+            yield ast.UnaryOp(ast.Not(), node)
+
+
+def _with(node: ast.AST, **changes: object) -> ast.AST:
+    fields = {name: getattr(node, name, None) for name in node._fields}
+    return type(node)(**fields | changes)
+
+
+def _shown(node: ast.AST) -> str:
+    first, *rest = ast.unparse(node).splitlines()
+    return first + (" ..." if rest else "")
