@@ -6,6 +6,10 @@
 An entry is complete when `model.done` is there; it holds the digest of `model.neff`. A compilation that failed leaves
 `model.log` with the reason instead, and is not tried again without --retry_failed_compilation. A full disk, missing
 rights or a damaged entry cost a compilation, never the training.
+
+The default directory is this user's own. One that is named is used where it, and what is used in it, belongs to this
+user or to root and is no symbolic link. Where its mode says that a group shares it (sticky, set-group-id, writable by
+the group and not by all, such as 3770), what members of the group put there is used too.
 """
 
 from __future__ import annotations
@@ -14,13 +18,12 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
 
+from neurontools.files.directory import Directory, NotTrusted
 from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compiled_graph import FORMAT, CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
@@ -28,10 +31,16 @@ from neurontools.runtime.reporting.narration import say
 from neurontools.version import __version__
 
 CACHE_URL = "NEURON_COMPILE_CACHE_URL"
-DEFAULT_DIRECTORY = "/var/tmp/neuron-compile-cache"  # noqa: S108
 LOG_LEVEL = "NEURON_RT_LOG_LEVEL"
 _LARGEST_MODEL_BYTES = 256 << 20
+_LARGEST_REASON_BYTES = 1 << 20
 _LONGEST_REASON = 2000
+_OWN_MODE, _NAMED_MODE = 0o700, 0o755
+
+
+def default_directory() -> str:
+    """The cache of this user where no variable names one. That of the original has no user in its name."""
+    return f"/var/tmp/neuron-compile-cache-{os.geteuid()}"  # noqa: S108
 
 
 class CompileCache:
@@ -50,80 +59,71 @@ class CompileCache:
         """Where models are; None when the cache is off or somewhere that only the SDK can reach."""
         if flags.no_cache:
             return None
-        where = flags.cache_dir or self.environment.get(CACHE_URL, "") or DEFAULT_DIRECTORY
+        where = flags.cache_dir or self.environment.get(CACHE_URL, "") or default_directory()
         if "://" in where and not where.startswith("file://"):
-            if where not in self._announced:
-                self._announced.add(where)
+            if self._is_first(where):
                 _log("ERROR", f"the compile cache {where} is not reachable from here; set {CACHE_URL} to a directory")
             return None
         path = Path(where.removeprefix("file://"))
-        if str(path) not in self._announced:
-            self._announced.add(str(path))
+        if self._is_first(str(path)):
             self._info(f"Compile cache path: {path}")
         return path / self.version_directory
 
     def find(self, graph_hash: str, flags: CompilerFlags) -> CompiledGraph | None:
         """A compiled graph; None when it is not there, not complete, damaged or not ours."""
-        directory = self.directory(flags)
-        if directory is None:
-            return None
-        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
-        neff = entry / "model.neff"
-        try:
-            digest = _read_trusted(entry / "model.done", 256)
-            data = _read_trusted(neff, _LARGEST_MODEL_BYTES)
-        except OSError:
-            return None
-        if digest is None or data is None:
-            return None
-        if hashlib.sha256(data).hexdigest().encode() != digest.strip():
-            self._discard(entry, "its digest does not match")
-            return None
-        try:
-            compiled = CompiledGraph.from_json(data)
-        except InvalidCompiledGraph as error:
-            self._discard(entry, str(error))
-            return None
-        if (compiled.graph_hash, compiled.flags_hash) != (graph_hash, flags.hash_text):
-            self._discard(entry, "it is another graph's")
-            return None
-        self.hits_total += 1
-        self._info(f"Using a cached neff at {neff}. Exiting with a successfully compiled graph.")
-        return compiled
+        with self._opened(graph_hash, flags) as entry:
+            if entry is None:
+                return None
+            try:
+                digest = entry.read("model.done", 256)
+                data = entry.read("model.neff", _LARGEST_MODEL_BYTES)
+            except OSError:
+                return None
+            if digest is None or data is None:
+                return None
+            if hashlib.sha256(data).hexdigest().encode() != digest.strip():
+                self._discard(entry, "its digest does not match")
+                return None
+            try:
+                compiled = CompiledGraph.from_json(data)
+            except InvalidCompiledGraph as error:
+                self._discard(entry, str(error))
+                return None
+            if (compiled.graph_hash, compiled.flags_hash) != (graph_hash, flags.hash_text):
+                self._discard(entry, "it is another graph's")
+                return None
+            self.hits_total += 1
+            self._info(f"Using a cached neff at {entry.path}/model.neff. Exiting with a successfully compiled graph.")
+            return compiled
 
     def failure(self, graph_hash: str, flags: CompilerFlags) -> str | None:
         """Why this graph could not be compiled before; None when it was not tried, or is to be tried again."""
-        directory = self.directory(flags)
-        if directory is None:
-            return None
-        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
-        try:
-            if (entry / "model.log").stat().st_uid not in (os.geteuid(), 0) or (entry / "model.done").exists():
+        with self._opened(graph_hash, flags) as entry:
+            if entry is None:
                 return None
-            if flags.retry_failed_compilation:
-                (entry / "model.log").unlink()
+            try:
+                found = entry.read("model.log", _LARGEST_REASON_BYTES)
+                if found is None or entry.is_there("model.done"):
+                    return None
+                if flags.retry_failed_compilation:
+                    entry.remove("model.log")
+                    return None
+            except OSError:
                 return None
-            reason = (entry / "model.log").read_text(errors="replace")[:_LONGEST_REASON]
-        except OSError:
-            return None
-        _log(
-            "ERROR",
-            f"Got a cached failed neff at {entry / 'model.neff'}. Will skip compilation, please set "
-            "--retry_failed_compilation for recompilation.",
-        )
-        return reason.strip() or "no reason is known"
+            _log(
+                "ERROR",
+                f"Got a cached failed neff at {entry.path}/model.neff. Will skip compilation, please set "
+                "--retry_failed_compilation for recompilation.",
+            )
+        return found.decode(errors="replace")[:_LONGEST_REASON].strip() or "no reason is known"
 
     def store_failure(self, graph_hash: str, flags: CompilerFlags, text: str, reason: str) -> None:
         """Remembers that a graph could not be compiled; `text` is the recorded graph."""
-        directory = self.directory(flags)
-        if directory is None:
-            return
-        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
-        with contextlib.suppress(OSError):
-            entry.mkdir(parents=True, exist_ok=True)
-            _write(entry / "model.hlo.pb", text.encode())
-            _write(entry / "compile_flags.json", json.dumps(list(flags.passed_on)).encode())
-            _write(entry / "model.log", reason.encode())
+        with contextlib.suppress(OSError), self._opened(graph_hash, flags, make=True) as entry:
+            if entry is not None:
+                entry.replace("model.hlo.pb", text.encode())
+                entry.replace("compile_flags.json", json.dumps(list(flags.passed_on)).encode())
+                entry.replace("model.log", reason.encode())
 
     @contextlib.contextmanager
     def locked(self, graph_hash: str, flags: CompilerFlags) -> Iterator[None]:
@@ -131,74 +131,84 @@ class CompileCache:
 
         A rank that dies meanwhile frees it at once; one that is stopped keeps the others waiting, but not for ever.
         """
-        directory = self.directory(flags)
-        if directory is None:
-            yield
-            return
-        entry = directory / f"MODULE_{graph_hash}+{flags.hash_text}"
-        with contextlib.suppress(OSError):
-            entry.mkdir(parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            # Without a lock, graphs are compiled by each rank.
+            with contextlib.suppress(OSError):
+                entry = stack.enter_context(self._opened(graph_hash, flags, make=True))
+                if entry is not None:
+                    neff = f"{entry.path}/model.neff"
 
-        def waiting(seconds: float) -> None:
-            neff = entry / "model.neff"
-            self._info(f"Another process must be compiling {neff}, been waiting for: {seconds / 60:.1f} minutes")
+                    def waiting(seconds: float) -> None:
+                        minutes = seconds / 60
+                        self._info(f"Another process must be compiling {neff}, been waiting for: {minutes:.1f} minutes")
 
-        with entry_lock.held(entry / "model.lock", waiting, self.longest_wait_seconds):
+                    stack.enter_context(entry_lock.held(entry, "model.lock", waiting, self.longest_wait_seconds))
             yield
 
     def store(self, compiled: CompiledGraph, text: str, flags: CompilerFlags) -> None:
         """Writes a compiled graph; `text` is the recorded graph."""
-        directory = self.directory(flags)
-        if directory is None:
-            return
-        entry = directory / compiled.module
         data = compiled.to_json()
         try:
-            entry.mkdir(parents=True, exist_ok=True)
-            _write(entry / "model.hlo.pb", text.encode())
-            _write(entry / "compile_flags.json", json.dumps(list(flags.passed_on)).encode())
-            _write(entry / "model.neff", data)
-            _write(entry / "model.done", hashlib.sha256(data).hexdigest().encode())
+            with self._opened(compiled.graph_hash, flags, make=True) as entry:
+                if entry is None:
+                    return
+                entry.replace("model.hlo.pb", text.encode())
+                entry.replace("compile_flags.json", json.dumps(list(flags.passed_on)).encode())
+                entry.replace("model.neff", data)
+                entry.replace("model.done", hashlib.sha256(data).hexdigest().encode())
         except OSError as error:
-            if "full" not in self._announced:
-                self._announced.add("full")
-                _log("WARNING", f"the compile cache {directory} can't be written ({error.strerror}); training goes on")
+            if self._is_first("full"):
+                where = self.directory(flags)
+                _log("WARNING", f"the compile cache {where} can't be written ({error.strerror}); training goes on")
             return
         self._info("Compiler status PASS")
 
-    def _discard(self, entry: Path, reason: str) -> None:
+    @contextlib.contextmanager
+    def _opened(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:
+        """The directory of an entry; None where there is none, or where others have a say in what it is.
+
+        OSError when it can't be made.
+        """
+        path = self.directory(flags)
+        if path is None:
+            yield None
+            return
+        with contextlib.ExitStack() as stack:
+            is_default = str(path.parent) == default_directory()
+            entry = None
+            try:
+                cache_mode = (_OWN_MODE if is_default else _NAMED_MODE) if make else None
+                way = Directory.open(path.parent, make_mode=cache_mode, may_be_link=False)
+                for name in (path.name, f"MODULE_{graph_hash}+{flags.hash_text}"):
+                    way = stack.enter_context(way).below(name, make_mode=_NAMED_MODE if make else None)
+                entry = stack.enter_context(way)
+            except NotTrusted as error:
+                if self._is_first("not trusted"):
+                    _log(
+                        "WARNING",
+                        f"the compile cache is not used: {error.filename} {error.strerror}; set {CACHE_URL} to a "
+                        "directory of your own, or remove what is in the way",
+                    )
+            except OSError:
+                if make:
+                    raise
+            yield entry
+
+    def _discard(self, entry: Directory, reason: str) -> None:
         self.rebuilt_total += 1
-        _log("WARNING", f"the cached neff in {entry} is damaged ({reason}); compiling it again")
+        _log("WARNING", f"the cached neff in {entry.path} is damaged ({reason}); compiling it again")
         with contextlib.suppress(OSError):
-            (entry / "model.done").unlink()
+            entry.remove("model.done")
+
+    def _is_first(self, topic: str) -> bool:
+        """Whether this is the first time that there is something to say of it."""
+        is_first = topic not in self._announced
+        self._announced.add(topic)
+        return is_first
 
     def _info(self, text: str) -> None:
         if self.environment.get(LOG_LEVEL, "").upper() in ("INFO", "DEBUG", "TRACE"):
             _log("INFO", text)
-
-
-def _read_trusted(path: Path, most_bytes: int) -> bytes | None:
-    """A file that this user or root wrote; None for another's, because the default directory is open to everybody."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if status.st_uid not in (os.geteuid(), 0) or not stat.S_ISREG(status.st_mode) or status.st_size > most_bytes:
-            return None
-        return file.read()
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Writes a file so that it is there whole or not at all."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)  # noqa: PTH101
-        os.replace(name, path)  # noqa: PTH105
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(name)  # noqa: PTH108
-        raise
 
 
 def _log(level: str, text: str) -> None:

@@ -6,8 +6,9 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from time import monotonic, sleep
+
+from neurontools.files.directory import Directory
 
 LONGEST_WAIT_SECONDS = 120.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1
@@ -18,7 +19,10 @@ _held: set[int] = set()
 
 @contextlib.contextmanager
 def held(
-    path: Path, waiting: Callable[[float], None], longest_wait_seconds: float = LONGEST_WAIT_SECONDS
+    directory: Directory,
+    name: str,
+    waiting: Callable[[float], None],
+    longest_wait_seconds: float = LONGEST_WAIT_SECONDS,
 ) -> Iterator[bool]:
     """Holds the lock of a file, which is made; gives whether it is held.
 
@@ -28,9 +32,7 @@ def held(
     """
     descriptor = -1
     try:
-        # What is there may be anybody's: no symbolic link is followed, no pipe waited for.
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        descriptor = os.open(path, flags, 0o644)
+        descriptor = directory.open_lock(name)
         _held.add(descriptor)
         is_held = _acquire(descriptor, waiting, longest_wait_seconds)
     except OSError:

@@ -110,7 +110,7 @@ def test_flags_choose_the_directory(tmp_path: Path) -> None:
     assert str(cache.directory(parse(f"--cache_dir={tmp_path}"))).startswith(str(tmp_path))
     default = CompileCache({}).directory(FLAGS)
     assert default is not None
-    assert default.parent == Path("/var/tmp/neuron-compile-cache")
+    assert default.parent == Path(f"/var/tmp/neuron-compile-cache-{os.geteuid()}")
 
 
 SCRIPT = """

@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import pytest
 
+from neurontools.files.directory import Directory
 from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
@@ -27,9 +28,11 @@ xm.mark_step()
 print(met.counter_value("UncachedCompile") or 0, value.item())
 """
 HOLDER = """
-import sys, pathlib
+import os, sys
+from neurontools.files.directory import Directory
 from neurontools.runtime.programs import entry_lock
-with entry_lock.held(pathlib.Path(sys.argv[1]), print) as is_held:
+directory, name = os.path.split(sys.argv[1])
+with Directory.open(directory) as opened, entry_lock.held(opened, name, print) as is_held:
     print(is_held, flush=True)
     sys.stdin.readline()
 """
@@ -191,7 +194,7 @@ def is_free(file: TextIO) -> bool:
 def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "model.lock"
     readable, writable = os.pipe()
-    with entry_lock.held(path, print) as is_held:
+    with Directory.open(tmp_path) as directory, entry_lock.held(directory, path.name, print) as is_held:
         assert is_held
         child = os.fork()
         if child == 0:
@@ -210,6 +213,6 @@ def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path)
 
 def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "model.lock").symlink_to(tmp_path / "elsewhere")
-    with entry_lock.held(tmp_path / "model.lock", print) as is_held:
+    with Directory.open(tmp_path) as directory, entry_lock.held(directory, "model.lock", print) as is_held:
         assert not is_held
     assert not (tmp_path / "elsewhere").exists()

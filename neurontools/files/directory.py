@@ -1,0 +1,306 @@
+"""An open directory, which nobody can put another one in the place of, and what is done in it.
+
+A path is looked up anew at each use: who may write to a directory on the way, or owns one, decides each time where it
+leads. So a directory is looked up once, from the top down and each step from the one before, and every step, directory
+or symbolic link, has to belong to this user or to root. What follows goes by its descriptor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from types import TracebackType
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOST_LINKS = 40  # as the kernel has it
+_WAY_MODE = 0o755
+_SHARED_MODE = stat.S_ISVTX | stat.S_ISGID | stat.S_IWGRP
+
+
+class NotTrusted(PermissionError):
+    """Something that another user could have put there. `filename` is its path, `strerror` why it isn't used."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(errno.EPERM, why, path)
+
+
+class Directory:
+    """An open directory; close it, or use it as a context. Names are those of entries, without a slash.
+
+    `path` is for messages. `is_made` tells whether `open` or `below` made it, `exposed` the directory above it that
+    everybody may write to and that isn't sticky, if there is one: where it leads is by its owner, but not for long.
+    Operations raise OSError. May be used by several threads.
+    """
+
+    def __init__(self, descriptor: int, path: str, *, is_made: bool = False, exposed: str | None = None) -> None:
+        self.descriptor = descriptor
+        self.path = path
+        self.is_made = is_made
+        self.exposed = exposed
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, make_mode: int | None = None, may_be_link: bool = True) -> Directory:
+        """The directory at a path; NotTrusted where another user has a say in what that is.
+
+        With `make_mode` it is made where it is missing, and those above it, of which each gets at most 0755. Two
+        processes may make the same one at once.
+        """
+        return _Walk(os.fspath(path), make_mode, may_be_link).directory()
+
+    def below(self, name: str, *, make_mode: int | None = None) -> Directory:
+        """A directory in this one, which is no link and belongs to this user, root, or a member of `shared_group`.
+
+        With `make_mode` it is made where it is missing; in a shared directory it is shared too.
+        """
+        group = self.shared_group
+        is_made = make_mode is not None and _make(self.descriptor, name, make_mode)
+        path = f"{self.path}/{name}"
+        descriptor = os.open(name, _LOOK, dir_fd=self.descriptor)
+        try:
+            found = os.fstat(descriptor)
+            _check(found, path, group)
+            if stat.S_ISLNK(found.st_mode):
+                raise NotTrusted(path, "is a symbolic link")
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            directory = Directory(descriptor, path, is_made=is_made, exposed=self.exposed)
+            if is_made and group is not None:
+                directory.set_mode(self.mode)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return directory
+
+    @property
+    def mode(self) -> int:
+        """Its permission bits."""
+        return stat.S_IMODE(os.fstat(self.descriptor).st_mode)
+
+    @property
+    def owner(self) -> int:
+        """The user that it belongs to."""
+        return os.fstat(self.descriptor).st_uid
+
+    @property
+    def shared_group(self) -> int | None:
+        """The group whose members trust each other in it: chosen by a mode such as 3770. None for no such choice."""
+        found = os.fstat(self.descriptor)
+        is_shared = found.st_mode & _SHARED_MODE == _SHARED_MODE and not found.st_mode & stat.S_IWOTH
+        return found.st_gid if is_shared else None
+
+    def set_mode(self, mode: int, group: int | None = None) -> None:
+        """Gives it a mode, and a group."""
+        with self._readable() as descriptor:
+            if group is not None:
+                os.fchown(descriptor, -1, group)
+            os.fchmod(descriptor, mode)
+
+    def names(self) -> list[str]:
+        """The names in it."""
+        with self._readable() as descriptor:
+            return os.listdir(descriptor)  # noqa: PTH208
+
+    def is_there(self, name: str) -> bool:
+        """Whether there is anything of this name."""
+        try:
+            os.lstat(name, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def open_file(self, name: str, flags: int, mode: int = 0o600) -> int:
+        """The descriptor of a file; a symbolic link is not followed, and a pipe not waited for."""
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        return os.open(name, flags, mode, dir_fd=self.descriptor)
+
+    def open_lock(self, name: str) -> int:
+        """The descriptor of a file to lock, which is made where it is missing.
+
+        It has no other name, and belongs to this user, root, or a member of `shared_group`.
+        """
+        group = self.shared_group
+        descriptor = self._open_or_make(name, 0o600 if group is None else 0o660)
+        try:
+            found = os.fstat(descriptor)
+            _check(found, f"{self.path}/{name}", group)
+            if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+                raise NotTrusted(f"{self.path}/{name}", "is no file of its own")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def read(self, name: str, most_bytes: int) -> bytes | None:
+        """A file that this user, root, or a member of `shared_group` wrote; None for another's, or a larger one."""
+        with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
+            found = os.fstat(file.fileno())
+            if not _is_trusted(found, self.shared_group) or not stat.S_ISREG(found.st_mode):
+                return None
+            content = file.read(most_bytes + 1)
+        return content if len(content) <= most_bytes else None
+
+    def replace(self, name: str, content: bytes, mode: int = 0o644) -> None:
+        """Writes a file so that it is there whole or not at all, with this mode whatever the umask."""
+        draft = f".{name}.{os.urandom(6).hex()}"
+        descriptor = self.open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            try:
+                rest = memoryview(content)
+                while rest:
+                    rest = rest[os.write(descriptor, rest) :]
+                # By descriptor: the name may be a link by now, to a file that others are not to read.
+                os.fchmod(descriptor, mode)
+            finally:
+                os.close(descriptor)
+            os.rename(draft, name, src_dir_fd=self.descriptor, dst_dir_fd=self.descriptor)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.remove(draft)
+            raise
+
+    def remove(self, name: str) -> None:
+        """Removes a file, or a link."""
+        os.unlink(name, dir_fd=self.descriptor)
+
+    def close(self) -> None:
+        """Closes it; may be called again."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def __enter__(self) -> Directory:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _readable(self) -> Iterator[int]:
+        """To list it and to change its mode takes more than to look names up in it."""
+        descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.descriptor)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _open_or_make(self, name: str, mode: int) -> int:
+        """First without O_CREAT: the kernel refuses that for a file of another user in a sticky directory."""
+        while True:
+            with contextlib.suppress(FileNotFoundError):
+                return self.open_file(name, os.O_RDWR)
+            with contextlib.suppress(FileExistsError):
+                descriptor = self.open_file(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+                os.fchmod(descriptor, mode)
+                return descriptor
+
+
+class _Walk:
+    """The way from the top down to a directory."""
+
+    def __init__(self, path: str, make_mode: int | None, may_be_link: bool) -> None:
+        if not path.startswith("/"):
+            path = f"{os.getcwd()}/{path}"  # noqa: PTH109
+        self._path = path
+        self._make_mode = make_mode
+        self._may_be_link = may_be_link
+        self._ahead = _parts(path)
+        self._links = 0
+        self._exposed: str | None = None
+        self._here = ""
+        self._descriptor = -1
+
+    def directory(self) -> Directory:
+        is_made = False
+        self._go_to_top()
+        try:
+            while self._ahead:
+                name = self._ahead.pop()
+                if self._make_mode is not None and name != "..":
+                    is_made = _make(self._descriptor, name, _WAY_MODE if self._ahead else self._make_mode)
+                self._step(name)
+            path = self._path.rstrip("/") or "/"
+            return Directory(self._descriptor, path, is_made=is_made, exposed=self._exposed)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _step(self, name: str) -> None:
+        path = f"{self._here}/{name}"
+        descriptor = os.open(name, _LOOK, dir_fd=self._descriptor)
+        try:
+            found = os.fstat(descriptor)
+            _check(found, path)
+            if stat.S_ISLNK(found.st_mode):
+                self._follow(descriptor, path)
+                return
+            if not stat.S_ISDIR(found.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+            if self._ahead and found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+                self._exposed = path
+            descriptor, self._descriptor = self._descriptor, descriptor
+            self._here = path
+        finally:
+            os.close(descriptor)
+
+    def _follow(self, link: int, path: str) -> None:
+        if not self._ahead and not self._may_be_link:
+            raise NotTrusted(path, "is a symbolic link")
+        self._links += 1
+        if self._links > _MOST_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        target = os.readlink("", dir_fd=link)
+        self._ahead += _parts(target)
+        if target.startswith("/"):
+            self._go_to_top()
+
+    def _go_to_top(self) -> None:
+        descriptor = os.open("/", _LOOK | os.O_DIRECTORY)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self._here = descriptor, ""
+
+
+def _parts(path: str) -> list[str]:
+    """The steps of a path, the next one last."""
+    return [part for part in reversed(path.split("/")) if part not in ("", ".")]
+
+
+def _make(above: int, name: str, mode: int) -> bool:
+    """Makes a directory where nothing is; whether it did."""
+    try:
+        os.mkdir(name, mode, dir_fd=above)
+    except FileExistsError:
+        return False
+    except OSError:
+        # Said of a file system that can't be written, also where the directory is there.
+        if _exists(above, name):
+            return False
+        raise
+    return True
+
+
+def _exists(above: int, name: str) -> bool:
+    with contextlib.suppress(OSError):
+        os.lstat(name, dir_fd=above)
+        return True
+    return False
+
+
+def _check(found: os.stat_result, path: str, group: int | None = None) -> None:
+    if not _is_trusted(found, group):
+        raise NotTrusted(path, f"belongs to user {found.st_uid}")
+
+
+def _is_trusted(found: os.stat_result, group: int | None = None) -> bool:
+    """Whether something belongs to this user, to root, or to a member of a group.
+
+    In a namespace whose users don't include root, files of root look as if they were another's: who has / is trusted.
+    """
+    if found.st_uid in (0, os.geteuid()) or (group is not None and found.st_gid == group):
+        return True
+    return found.st_uid == os.stat("/").st_uid  # noqa: PTH116

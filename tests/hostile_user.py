@@ -1,0 +1,74 @@
+"""Another user of the host, who tries what the kernel lets him."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+
+HOSTILE = 65534
+"""The user and group that attacks are run as."""
+
+needs_two_users = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
+
+_SWAP = """
+import ctypes, os, sys
+directory, target = sys.argv[1:]
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+libc = ctypes.CDLL(None, use_errno=True)
+events = libc.inotify_init1(0)
+if libc.inotify_add_watch(events, directory.encode(), 0x100) < 0:
+    sys.exit(os.strerror(ctypes.get_errno()))
+os.chdir(directory)
+os.symlink(target, "link")
+print("ready", flush=True)
+while True:
+    data = os.read(events, 65536)
+    while data:
+        size = int.from_bytes(data[12:16], sys.byteorder)
+        name, data = data[16 : 16 + size].rstrip(b"\\0"), data[16 + size :]
+        if name.startswith(b"."):
+            try:
+                os.rename("link", name)
+                os.symlink(target, "link")
+                print("swapped", flush=True)
+            except FileExistsError:
+                pass
+"""
+
+
+@contextmanager
+def public_directory() -> Iterator[Path]:
+    """A directory in /tmp that everybody can look into; pytest's own are closed."""
+    path = Path(tempfile.mkdtemp(prefix="neurontools-hostile-", dir="/tmp"))
+    path.chmod(0o755)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path)
+
+
+@contextmanager
+def swapping_new_files_for_links(directory: Path, target: Path) -> Iterator[Callable[[], int]]:
+    """While this lasts, each new hidden file of a directory is at once replaced by a link, as fast as inotify tells.
+
+    Gives what tells how many were replaced.
+    """
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen([sys.executable, "-S", "-c", _SWAP, str(directory), str(target)], stdout=said) as attacker,
+    ):
+        try:
+            wait_until(lambda: os.pread(said.fileno(), 6, 0) == b"ready\n")
+            yield lambda: os.pread(said.fileno(), 1 << 20, 0).count(b"swapped\n")
+        finally:
+            attacker.kill()
