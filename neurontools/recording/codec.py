@@ -19,6 +19,9 @@ Buckets = dict[int, int]
 Path = tuple[tuple[str, ...], tuple[int, ...]]
 """Where a number is: the names on the way to it, and the positions in lists."""
 
+MOST_NUMBERS = 500_000
+"""Of a snapshot. Those of the largest instance have 14,000, with a process on every core."""
+
 _HISTOGRAM = "LatencyHistogram"
 _INTEGERS = frozenset(
     {
@@ -74,7 +77,7 @@ def snapshot_plan(fields: FieldList) -> Plan:
 
 
 class Flat:
-    """One snapshot as numbers, histograms and shape."""
+    """One snapshot as numbers, histograms and shape; ValueError for one of more than MOST_NUMBERS."""
 
     __slots__ = ("histograms", "numbers", "shape")
 
@@ -104,6 +107,8 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
         shape.append(len(items))
         for item in items:
             _flatten(item, part, numbers, histograms, shape)
+            if len(numbers) > MOST_NUMBERS:
+                raise ValueError("a snapshot has too many numbers")
 
 
 def fill(snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]) -> None:

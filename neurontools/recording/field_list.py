@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from google.protobuf.descriptor import Descriptor
 
 from neurontools.rpc import neuron_pb2
+from neurontools.text.terminal import visible
 
 FieldList = Mapping[str, int]
 """By name of a message: the highest number of its fields."""
@@ -55,9 +56,12 @@ CURRENT: FieldList = _highest(neuron_pb2.Snapshot.DESCRIPTOR, {})
 def field_list_of(header: Mapping[str, object]) -> FieldList:
     """The fields that the header of a recording tells; ValueError when it is none, or has fields unknown here."""
     told = header.get("fields", FIRST)
-    if not isinstance(told, dict) or not all(isinstance(number, int) for number in told.values()):
-        raise ValueError("its list of fields is wrong")
+    if not isinstance(told, dict) or not all(type(number) is int for number in told.values()):
+        raise ValueError("its list of fields is wrong; nothing of it can be shown")
     newer = sorted(name for name, number in told.items() if number > CURRENT.get(name, 0))
     if newer:
-        raise ValueError(f"it has fields of {', '.join(newer[:3])} that this version doesn't know")
+        names = visible(", ".join(newer[:3]))
+        raise ValueError(f"it has fields of {names} that this version doesn't know; take a newer neuron-top")
+    if any(told.get(name, 0) < number for name, number in FIRST.items()):
+        raise ValueError("its list of fields lacks some that every recording has; nothing of it can be shown")
     return told

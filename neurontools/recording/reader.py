@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
-from neurontools.recording.codec import Flat, Plan, fill, parse_snapshot, read_integers, snapshot_plan
+from neurontools.recording.codec import MOST_NUMBERS, Flat, Plan, fill, parse_snapshot, read_integers, snapshot_plan
 from neurontools.recording.field_list import field_list_of
 from neurontools.recording.prediction import Predictor
 from neurontools.recording.writer import MAGIC, VERSION
@@ -17,8 +17,10 @@ from neurontools.rpc import neuron_pb2
 from neurontools.text.terminal import visible
 
 _LONGEST_HEADER_BYTES = 4096
-_LONGEST_RECORD_BYTES = 64 * 2**20
-_MOST_NUMBERS = 4_000_000
+_LONGEST_VERSION = 9
+_LONGEST_REASON = 200
+_LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # those of the largest instance have 42,000, with a process on every core
+_LONGEST_RECORD_BYTES = 2 * _LARGEST_SNAPSHOT_BYTES
 
 
 class RecordingReader:
@@ -30,6 +32,7 @@ class RecordingReader:
     def __init__(self, path: str) -> None:
         self.path = path
         self.trouble = ""
+        self._position_bytes = 0
         self._shown = visible(path[:200])
         try:
             self._file: BinaryIO = Path(path).open("rb")  # noqa: SIM115 - kept until close
@@ -42,6 +45,9 @@ class RecordingReader:
         try:
             self.about = self._header()
             self._plan = self._snapshot_plan()
+        except OSError as error:
+            self._file.close()
+            raise UserError(f"{self._shown}: {error.strerror}; name a recording", EXIT_FAILURE) from error
         except BaseException:
             self._file.close()
             raise
@@ -72,7 +78,8 @@ class RecordingReader:
                 elif kind == b"D":
                     if snapshot is None or predictor is None:
                         raise ValueError("a difference without a snapshot before it")
-                    residuals = read_integers(inflate.decompress(payload, _LONGEST_RECORD_BYTES), _MOST_NUMBERS)
+                    told = inflate.decompress(payload, _LARGEST_SNAPSHOT_BYTES)
+                    residuals = read_integers(told, MOST_NUMBERS)
                     fill(snapshot, self._plan, *predictor.decode(residuals))
                     yield snapshot
                 elif kind == b"E":
@@ -80,21 +87,24 @@ class RecordingReader:
                     break
                 # Types that a later minor version adds are passed over.
             except (ValueError, OverflowError, zlib.error) as error:
-                self.trouble = f"{self._shown}: damaged after {self._place()} ({error}); it is shown up to there"
+                reason = visible(" ".join(str(error).split())[:_LONGEST_REASON])
+                self.trouble = f"{self._shown}: damaged after {self._place()} ({reason}); it is shown up to there"
                 return
         if not is_ended and not self.trouble:
             self.trouble = f"{self._shown}: has no regular end (still being written, or its writer was killed)"
 
     def _place(self) -> str:
-        return f"{self._file.tell():,} bytes"
+        return f"{self._position_bytes:,} bytes"
 
     def _header(self) -> dict[str, object]:
         line = self._file.readline(_LONGEST_HEADER_BYTES)
+        self._position_bytes += len(line)
         words = line.split(b" ", 2)
         if words[0] != MAGIC:
             what = "it is empty" if not line else "it begins otherwise"
             raise UserError(f"{self._shown}: no recording of neuron-top ({what}); make one with --record FILE")
-        if len(words) != 3 or not words[1].isdigit() or not line.endswith(b"\n"):
+        is_version = words[1:] and words[1].isdigit() and len(words[1]) <= _LONGEST_VERSION
+        if len(words) != 3 or not is_version or not line.endswith(b"\n"):
             raise UserError(f"{self._shown}: the header of the recording is cut off; nothing of it can be shown")
         if int(words[1]) != VERSION:
             raise UserError(
@@ -102,6 +112,8 @@ class RecordingReader:
             )
         try:
             about = json.loads(words[2])
+        except RecursionError:
+            raise UserError(f"{self._shown}: the header of the recording is damaged (lists within lists)") from None
         except ValueError as error:
             raise UserError(f"{self._shown}: the header of the recording is damaged ({error})") from error
         return about if isinstance(about, dict) else {}
@@ -110,19 +122,25 @@ class RecordingReader:
         try:
             return snapshot_plan(field_list_of(self.about))
         except ValueError as error:
-            raise UserError(f"{self._shown}: {error}; take a newer neuron-top") from None
+            raise UserError(f"{self._shown}: {error}") from None
+
+    def _read(self, count: int) -> bytes:
+        """So many bytes, or those that there are; a pipe has no place to ask for, so it is counted."""
+        data = self._file.read(count)
+        self._position_bytes += len(data)
+        return data
 
     def _records(self) -> Iterator[tuple[bytes, bytes]]:
         """Whole records with a right checksum; `trouble` tells of anything else and ends them."""
         while True:
-            start = self._file.tell()
-            kind = self._file.read(1)
+            start = self._position_bytes
+            kind = self._read(1)
             if not kind:
                 return
             length, shift = 0, 0
             byte = 128
             while byte > 127:
-                data = self._file.read(1)
+                data = self._read(1)
                 if not data or shift > 35:
                     self.trouble = self._cut_off(start)
                     return
@@ -132,8 +150,8 @@ class RecordingReader:
             if length > _LONGEST_RECORD_BYTES:
                 self.trouble = f"{self._shown}: damaged at byte {start:,}; it is shown up to there"
                 return
-            payload = self._file.read(length)
-            check = self._file.read(4)
+            payload = self._read(length)
+            check = self._read(4)
             if len(payload) < length or len(check) < 4:
                 self.trouble = self._cut_off(start)
                 return
@@ -148,7 +166,7 @@ class RecordingReader:
 
 def _decompressed(payload: bytes) -> bytes:
     inflate = zlib.decompressobj()
-    data = inflate.decompress(payload, _LONGEST_RECORD_BYTES)
+    data = inflate.decompress(payload, _LARGEST_SNAPSHOT_BYTES)
     if inflate.unconsumed_tail or not inflate.eof:
         raise ValueError("a snapshot is too large or cut off")
     return data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from neurontools import catalog
+from neurontools.errors import UserError
 from neurontools.model import Device, NeuronCore, Process, Snapshot
 from neurontools.sysfs.exported_device import ExportedDevice
 from neurontools.sysfs.exported_process import ExportedProcess
@@ -39,6 +40,11 @@ class ExportedTree:
         try:
             self._write_host(snapshot, driver_version)
             self.update(snapshot)
+        except OSError as error:
+            self._writer.close()
+            raise UserError(
+                f"can't write a sysfs tree to {directory}: {error.strerror}; give a directory with room for it"
+            ) from None
         except BaseException:
             self._writer.close()
             raise
@@ -99,7 +105,7 @@ class ExportedTree:
 
     def _add_device(self, device: Device) -> ExportedDevice:
         family = self._kind.family
-        added = self._devices[device.index] = ExportedDevice(
+        added = ExportedDevice(
             self._writer,
             f"{_SYSFS}/neuron{device.index}",
             family,
@@ -116,6 +122,7 @@ class ExportedTree:
             for name, value in (("numa_node", device.numa_node), ("local_cpulist", device.cpu_affinity)):
                 if value is not None:
                     self._writer.write(f"{pci}/{name}", f"{value}\n", 0o444)
+        self._devices[device.index] = added  # not before it is whole: a full disk may have room later
         return added
 
     def _drop_devices(self, present: set[int]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.files.directory import Directory, NotTrusted
 
 _MARKER = ".neurontools-tree"
 _STAGED = ".neurontools-staged"
@@ -18,8 +21,9 @@ _MARKER_TEXT = b"A tree made by neurontools; it is removed when its maker ends.\
 class TreeWriter:
     """A directory that is ours while this object lives: new, empty, or left behind by a maker that was killed.
 
-    A reader sees a file's old content or its new one, never a part. `close` removes what was written, and directories
-    that are empty then. UserError when the directory can't be had. Not safe for threads.
+    Nobody else may write to it, so nobody can put a link in place of a directory in it. A reader sees a file's old
+    content or its new one, never a part. `close` removes what was written, and directories that are empty then.
+    UserError when the directory can't be had. Not safe for threads.
     """
 
     def __init__(self, directory: str) -> None:
@@ -27,10 +31,19 @@ class TreeWriter:
         self._texts: dict[str, str] = {}
         self._links: dict[str, str] = {}
         self._made: list[str] = []
-        self._known: set[str] = {self.directory}
+        self._made_above: list[str] = []
+        self._known: set[str] = {""}
+        self._root: Directory | None = None
         self._marker = -1
         try:
             self._claim()
+        except NotTrusted as error:
+            self.close()
+            raise UserError(
+                f"can't make a sysfs tree in {directory}: {error.filename} {error.strerror}; give a directory of your "
+                "own",
+                EXIT_USAGE,
+            ) from None
         except OSError as error:
             self.close()
             raise UserError(
@@ -45,27 +58,29 @@ class TreeWriter:
         """Makes the file at this relative path hold this text; nothing is done when it holds it already."""
         if self._texts.get(path) == text:
             return
-        staged, target = f"{self.directory}/{_STAGED}", f"{self.directory}/{path}"
+        root = self._open_root
         if path not in self._texts:
-            self._make_directories(os.path.dirname(target))  # noqa: PTH120
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._make_directories(os.path.dirname(path))  # noqa: PTH120
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(_STAGED, flags, 0o600, dir_fd=root)
         try:
-            os.write(descriptor, text.encode())
+            rest = text.encode()
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
             os.fchmod(descriptor, mode)
         finally:
             os.close(descriptor)
-        os.rename(staged, target)  # noqa: PTH104
+        os.rename(_STAGED, path, src_dir_fd=root, dst_dir_fd=root)
         self._texts[path] = text
 
     def link(self, path: str, target: str) -> None:
         """Makes a symbolic link at this relative path."""
         if self._links.get(path) == target:
             return
-        whole = f"{self.directory}/{path}"
-        self._make_directories(os.path.dirname(whole))  # noqa: PTH120
+        self._make_directories(os.path.dirname(path))  # noqa: PTH120
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(whole)  # noqa: PTH108
-        os.symlink(target, whole)  # noqa: PTH211
+            os.unlink(path, dir_fd=self._open_root)
+        os.symlink(target, path, dir_fd=self._open_root)
         self._links[path] = target
 
     def remove(self, path: str) -> None:
@@ -74,31 +89,41 @@ class TreeWriter:
         for entries in (self._texts, self._links):
             for name in [name for name in entries if name == path or name.startswith(below)]:
                 with contextlib.suppress(OSError):
-                    os.unlink(f"{self.directory}/{name}")  # noqa: PTH108
+                    os.unlink(name, dir_fd=self._open_root)
                 del entries[name]
-        whole = f"{self.directory}/{path}"
-        self._remove_directories(lambda made: made == whole or made.startswith(f"{whole}/"))
+        self._remove_directories(lambda made: made == path or made.startswith(below))
 
     def close(self) -> None:
         """Removes everything that was written; what others put there stays, with the directories that hold it."""
-        for path in (*self._texts, *self._links, _STAGED):
-            with contextlib.suppress(OSError):
-                os.unlink(f"{self.directory}/{path}")  # noqa: PTH108
+        if self._root is not None:
+            if self._marker >= 0:
+                for path in (*self._texts, *self._links, _STAGED, _MARKER):
+                    with contextlib.suppress(OSError):
+                        os.unlink(path, dir_fd=self._root.descriptor)
+                self._remove_directories(lambda _: True)
+                os.close(self._marker)
+                self._marker = -1
+            self._root.close()
+            self._root = None
         self._texts.clear()
         self._links.clear()
-        if self._marker >= 0:
+        for directory in self._made_above:
             with contextlib.suppress(OSError):
-                os.unlink(f"{self.directory}/{_MARKER}")  # noqa: PTH108
-            os.close(self._marker)
-            self._marker = -1
-        self._remove_directories(lambda _: True)
+                os.rmdir(directory)  # noqa: PTH106
+        self._made_above = []
 
-    def _remove_directories(self, is_meant: object) -> None:
+    @property
+    def _open_root(self) -> int:
+        if self._root is None:
+            raise ValueError("the tree is closed")
+        return self._root.descriptor
+
+    def _remove_directories(self, is_meant: Callable[[str], bool]) -> None:
         kept = []
         for directory in reversed(self._made):
-            if is_meant(directory):  # type: ignore[operator]
+            if is_meant(directory):
                 with contextlib.suppress(OSError):
-                    os.rmdir(directory)  # noqa: PTH106
+                    os.rmdir(directory, dir_fd=self._open_root)
                 self._known.discard(directory)
             else:
                 kept.append(directory)
@@ -110,48 +135,61 @@ class TreeWriter:
             raise UserError(
                 f"{self.directory} is the operating system's own; give a directory of your own for the tree", EXIT_USAGE
             )
-        self._known.discard(self.directory)
-        self._make_directories(self.directory)
-        entries = set(os.listdir(self.directory))  # noqa: PTH208
+        missing = _missing(self.directory)
+        root = self._root = Directory.open(self.directory, make_mode=0o755)
+        self._made_above = missing
+        if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise UserError(
+                f"others may change the directory {self.directory}; give one that is yours and that nobody else may "
+                "write to",
+                EXIT_USAGE,
+            )
+        entries = set(root.names())
         if entries and _MARKER not in entries:
             raise UserError(
                 f"{self.directory} is not empty and no tree of ours; give an empty or new directory", EXIT_USAGE
             )
-        self._marker = os.open(
-            f"{self.directory}/{_MARKER}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
-        )
+        marker = root.open_lock(_MARKER)
         try:
-            fcntl.flock(self._marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(self._marker)
-            self._marker = -1
+            os.close(marker)
             raise UserError(
                 f"{self.directory} holds the tree of another process that is still running; give another directory",
                 EXIT_USAGE,
             ) from None
-        os.ftruncate(self._marker, 0)
-        os.write(self._marker, _MARKER_TEXT)
-        if entries:  # left behind: the directory was made for a tree then, and is as good as made by us
-            self._made.append(self.directory)
+        self._marker = marker
+        os.fchmod(marker, 0o644)
+        os.ftruncate(marker, 0)
+        os.write(marker, _MARKER_TEXT)
+        if entries and not missing:  # left behind: the directory was made for a tree, and is as good as made by us
+            self._made_above = [self.directory]
         for entry in entries - {_MARKER}:
-            _remove_left_behind(Path(self.directory) / entry)
+            _remove_left_behind(root, entry)
 
     def _make_directories(self, directory: str) -> None:
         if directory in self._known:
             return
-        if not os.path.isdir(directory):  # noqa: PTH112
-            self._make_directories(os.path.dirname(directory))  # noqa: PTH120
-            os.mkdir(directory, 0o755)  # noqa: PTH102
-            self._made.append(directory)
-        elif directory.startswith(f"{self.directory}/"):
-            self._made.append(directory)
+        self._make_directories(os.path.dirname(directory))  # noqa: PTH120
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(directory, 0o755, dir_fd=self._open_root)
+        self._made.append(directory)
         self._known.add(directory)
 
 
-def _remove_left_behind(path: Path) -> None:
+def _missing(directory: str) -> list[str]:
+    """A directory and those above it that are not there, the lowest first."""
+    found = []
+    while not os.path.lexists(directory):
+        found.append(directory)
+        directory = os.path.dirname(directory)  # noqa: PTH120
+    return found
+
+
+def _remove_left_behind(root: Directory, name: str) -> None:
     import shutil
 
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+    if stat.S_ISDIR(os.lstat(name, dir_fd=root.descriptor).st_mode):
+        shutil.rmtree(name, dir_fd=root.descriptor)
     else:
-        path.unlink()
+        root.remove(name)

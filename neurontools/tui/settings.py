@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+
+from neurontools.files.directory import Directory
 
 
 @dataclass
@@ -64,9 +65,9 @@ def load(path: Path) -> tuple[Settings, str]:
 
 
 def save(path: Path, settings: Settings) -> None:
-    """Write the settings, whole or not at all; a place that can't be written stands in nobody's way."""
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_suffix(f".{os.getpid()}.new")
-        draft.write_text(json.dumps(asdict(settings), indent=2) + "\n", encoding="utf-8")
-        draft.replace(path)
+    """Write the settings, whole or not at all; a place that can't be written stands in nobody's way.
+
+    Nor does one of another user: under sudo the home may be that of who called it.
+    """
+    with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
+        directory.replace(path.name, f"{json.dumps(asdict(settings), indent=2)}\n".encode())

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from neurond.service.socket_files import SocketFiles
 
-from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE
+from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
 from tests.conftest import Attachment, StartDaemon, wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
@@ -196,6 +197,70 @@ def test_a_lock_that_is_a_link_is_not_followed(socket_directory: Path) -> None:
     assert done.returncode == 1
     assert "Too many levels of symbolic links" in done.stderr
     assert precious.read_text() == "data"
+
+
+def test_a_lock_that_is_another_file_too_is_left_alone(socket_directory: Path) -> None:
+    precious = socket_directory / "precious"
+    precious.write_text("data")
+    os.link(precious, socket_directory / "n.sock.lock")
+    done = neurond("--socket", str(socket_directory / "n.sock"))
+    assert (done.returncode, len(done.stderr.splitlines())) == (EXIT_PERMISSION, 1)
+    assert "is no file of its own" in done.stderr
+    assert precious.read_text() == "data"
+
+
+@needs_root
+def test_a_way_that_another_user_can_change_is_not_gone(socket_directory: Path) -> None:
+    """He could put a link there between two looks, and have modes changed elsewhere."""
+    theirs, mine = socket_directory / "theirs", socket_directory / "theirs" / "mine"
+    mine.mkdir(parents=True)
+    for owner, permissions in ((65534, 0o755), (0, 0o777)):
+        os.chown(theirs, owner, -1)
+        theirs.chmod(permissions)
+        with pytest.raises(UserError, match=f"others may change the directory {theirs};"):
+            SocketFiles(str(mine / "n.sock")).claim()
+        assert files_of(mine) == set()
+
+
+def test_what_came_in_place_of_a_socket_keeps_its_mode(socket_directory: Path) -> None:
+    files = SocketFiles(str(socket_directory / "n.sock"))
+    files.claim()
+    precious = socket_directory / "precious"
+    precious.touch(0o644)
+    for come in (lambda path: path.symlink_to(precious), lambda path: path.touch(0o644)):
+        come(socket_directory / "n.sock")
+        with pytest.raises(OSError, match=r"n\.sock"):
+            files.open_up(files.path)
+        assert mode(socket_directory / "n.sock") == 0o644
+        (socket_directory / "n.sock").unlink()
+    files.release()
+    assert files_of(socket_directory) == {"precious"}
+
+
+def test_two_daemons_that_make_one_directory_at_once_both_have_it(socket_directory: Path) -> None:
+    script = (
+        "import sys; from neurond.service.socket_files import SocketFiles\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "for n in range(100): SocketFiles(f'{sys.argv[1]}/{n}/run/{sys.argv[2]}.sock').claim()"
+    )
+    daemons = [
+        subprocess.Popen(
+            [sys.executable, "-c", script, str(socket_directory), name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("one", "other")
+    ]
+    for daemon in daemons:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline() == "ready\n"
+    for daemon in daemons:
+        assert daemon.stdin is not None
+        daemon.stdin.write("\n")
+        daemon.stdin.flush()
+    assert [(daemon.communicate()[1], daemon.returncode) for daemon in daemons] == [("", 0)] * 2
 
 
 def test_a_path_that_is_too_long() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.errors import UserError
+from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.sysfs.tree_writer import TreeWriter
+from tests.hostile_user import HOSTILE, needs_two_users, public_directory
 
 
 def _entries(directory: Path) -> set[str]:
@@ -116,3 +118,54 @@ def test_a_tree_whose_maker_was_killed_is_taken_over(tmp_path: Path) -> None:
     assert (place / "old/file").exists()
     TreeWriter(str(place)).close()
     assert not place.exists()
+
+
+def test_directories_made_on_the_way_are_removed_too(tmp_path: Path) -> None:
+    writer = TreeWriter(str(tmp_path / "a/b/tree"))
+    writer.write("file", "1")
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775])
+def test_a_directory_that_others_may_write_to_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree").chmod(mode)
+    with pytest.raises(UserError, match=r"others may change the directory .*/tree; give one that is yours"):
+        TreeWriter(str(tmp_path / "tree"))
+    assert _entries(tmp_path) == {"tree"}
+
+
+@needs_two_users
+def test_a_directory_or_a_link_of_another_user_is_refused() -> None:
+    with public_directory() as place:
+        for name in ("theirs", "mine"):
+            (place / name).mkdir()
+        (place / "link").symlink_to("mine")
+        for name in ("theirs", "link"):
+            os.chown(place / name, HOSTILE, HOSTILE, follow_symlinks=False)
+        for path in ("theirs", "theirs/tree", "link", "link/tree"):
+            with pytest.raises(UserError, match=f"belongs to user {HOSTILE}; give a directory of your own"):
+                TreeWriter(str(place / path))
+        assert _entries(place) == {"theirs", "mine", "link"}
+
+
+@pytest.mark.skipif(
+    shutil.which("unshare") is None
+    or subprocess.run(["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"], check=False).returncode != 0,
+    reason="no user namespaces here",
+)
+def test_a_full_disk_is_told_in_a_line_and_left_empty(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--log-level", "error"]
+    mount = f"mount -t tmpfs -o size=64k none {disk}"
+    script = f'{mount}; "$@" --socket {tmp_path}/n.sock --export-sysfs {disk}/tree; code=$?; ls -A {disk}; exit $code'
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script, "sh", *command], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == (
+        f"neurond: --export-sysfs: can't write a sysfs tree to {disk}/tree: No space left on device; give a directory "
+        "with room for it\n"
+    )
+    assert (done.returncode, done.stdout) == (EXIT_FAILURE, "")

@@ -10,9 +10,9 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from pathlib import Path
 
 from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
+from neurontools.files.directory import Directory, NotTrusted
 from neurontools.rpc import socket_path
 
 _PRIVATE, _SHARED = 0o600, 0o660
@@ -29,17 +29,19 @@ class SocketFiles:
     def __init__(self, path: str, group: str | None = None) -> None:
         self.path = path
         self.attach_path = socket_path.attach_socket(path)
-        self._lock_path = path + ".lock"
+        self._directory_path, self._name = os.path.split(path)
+        self._lock_name = f"{self._name}.lock"
+        self._directory: Directory | None = None
         self._lock = -1
         self._group_id = None if group is None else group_id(group)
 
     def claim(self) -> None:
         """Makes the directory, takes the lock and removes what a daemon that died left; UserError when it can't be."""
         try:
-            self._make_directory()
-            self._take_lock()
+            self._directory = self._opened_directory()
+            self._take_lock(self._directory)
             for path in (self.path, self.attach_path):
-                _remove_stale(path)
+                _remove_stale(self._directory, path)
         except UserError:
             self._let_go()
             raise
@@ -59,48 +61,67 @@ class SocketFiles:
         return listener
 
     def open_up(self, path: str) -> None:
-        """Gives a socket that was made under `closed_umask` its mode and group."""
-        if self._group_id is not None:
-            os.chown(path, -1, self._group_id)
-        Path(path).chmod(_PRIVATE if self._group_id is None else _SHARED)
+        """Gives a socket that was made under `closed_umask` its mode and group; to be called between claim and release.
+
+        Whatever else may have come to be at its path keeps its own.
+        """
+        if self._directory is None:
+            raise ValueError("the socket files are not claimed")
+        socket_itself = self._directory.open_file(os.path.basename(path), os.O_PATH)  # noqa: PTH119
+        try:
+            if not stat.S_ISSOCK(os.fstat(socket_itself).st_mode):
+                raise FileExistsError(errno.EEXIST, "something else is in the place of the socket", path)
+            this = f"/proc/self/fd/{socket_itself}"  # what is opened without reading it has no fchmod
+            if self._group_id is not None:
+                os.chown(this, -1, self._group_id)
+            os.chmod(this, _PRIVATE if self._group_id is None else _SHARED)  # noqa: PTH101
+        finally:
+            os.close(socket_itself)
 
     def release(self) -> None:
         """Removes the sockets and lets the lock go; harmless when nothing is claimed."""
         if self._lock < 0:
             return
-        for path in (self.path, self.attach_path):
-            with contextlib.suppress(OSError):
-                Path(path).unlink()
+        if self._directory is not None:
+            for path in (self.path, self.attach_path):
+                with contextlib.suppress(OSError):
+                    self._directory.remove(os.path.basename(path))  # noqa: PTH119
         self._let_go()
 
     def _let_go(self) -> None:
         """Removes the lock, if it is ours, and nothing else."""
-        if self._lock < 0:
-            return
-        with contextlib.suppress(OSError):
-            Path(self._lock_path).unlink()
-        os.close(self._lock)
-        self._lock = -1
+        if self._lock >= 0:
+            if self._directory is not None:
+                with contextlib.suppress(OSError):
+                    self._directory.remove(self._lock_name)
+            os.close(self._lock)
+            self._lock = -1
+        if self._directory is not None:
+            self._directory.close()
+            self._directory = None
 
-    def _make_directory(self) -> None:
-        directory = Path(self.path).parent
-        if not directory.exists():
-            directory.mkdir(parents=True, mode=_PRIVATE_DIRECTORY)
-            if self._group_id is not None:
-                os.chown(directory, -1, self._group_id)
-                directory.chmod(_SHARED_DIRECTORY)
-            return
-        found = directory.stat()
-        others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX
-        if found.st_uid not in (0, os.geteuid()) or others_write:
-            raise UserError(
-                f"neurond: others may change the directory {directory}; use one that is yours alone with --socket",
-                EXIT_PERMISSION,
-            )
+    def _opened_directory(self) -> Directory:
+        """The directory, from which nobody else can take the sockets away; made where it is missing."""
+        try:
+            directory = Directory.open(self._directory_path or ".", make_mode=_PRIVATE_DIRECTORY)
+        except NotTrusted as error:
+            raise _changeable(error.filename) from None
+        try:
+            if directory.exposed is not None:
+                raise _changeable(directory.exposed)
+            if directory.is_made:
+                if self._group_id is not None:
+                    directory.set_mode(_SHARED_DIRECTORY, self._group_id)
+            elif directory.mode & (stat.S_IWGRP | stat.S_IWOTH) and not directory.mode & stat.S_ISVTX:
+                raise _changeable(directory.path)
+        except BaseException:
+            directory.close()
+            raise
+        return directory
 
-    def _take_lock(self) -> None:
+    def _take_lock(self, directory: Directory) -> None:
         while True:
-            lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, _PRIVATE)
+            lock = directory.open_lock(self._lock_name)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -110,7 +131,7 @@ class SocketFiles:
                     f"neurond: a daemon serves {self.path} already (PID {holder}); stop it, or choose another socket "
                     "with --socket"
                 ) from None
-            if _is_same_file(lock, self._lock_path):
+            if _is_same_file(lock, directory, self._lock_name):
                 break
             os.close(lock)  # its daemon removed the file between our open and our lock
         self._lock = lock
@@ -136,23 +157,29 @@ def group_id(group: str) -> int:
         raise UserError(f"neurond: there is no group {group!r}; name one of `getent group`", EXIT_USAGE) from None
 
 
-def _is_same_file(descriptor: int, path: str) -> bool:
+def _changeable(directory: str) -> UserError:
+    return UserError(
+        f"neurond: others may change the directory {directory}; use one that is yours alone with --socket",
+        EXIT_PERMISSION,
+    )
+
+
+def _is_same_file(descriptor: int, directory: Directory, name: str) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), Path(path).lstat())
+        return os.path.samestat(os.fstat(descriptor), os.lstat(name, dir_fd=directory.descriptor))
     except FileNotFoundError:
         return False
 
 
-def _remove_stale(path: str) -> None:
-    try:
-        mode = Path(path).lstat().st_mode
-    except FileNotFoundError:
+def _remove_stale(directory: Directory, path: str) -> None:
+    name = os.path.basename(path)  # noqa: PTH119
+    if not directory.is_there(name):
         return
-    if not stat.S_ISSOCK(mode):
+    if not stat.S_ISSOCK(os.lstat(name, dir_fd=directory.descriptor).st_mode):
         raise UserError(f"neurond: {path} exists and is not a socket; remove it, or choose another with --socket")
     if _is_alive(path):
         raise UserError(f"neurond: another program listens on {path}; stop it, or choose another socket with --socket")
-    Path(path).unlink()
+    directory.remove(name)
 
 
 def _is_alive(path: str) -> bool:

@@ -11,6 +11,8 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
+from neurontools.files.directory import Directory
+
 DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"
 INTERVAL_SECONDS = 1.0
 
@@ -25,7 +27,7 @@ class SummaryFile:
     def __init__(self, directory: Path, document: Callable[[], dict[str, Any] | None]) -> None:
         self._document = document
         self._owner = os.getpid()
-        self._path = directory / f"{self._owner}.json"
+        self._directory = directory
         self._turn = Lock()
         self._ended = Event()
 
@@ -51,14 +53,13 @@ class SummaryFile:
         with self._turn:
             if self._ended.is_set() and not has_ended:
                 return
-            temporary = self._path.with_suffix(".new")
             try:
                 document = self._document()
                 if document is None:
                     return
                 document |= {"has_ended": has_ended, "failure": _failure() if has_ended else None}
-                temporary.write_text(json.dumps(document))
-                temporary.replace(self._path)
+                with Directory.open(self._directory) as directory:
+                    directory.replace(f"{self._owner}.json", json.dumps(document).encode(), 0o600)
             except Exception:  # whatever it is, training goes on; the next second brings another try
                 return
 

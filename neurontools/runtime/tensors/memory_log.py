@@ -9,8 +9,8 @@ import os
 import tempfile
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path
 
+from neurontools.files.directory import Directory
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.memory import Category, CoreMemory, log_stamp
 
@@ -20,15 +20,14 @@ _MOST_LINES = 200
 def write_memory_log(memory: CoreMemory, text: str) -> str | None:
     """Writes the file for a refusal with this text; its path, or None where it can't be written.
 
-    The runtime's lock is held. A link in the way is not followed: the directory is everybody's.
+    The runtime's lock is held. The directory is everybody's: what another user put in the way is not written to.
     """
     name = f"neuron_mem_table_device_{memory.device_index}_hbm_{memory.hbm_index}.log"
     with suppress(OSError, ValueError):
-        path = Path(tempfile.gettempdir(), name)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-        with os.fdopen(os.open(path, flags, 0o644), "w", encoding="utf-8") as file:
-            file.write(f"{log_stamp()} {os.getpid()}\n{text}\n\n" + "\n".join(_table(memory)) + "\n")
-        return str(path)
+        content = f"{log_stamp()} {os.getpid()}\n{text}\n\n" + "\n".join(_table(memory)) + "\n"
+        with Directory.open(tempfile.gettempdir()) as directory:
+            directory.replace(name, content.encode())
+            return f"{directory.path}/{name}"
     return None
 
 
