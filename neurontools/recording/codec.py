@@ -42,6 +42,7 @@ class Plan:
         self.name = descriptor.name
         self.is_histogram = descriptor.name == _HISTOGRAM
         self.scalars: list[tuple[str, bool, bool]] = []  # name, may be absent, is an integer
+        self.enums: list[tuple[str, frozenset[int]]] = []  # name, the numbers that have a meaning
         self.texts: list[tuple[str, bool]] = []
         self.lists: list[str] = []
         self.parts: list[tuple[str, Plan]] = []
@@ -60,6 +61,14 @@ class Plan:
                 self.texts.append((field.name, field.has_presence))
             else:
                 self.scalars.append((field.name, field.has_presence, field.type in _INTEGERS))
+                if field.enum_type is not None:
+                    self.enums.append((field.name, frozenset(field.enum_type.values_by_number) - {0}))
+
+    def check(self, message: Any) -> None:
+        """ValueError where a value has no meaning in this version."""
+        for name, numbers in self.enums:
+            if getattr(message, name) not in numbers:
+                raise ValueError(f"{self.name}.{name} is {getattr(message, name)}, which this version doesn't know")
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:
@@ -77,7 +86,7 @@ def snapshot_plan(fields: FieldList) -> Plan:
 
 
 class Flat:
-    """One snapshot as numbers, histograms and shape; ValueError for one of more than MOST_NUMBERS."""
+    """One snapshot as numbers, histograms and shape; ValueError for one of more than MOST_NUMBERS, or of no meaning."""
 
     __slots__ = ("histograms", "numbers", "shape")
 
@@ -90,6 +99,7 @@ class Flat:
 
 
 def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[Buckets], shape: list[object]) -> None:
+    plan.check(message)
     for name, is_optional, _ in plan.scalars:
         numbers.append(getattr(message, name) if not is_optional or message.HasField(name) else None)
     if plan.is_histogram:
@@ -112,7 +122,7 @@ def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[B
 
 
 def fill(snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]) -> None:
-    """Write the numbers of another snapshot of the same shape into this one."""
+    """Write the numbers of another snapshot of the same shape into this one; ValueError where they don't fit."""
     _fill(snapshot, plan, iter(numbers), iter(histograms))
 
 
@@ -123,6 +133,7 @@ def _fill(message: Any, plan: Plan, numbers: Iterator[Number], histograms: Itera
             message.ClearField(name)
         else:
             setattr(message, name, int(value) if is_integer else value)
+    plan.check(message)
     if plan.is_histogram:
         buckets = next(histograms)
         message.ClearField("bucket_indices")

@@ -53,6 +53,29 @@ def test_a_signal_ends_all_workers_and_frees_their_cores(
     assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process is there and no mere entry that waits for whoever adopted it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
+    start: Start, start_daemon: StartDaemon, tmp_path: Path, workers: int
+) -> None:
+    """They ignore SIGTERM, as a script that hangs does."""
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    (tmp_path / "script.py").write_text(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{TRAINING}")
+    run = start(*(("-n", "2") if workers == 2 else ()), "script.py", socket=daemon.socket)
+    pids = [run.pid_of(rank) for rank in range(workers)]
+    assert sorted(owners(daemon.socket)) == sorted(pids)
+    run.process.kill()
+    until(lambda: not any(map(is_running, pids)))
+    until(lambda: owners(daemon.socket) == [])
+
+
 def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
     (tmp_path / "script.py").write_text(

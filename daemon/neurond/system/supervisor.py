@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import signal
 import socket
 import sys
 
-_PR_SET_PDEATHSIG = 1
+from neurontools.lifetime import end_with_parent
 
 
 def notify_ready(ready_fd: int | None) -> None:
@@ -36,6 +35,5 @@ def most_files() -> int:
 
 def exit_with_parent(parent_pid: int) -> None:
     """Has the kernel send SIGTERM when the parent ends; ends at once if it has ended already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent_pid:
+    if not end_with_parent(parent_pid, signal.SIGTERM):
         raise SystemExit(0)

@@ -15,6 +15,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any
 
+from neurontools import lifetime
 from neurontools.cli.line.about import about
 from neurontools.cli.line.output import tell, write_document
 from neurontools.cli.run import options, summary
@@ -184,8 +185,9 @@ class _Child:
         return self._process
 
     def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
-        """Starts it. A process group of its own would take the terminal from it."""
-        self._process = subprocess.Popen(command, env=environment, stdout=stdout, stderr=stderr)
+        """Starts it, from the main thread. A process group of its own would take the terminal from it."""
+        ends_with_us = {**environment, lifetime.VARIABLE: str(os.getpid())}
+        self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
         for number in self._early:
             self._process.send_signal(number)
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from neurontools.lifetime import VARIABLE as ENDS_WITH
+from neurontools.lifetime import end_with_neuron_run
 from neurontools.runtime.launch.summary_files import DIRECTORY
 from neurontools.runtime.reporting.narration import say
 
@@ -24,6 +26,8 @@ _THREADS = "OMP_NUM_THREADS"
 
 def main(arguments: list[str]) -> int:
     """Runs the workers; 0, or the exit code of the worker that failed first, or 128 and the number of a signal."""
+    end_with_neuron_run(os.environ)
+    os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts its workers from this thread
     count, *target = arguments
     run, failed, signalled = _agent()
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
