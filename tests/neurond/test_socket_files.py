@@ -227,8 +227,11 @@ def test_what_came_in_place_of_a_socket_keeps_its_mode(socket_directory: Path) -
     files.claim()
     precious = socket_directory / "precious"
     precious.touch(0o644)
-    for come in (lambda path: path.symlink_to(precious), lambda path: path.touch(0o644)):
-        come(socket_directory / "n.sock")
+    for is_link in (True, False):
+        if is_link:
+            (socket_directory / "n.sock").symlink_to(precious)
+        else:
+            (socket_directory / "n.sock").touch(0o644)
         with pytest.raises(OSError, match=r"n\.sock"):
             files.open_up(files.path)
         assert mode(socket_directory / "n.sock") == 0o644
