@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from neurontools.history.events import Event, events_between
 from neurontools.history.series import Sample, Series, Trend, sample_of
 from neurontools.model import Snapshot
+from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 
 LIVE_BYTES = 12 * 2**20
 """How much packed past a live view keeps; about 40 minutes of a trn1.32xlarge at 1 Hz."""
-
-LATEST_UNIX_SECONDS = 2.0**37  # beyond any calendar that shows it
 
 _COMPRESSION_LEVEL = 1
 _SAMPLE_BYTES = 1500  # about what a moment costs besides its packed bytes

@@ -21,6 +21,10 @@ class SourceKind(StrEnum):
     SYSFS = "sysfs"
 
 
+LATEST_UNIX_SECONDS = 2.0**37
+"""No clock is right beyond it, and no calendar shows it: the year 6325."""
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of one host at one moment; complete, and never changed once made."""

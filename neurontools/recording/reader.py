@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
+from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.recording.codec import MOST_NUMBERS, Flat, Plan, fill, parse_snapshot, read_integers, snapshot_plan
 from neurontools.recording.field_list import field_list_of
 from neurontools.recording.prediction import Predictor
@@ -74,6 +75,7 @@ class RecordingReader:
                     flat = Flat(snapshot, self._plan)
                     predictor = Predictor(snapshot, self._plan, flat.numbers, flat.histograms)
                     inflate = zlib.decompressobj(-15)
+                    _check_time(snapshot)
                     yield snapshot
                 elif kind == b"D":
                     if snapshot is None or predictor is None:
@@ -81,6 +83,7 @@ class RecordingReader:
                     told = inflate.decompress(payload, _LARGEST_SNAPSHOT_BYTES)
                     residuals = read_integers(told, MOST_NUMBERS)
                     fill(snapshot, self._plan, *predictor.decode(residuals))
+                    _check_time(snapshot)
                     yield snapshot
                 elif kind == b"E":
                     is_ended = True
@@ -162,6 +165,11 @@ class RecordingReader:
 
     def _cut_off(self, start: int) -> str:
         return f"{self._shown}: cut off within a snapshot at byte {start:,}; it is shown up to there"
+
+
+def _check_time(snapshot: neuron_pb2.Snapshot) -> None:
+    if not 0 <= snapshot.taken_at_unix_seconds <= LATEST_UNIX_SECONDS:  # NaN fails too
+        raise ValueError("a snapshot of no time that can be shown")
 
 
 def _decompressed(payload: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -138,17 +139,25 @@ def test_a_refusal_leaves_a_file_with_every_tensor(small: Any, tmp_path: Path, m
     assert [each.numel() for each in held] == [MIB, MIB]
 
 
-def test_the_file_of_a_refusal_is_not_written_through_a_link(
-    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("in_the_way", ["symbolic link", "second name", "pipe"])
+def test_the_file_of_a_refusal_takes_the_place_of_what_is_there_and_is_not_written_through_it(
+    small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_way: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    victim = tmp_path / "victim"
+    victim, path = tmp_path / "victim", tmp_path / "neuron_mem_table_device_0_hbm_0.log"
     victim.write_text("mine")
-    (tmp_path / "neuron_mem_table_device_0_hbm_0.log").symlink_to(victim)
+    if in_the_way == "symbolic link":
+        path.symlink_to(victim)
+    elif in_the_way == "second name":
+        os.link(victim, path)
+    else:
+        os.mkfifo(path)
     with pytest.raises(torch.OutOfMemoryError) as refused:
         torch.ones(9 * MIB, dtype=torch.uint8).to("xla")
-    assert "by tensor" not in str(refused.value)
+    assert "by tensor" in str(refused.value)
     assert victim.read_text() == "mine"
+    assert path.is_file()
+    assert not path.is_symlink()
 
 
 def test_an_execution_beyond_the_hbm_is_refused_before_it_changes_anything(small: Any) -> None:
