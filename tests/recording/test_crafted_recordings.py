@@ -12,6 +12,7 @@ import random
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 import zlib
 from functools import cache
@@ -39,16 +40,14 @@ Record = tuple[bytes, bytes]
 
 @cache
 def recorded(instance_type: str) -> bytes:
-    path = Path(os.devnull).parent / f"shm/neurontools-{os.getpid()}-{instance_type}.rec"
-    writer = RecordingWriter(str(path))
-    try:
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "r"
+        writer = RecordingWriter(str(path))
         host = ScenarioHost(instance_type, "steady")
         for second in range(1, 6):
             writer.write(message_of(host.at(float(second))))
         writer.close()
         return path.read_bytes()
-    finally:
-        path.unlink()
 
 
 def taken_apart(content: bytes) -> tuple[bytes, list[Record]]:
