@@ -83,7 +83,7 @@ def test_a_family_that_is_as_it_was_is_not_written_anew() -> None:
     exposition.text([*FAMILIES[1:], Family(GAUGE, [("", 0.25)])])
     for family in FAMILIES[1:]:
         assert exposition._written[family.definition][1] is written[family.definition]
-    assert b"0.25" in exposition._written[GAUGE][1]
+    assert b"0.25" in exposition._written[GAUGE][1].content
 
 
 @pytest.mark.parametrize("openmetrics", [False, True])
