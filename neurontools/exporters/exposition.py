@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cache
 
 from neurontools.http.compression import Document, Part
+from neurontools.text.terminal import visible
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -65,10 +66,15 @@ def label_text(labels: Iterable[tuple[str, str]]) -> str:
 
 
 def escaped(value: str) -> str:
-    """A label value with what the formats want escaped; a lone surrogate, which has no UTF-8, becomes U+FFFD."""
+    """A label value with what the formats want escaped; a lone surrogate, which has no UTF-8, becomes U+FFFD.
+
+    Control characters but line ends, which the formats escape, are made visible: people read metrics in terminals.
+    """
     if value.isascii() and value.isalnum():
         return value
-    return value.translate(_ESCAPES).translate(_SURROGATES)
+    if not value.isprintable():
+        value = "\n".join(map(visible, value.translate(_SURROGATES).split("\n")))
+    return value.translate(_ESCAPES)
 
 
 def text_format(families: Iterable[Family]) -> bytes:

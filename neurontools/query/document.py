@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.query.fields import FIELDS, PLAIN, Field, Row, Value
+from neurontools.text.csv_text import csv_line, foreign_cell
+from neurontools.text.json_text import json_text
 from neurontools.text.terminal import cut, visible
 from neurontools.text.units import UNKNOWN
 
@@ -55,14 +54,11 @@ def document(fields: Sequence[Field], rows: Sequence[Row], form: Format) -> str:
     """The whole answer."""
     if form.is_json:
         answer = [{field.json_name: field.read(row) for field in fields} for row in rows]
-        return json.dumps(answer, indent=2) + "\n"
-    written = io.StringIO()
-    writer = csv.writer(written, lineterminator="\n")
-    if form.has_header:
-        writer.writerow([f"{field.name} [{field.unit.name}]" if field.unit.name else field.name for field in fields])
-    for row in rows:
-        writer.writerow([_cell(field, field.read(row), form) for field in fields])
-    return written.getvalue()
+        return json_text(answer, indent=2) + "\n"
+    header = [f"{field.name} [{field.unit.name}]" if field.unit.name else field.name for field in fields]
+    lines = [csv_line(header)] if form.has_header else []
+    lines += [csv_line(_cell(field, field.read(row), form) for field in fields) for row in rows]
+    return "".join(lines)
 
 
 def help_text() -> str:
@@ -86,7 +82,7 @@ def _cell(field: Field, value: Value, form: Format) -> str:
     if isinstance(value, list):
         return " ".join(map(str, value)) or UNKNOWN
     if isinstance(value, str):
-        return visible(value) or UNKNOWN
+        return foreign_cell(value) or UNKNOWN
     if field.unit is PLAIN:
         return str(value)
     text = f"{value / field.unit.per:.{field.unit.decimals}f}"

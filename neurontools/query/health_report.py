@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
 from neurontools.health import Verdict
+from neurontools.text.json_text import json_text
 from neurontools.text.terminal import visible
 
 
@@ -38,4 +38,4 @@ def health_json(verdicts: Sequence[Verdict]) -> str:
         }
         for verdict in verdicts
     ]
-    return json.dumps(answer, indent=2) + "\n"
+    return json_text(answer, indent=2) + "\n"

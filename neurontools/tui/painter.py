@@ -10,6 +10,7 @@ from functools import cache
 
 from rich.color import ColorSystem
 
+from neurontools.text.terminal import visible
 from neurontools.tui.rich_style import rich_style
 from neurontools.views.drawing.line import Line, width_of
 
@@ -46,7 +47,7 @@ def update(
                     if wanted != current:
                         out.append(wanted)
                         current = wanted
-                    out.append(part)
+                    out.append(part if part.isprintable() else visible(part))
                 position = end
                 if position >= right:
                     break

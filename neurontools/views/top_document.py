@@ -5,15 +5,14 @@ Names carry their units (`_bytes`, `_seconds`, `_ratio` of 0..1); null is unknow
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 
 from neurontools import health
 from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
+from neurontools.text.csv_text import csv_line, foreign_cell
+from neurontools.text.json_text import json_text as as_json
 from neurontools.views.drawing.figures import Figures, ProcessFigures, ranges
 
 SCHEMA_VERSION = 1
@@ -300,8 +299,7 @@ def _time(unix_seconds: float | None) -> str | None:
 
 def json_text(document_: TopDocument, *, indent: int | None = None) -> str:
     """A document as JSON; compact unless indented."""
-    separators = None if indent else (",", ":")
-    return json.dumps(asdict(document_), indent=indent, separators=separators, allow_nan=False)
+    return as_json(asdict(document_), indent=indent)
 
 
 _CSV_SKIPPED = ("training", "models")
@@ -310,19 +308,20 @@ CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field
 
 def csv_text(document_: TopDocument | None) -> str:
     """The header for None, else a line for each process; lists are ranges such as 0-3, unknown is empty."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     if document_ is None:
-        writer.writerow(CSV_COLUMNS)
-        return out.getvalue()
-    for process in document_.processes:
-        row: list[object] = [document_.taken_at]
-        for name in CSV_COLUMNS[1:]:
-            value = getattr(process, name)
-            if isinstance(value, tuple):
-                value = ranges(value)
-            elif isinstance(value, bool):
-                value = str(value).lower()
-            row.append("" if value is None else value)
-        writer.writerow(row)
-    return out.getvalue()
+        return csv_line(CSV_COLUMNS)
+    taken_at = document_.taken_at
+    return "".join(
+        csv_line((taken_at, *(_csv_cell(getattr(process, name)) for name in CSV_COLUMNS[1:])))
+        for process in document_.processes
+    )
+
+
+def _csv_cell(value: object) -> object:
+    if isinstance(value, str):
+        return foreign_cell(value)
+    if isinstance(value, tuple):
+        return ranges(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else value

@@ -10,6 +10,7 @@ import termios
 import time
 import tty
 
+from neurontools.text.terminal import visible
 from neurontools.views.drawing.line import Page
 from neurontools.views.drawing.style import THEMES, Style
 
@@ -100,7 +101,7 @@ def is_light(reply: bytes) -> bool | None:
 def ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
     """A line with the escape sequences of a theme."""
     theme = THEMES[theme_name]
-    return "".join(f"\x1b[{_sgr(theme.style(style))}m{text}" for text, style in line)
+    return "".join(f"\x1b[{_sgr(theme.style(style))}m{visible(text)}" for text, style in line)
 
 
 def _sgr(style: Style) -> str:
