@@ -8,12 +8,18 @@ EXIT_PERMISSION = 4
 EXIT_UNHEALTHY = 5
 EXIT_NOT_FOUND = 6
 EXIT_NO_DAEMON = 12
+EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: a fault of the command itself
 EXIT_TIMED_OUT = 124
 EXIT_INTERRUPTED = 130
 
 
 class UserError(Exception):
-    """An error to print and end with: the thing, the cause and the next step, in one line."""
+    """An error to print and end with: the thing, the cause and the next step, in one line.
+
+    `is_named`: the name of the command goes before it.
+    """
+
+    is_named = True
 
     def __init__(self, text: str, exit_code: int = EXIT_FAILURE) -> None:
         super().__init__(text)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from neurontools import errors
+
 ROOT = Path(__file__).parents[1]
 PAGES = {
     "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
@@ -39,13 +41,33 @@ def test_page_and_help_have_the_same_options(page: str) -> None:
     assert options_in_page(page) == options_in_help(PAGES[page])
 
 
+def exit_codes_in_help(command: list[str]) -> dict[str, str]:
+    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
+    listed = re.findall(r"^  (\d+) +(.*)$", shown.partition("\nExit codes:\n")[2], re.MULTILINE)
+    return dict(listed)
+
+
+def exit_codes_in_page(page: str) -> dict[str, str]:
+    """Their meanings in plain text, as the help has them: without a capital and a full stop."""
+    section = (ROOT / "man" / page).read_text("utf-8").partition("\n.Sh EXIT STATUS\n")[2].partition("\n.Sh ")[0]
+    found = {}
+    for code, text in re.findall(r"^\.It (\d+)\n((?:(?!\.It |\.El).*\n)+)", section, re.MULTILINE):
+        meaning = re.sub(r"^\.Fl -", "--", " ".join(text.split("\n"))).strip().removesuffix(".")
+        found[code] = meaning[:1].lower() + meaning[1:]
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES)
-def test_every_exit_code_is_one_that_the_suite_documents(page: str) -> None:
-    codes = re.compile(r"^\.It (\d+)$", re.MULTILINE)
-    of_suite = codes.findall((ROOT / "man/neurontools.7").read_text("utf-8"))
-    of_page = codes.findall((ROOT / "man" / page).read_text("utf-8"))
-    assert of_page
-    assert set(of_page) <= set(of_suite)
+def test_page_and_help_tell_the_same_exit_codes(page: str) -> None:
+    of_help = exit_codes_in_help(PAGES[page])
+    assert "70" in of_help
+    assert exit_codes_in_page(page) == of_help
+
+
+def test_the_suite_documents_the_exit_codes_that_its_commands_have() -> None:
+    of_commands = set().union(*map(exit_codes_in_page, PAGES))
+    of_code = {str(value) for name, value in vars(errors).items() if name.startswith("EXIT_")} | {"0"}
+    assert set(exit_codes_in_page("neurontools.7")) == of_commands == of_code
 
 
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not installed; CI installs it")

@@ -9,45 +9,40 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.errors import EXIT_INTERRUPTED, UserError
+from neurontools.cli.line import frame
 
 _SETTINGS = "_NEUROND_SETTINGS"
 
 
-def main() -> int:
-    """Runs the command; returns its exit code."""
-    settings = os.environ.pop(_SETTINGS, None)
-    try:
-        if settings is not None:
-            return _serve(settings)
-        from neurond.startup.command_line import settings_from
+def main() -> None:
+    """Runs the command and ends the process."""
+    frame.run("neurond", _run, is_service=True)
 
-        made = settings_from(sys.argv[1:])
-        if made is None:
-            return 0
-        sys.stdout.flush()
+
+def _run(arguments: list[str]) -> int:
+    settings = os.environ.pop(_SETTINGS, None)
+    if settings is not None:
+        return _serve(settings)
+    from neurond.startup.command_line import settings_from
+
+    made = settings_from(arguments)
+    if made is not None:
         os.environ[_SETTINGS] = made.to_json()
         # -P: the current directory is no place to import from.
-        command = [sys.executable, *_interpreter_flags(), "-P", "-m", "neurond", *sys.argv[1:]]
+        command = [sys.executable, *_interpreter_flags(), "-P", "-m", "neurond", *arguments]
         os.execv(sys.executable, command)  # noqa: S606
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    return 0
 
 
 def _serve(text: str) -> int:
     import asyncio
-    import logging
 
     from neurond.daemon import Daemon
     from neurond.settings import Settings
+    from neurond.system import log
 
     settings = Settings.from_json(text)
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="neurond: %(levelname)s: %(message)s"
-    )
+    log.begin(settings.log_level)
 
     async def run() -> None:
         await Daemon(settings).run()
@@ -64,4 +59,4 @@ def _interpreter_flags() -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

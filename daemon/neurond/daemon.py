@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 class Daemon:
-    """One daemon. `run` serves until SIGTERM or SIGINT."""
+    """One daemon. `run` serves until SIGTERM, SIGINT or SIGHUP."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -143,13 +143,14 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
     try:
         return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)
     except UserError as error:
-        raise UserError(f"neurond: --export-sysfs: {error}", error.exit_code) from None
+        raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
 
 
 def _ending() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT."""
+    """Set by SIGTERM and SIGINT, and by SIGHUP unless nohup had it ignored."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ending.set)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, ending.set)
     return ending

@@ -34,9 +34,9 @@ def watched_host(settings: Settings, on_ownership_change: Callable[[], None]) ->
         instance_type = catalog.load(settings.simulate)
         shape = shape_of(instance_type, settings.lnc)
     except catalog.UnknownInstanceType as error:
-        raise UserError(f"neurond: --simulate: {error}", EXIT_USAGE) from None
+        raise UserError(f"--simulate: {error}", EXIT_USAGE) from None
     except ValueError as error:
-        raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+        raise UserError(str(error), EXIT_USAGE) from None
     ledger = Ledger(shape, on_ownership_change, time.monotonic())
     load = _load(settings, ledger, instance_type) if settings.load else None
     return WatchedHost(SimulatedSource(instance_type, ledger, load.ecc if load else None), ledger, load)
@@ -52,20 +52,17 @@ def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) ->
     if not device_directories(roots):
         where = "on this host" if roots.sys == "/sys" else f"under {roots.devices}"
         raise UserError(
-            f"neurond: no Neuron devices found {where}; simulate some with --simulate trn1.32xlarge "
+            f"no Neuron devices found {where}; simulate some with --simulate trn1.32xlarge "
             "(all types: --list-instance-types)"
         )
-    try:
-        source = SysfsSource(
-            roots, lnc=settings.lnc, time_in_use_unit=settings.time_in_use_unit, use_metadata_service=settings.imds
-        )
-    except UserError as error:
-        raise UserError(f"neurond: {error}", error.exit_code) from None
+    source = SysfsSource(
+        roots, lnc=settings.lnc, time_in_use_unit=settings.time_in_use_unit, use_metadata_service=settings.imds
+    )
     possible = source.instance.logical_neuroncore_configs
     if settings.lnc is not None and settings.lnc not in possible:
         source.close()
         raise UserError(
-            f"neurond: logical NeuronCore configuration {settings.lnc} is not possible on "
+            f"logical NeuronCore configuration {settings.lnc} is not possible on "
             f"{source.instance.instance_type}: use {' or '.join(map(str, possible))}",
             EXIT_USAGE,
         )

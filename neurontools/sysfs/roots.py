@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,6 +41,11 @@ class Roots:
     def device_class(self) -> str:
         """The directory of the device class: links to the devices, and what concerns the host as a whole."""
         return f"{self.sys}/class/neuron_device"
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether the Neuron driver shows its devices here."""
+        return any(os.path.isdir(path) for path in (self.devices, self.device_class))  # noqa: PTH112 - pathlib is slow
 
     @property
     def driver_version(self) -> str:

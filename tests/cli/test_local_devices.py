@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.cli.ls.local_devices import has_devices
+from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, process_on
 
 
@@ -33,9 +33,9 @@ def _run(tree: DriverTree, *flags: str, environment: dict[str, str] | None = Non
 
 
 def test_the_tree_of_the_driver_is_seen(tmp_path: Path) -> None:
-    assert not has_devices({"NEURONTOOLS_SYSFS_ROOT": str(tmp_path)})
+    assert not Roots.from_environment({"NEURONTOOLS_SYSFS_ROOT": str(tmp_path)}).has_devices
     with DriverTree("trn1.2xlarge") as tree:
-        assert has_devices(tree.environment)
+        assert Roots.from_environment(tree.environment).has_devices
 
 
 def test_devices_are_listed_without_a_daemon() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -185,14 +184,6 @@ def test_head(monitor: Start, daemon: RunningDaemon) -> None:
     assert done.stderr == ""
 
 
-def test_interrupt_and_termination_are_quiet(monitor: Start, daemon: RunningDaemon) -> None:
-    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)):
-        process = monitor("--socket", daemon.socket)
-        line_of(process)
-        process.send_signal(number)
-        assert finished(process) == (code, "", "")
-
-
 def test_it_is_seen_while_it_runs(monitor: Start, daemon: RunningDaemon) -> None:
     process = monitor("--socket", daemon.socket)
     line_of(process)
@@ -298,25 +289,6 @@ def test_documents_about_itself(monitor: Start) -> None:
     assert finished(monitor("--version"))[1].startswith("neuron-monitor ")
     script = finished(monitor("--completion", "bash"))[1]
     assert "complete -F _neuron_monitor neuron-monitor" in script
-
-
-@pytest.mark.skipif(not shutil.which("dd") or not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_disk_is_told(daemon: RunningDaemon) -> None:
-    command = f'"{sys.executable}" -m neurontools.cli.monitor.command --once --socket "{daemon.socket}" > /dev/full'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert done.stderr.startswith("neuron-monitor: can't write to standard output: No space left on device")
-
-
-@pytest.mark.parametrize(("redirection", "told"), [(">&-", "Bad file descriptor"), (">&- 2>&-", "")])
-def test_standard_output_that_is_closed_is_told_and_nothing_is_written_elsewhere(
-    daemon: RunningDaemon, redirection: str, told: str
-) -> None:
-    command = f'"{sys.executable}" -m neurontools.cli.monitor.command --once --socket "{daemon.socket}" {redirection}'
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, timeout=30)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert told in done.stderr
-    assert bool(done.stderr) == bool(told)
 
 
 def test_a_recording(monitor: Start, start_daemon: StartDaemon, tmp_path: Path, fast: str) -> None:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.cli.line.options import Option, help_text, parse
+from neurontools.cli.line.about import help_text
+from neurontools.cli.line.options import Option, parse
 from neurontools.cli.ls.options import OPTIONS, DeviceSelection
 from neurontools.errors import UserError
 from neurontools.text.terminal import visible
@@ -61,9 +62,12 @@ def test_bdf_without_domain_is_of_domain_0() -> None:
 
 def test_help_aligns_what_has_no_short_flag() -> None:
     options = (Option("all", "everything", short="a"), Option("out", "where to", value="FILE", aliases=("to",)))
-    assert help_text("x [options]", "Does x.", options, "Note.\n") == (
+    assert help_text("x [options]", "Does x.", options, "Note.\n", ((0, "fine"), (124, "too late"))) == (
         "Usage: x [options]\n\nDoes x.\n\nOptions:\n"
         "  -a, --all             everything\n"
         "      --out, --to FILE  where to\n"
         "\nNote.\n"
+        "\nExit codes:\n"
+        "  0    fine\n"
+        "  124  too late\n"
     )

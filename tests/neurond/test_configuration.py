@@ -146,9 +146,9 @@ WRONG_LINES = [
 @pytest.mark.parametrize(("line", "cause"), WRONG_LINES)
 def test_every_key_that_is_wrong_is_named_with_its_line(tmp_path: Path, line: str, cause: str) -> None:
     table, key = line.split(".", 1)
-    assert said(tmp_path, f"# comment\n\n[{table}]\n{key}\n").startswith(f"neurond: FILE:4: {cause}")
+    assert said(tmp_path, f"# comment\n\n[{table}]\n{key}\n").startswith(f"FILE:4: {cause}")
     # The same written inline has no line of its own.
-    assert said(tmp_path, f"{line}\n").startswith(f"neurond: FILE: {cause}")
+    assert said(tmp_path, f"{line}\n").startswith(f"FILE: {cause}")
 
 
 def test_every_key_of_the_tables_was_tried() -> None:
@@ -176,13 +176,13 @@ def test_every_key_of_the_tables_was_tried() -> None:
 )
 def test_a_file_that_is_wrong_as_a_whole(tmp_path: Path, text: str, error: str) -> None:
     message = said(tmp_path, text)
-    assert message.startswith(f"neurond: {error}")
+    assert message.startswith(error)
     assert len(message) < 300
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     for path, cause in ((tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")):
-        with pytest.raises(UserError, match=f"^neurond: {path}: {cause}; give a readable file with --config$"):
+        with pytest.raises(UserError, match=f"^{path}: {cause}; give a readable file with --config$"):
             read(str(path))
     (tmp_path / "latin").write_bytes(b"# \xe4\n")
     with pytest.raises(UserError, match="not TOML: 'utf-8' codec can't decode"):
@@ -207,25 +207,25 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("flags", "error"),
     [
-        (["--interval", "0"], "neurond: --interval: input should be greater than or equal to 0.01, not 0.0"),
-        (["--interval", "nan"], "neurond: --interval: input should be a finite number, not nan"),
-        (["--interval", "soon"], "neurond: argument --interval: invalid float value: 'soon'; see neurond --help"),
-        (["--history", "-1"], "neurond: --history: input should be greater than or equal to 0, not -1.0"),
-        (["--log-level", "loud"], "neurond: argument --log-level: invalid choice: 'loud' (choose from"),
-        (["--seed", "-1"], "neurond: --seed: input should be greater than or equal to 0, not -1"),
-        (["--seed", "1.5"], "neurond: argument --seed: invalid int value: '1.5'; see neurond --help"),
-        (["--load-neuroncores", "0"], "neurond: --load-neuroncores: input should be greater than or equal to 1, not 0"),
-        (["--group", ""], "neurond: --group: string should have at least 1 character, not ''"),
-        (["--lnc", "3"], "neurond: argument --lnc: invalid choice: 3 (choose from"),
-        (["--load", "storm"], "neurond: argument --load: invalid choice: 'storm' (choose from"),
-        (["--load", "steady"], "neurond: --load needs simulated devices; add --simulate TYPE"),
-        (["--simulate"], "neurond: argument --simulate: expected one argument; see neurond --help"),
-        (["--simulat", "trn1.2xlarge"], "neurond: unrecognized arguments: --simulat trn1.2xlarge; see neurond --help"),
-        (["extra"], "neurond: unrecognized arguments: extra; see neurond --help"),
-        (["--config", "/none"], "neurond: /none: No such file or directory; give a readable file with --config"),
-        (["--ready-fd", "77"], "neurond: --ready-fd 77: not an open file descriptor"),
-        (["--ready-fd", "-1"], "neurond: --ready-fd -1: not an open file descriptor"),
-        (["--simulate", "trn1.2xlarge", "--lnc", "2"], "neurond: trn1.2xlarge: logical NeuronCore configuration 2 is"),
+        (["--interval", "0"], "--interval: input should be greater than or equal to 0.01, not 0.0"),
+        (["--interval", "nan"], "--interval: input should be a finite number, not nan"),
+        (["--interval", "soon"], "argument --interval: invalid float value: 'soon'; see neurond --help"),
+        (["--history", "-1"], "--history: input should be greater than or equal to 0, not -1.0"),
+        (["--log-level", "loud"], "argument --log-level: invalid choice: 'loud' (choose from"),
+        (["--seed", "-1"], "--seed: input should be greater than or equal to 0, not -1"),
+        (["--seed", "1.5"], "argument --seed: invalid int value: '1.5'; see neurond --help"),
+        (["--load-neuroncores", "0"], "--load-neuroncores: input should be greater than or equal to 1, not 0"),
+        (["--group", ""], "--group: string should have at least 1 character, not ''"),
+        (["--lnc", "3"], "argument --lnc: invalid choice: 3 (choose from"),
+        (["--load", "storm"], "argument --load: invalid choice: 'storm' (choose from"),
+        (["--load", "steady"], "--load needs simulated devices; add --simulate TYPE"),
+        (["--simulate"], "argument --simulate: expected one argument; see neurond --help"),
+        (["--simulat", "trn1.2xlarge"], "unrecognized arguments: --simulat trn1.2xlarge; see neurond --help"),
+        (["extra"], "unrecognized arguments: extra; see neurond --help"),
+        (["--config", "/none"], "/none: No such file or directory; give a readable file with --config"),
+        (["--ready-fd", "77"], "--ready-fd 77: not an open file descriptor"),
+        (["--ready-fd", "-1"], "--ready-fd -1: not an open file descriptor"),
+        (["--simulate", "trn1.2xlarge", "--lnc", "2"], "trn1.2xlarge: logical NeuronCore configuration 2 is"),
     ],
 )
 def test_every_flag_that_is_wrong_is_named(flags: list[str], error: str) -> None:

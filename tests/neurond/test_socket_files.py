@@ -111,7 +111,7 @@ def test_what_a_killed_daemon_left_is_taken_over(start_daemon: StartDaemon, sock
     Attachment(second).close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_nothing_is_left_behind(start_daemon: StartDaemon, socket_directory: Path, number: signal.Signals) -> None:
     daemon = start_daemon()
     attachment = Attachment(daemon)
@@ -124,7 +124,7 @@ def test_nothing_is_left_behind(start_daemon: StartDaemon, socket_directory: Pat
     assert "Error" not in daemon.log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_while_the_daemon_starts_leaves_nothing_behind(socket_directory: Path, number: signal.Signals) -> None:
     """The signal comes as soon as there is a lock, in the midst of everything."""
     command = [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--socket", f"{socket_directory}/n.sock"]
@@ -185,7 +185,7 @@ def test_a_directory_without_permission(socket_directory: Path) -> None:
         f"try: SocketFiles({str(path)!r}).claim()\nexcept UserError as error: print(error.exit_code, error)"
     )
     assert as_nobody(65534, code) == (
-        f"{EXIT_PERMISSION} neurond: can't use the socket {path} (Permission denied); choose another with --socket\n"
+        f"{EXIT_PERMISSION} can't use the socket {path} (Permission denied); choose another with --socket\n"
     )
 
 

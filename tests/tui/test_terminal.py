@@ -340,5 +340,5 @@ def test_a_terminated_dashboard_gives_the_terminal_back(
     while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
         top.read()  # until Textual has taken the terminal over
     os.kill(top.pid, signal.SIGTERM)
-    assert top.ends() == 143
+    assert top.ends() == -signal.SIGTERM
     assert b"\x1b[?1049l" in top.raw

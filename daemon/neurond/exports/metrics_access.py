@@ -16,4 +16,4 @@ def metrics_access(settings: Settings) -> Access:
         bearer_token_file=settings.metrics_bearer_token_file,
     )
     hosts = None if settings.metrics_hosts is None else HostCheck(settings.metrics_hosts)
-    return Access(files, "neurond: metrics.", hosts)
+    return Access(files, "metrics.", hosts)

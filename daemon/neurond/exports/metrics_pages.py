@@ -36,7 +36,7 @@ class MetricsPages:
             bound = await self._server.listen(host, port)
         except OSError as error:
             raise UserError(
-                f"neurond: --metrics-listen {address}: {error.strerror or error}; give another address", EXIT_FAILURE
+                f"--metrics-listen {address}: {error.strerror or error}; give another address", EXIT_FAILURE
             ) from None
         shown = f"[{host}]" if host and ":" in host else host or "*"
         _log.info("metrics on %s://%s:%d/metrics", "https" if self.access.context else "http", shown, bound)

@@ -54,7 +54,7 @@ class OtlpSender:
             from opentelemetry.sdk.resources import Resource
         except ImportError:
             raise UserError(
-                "neurond: --otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE
+                "--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE
             ) from None
         self._verdicts_of = verdicts
         self._snapshot: Snapshot | None = None

@@ -48,7 +48,7 @@ class SocketFiles:
         except OSError as error:
             self._let_go()
             raise UserError(
-                f"neurond: can't use the socket {self.path} ({error.strerror}); choose another with --socket",
+                f"can't use the socket {self.path} ({error.strerror}); choose another with --socket",
                 EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
             ) from error
 
@@ -128,7 +128,7 @@ class SocketFiles:
                 holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
                 os.close(lock)
                 raise UserError(
-                    f"neurond: a daemon serves {self.path} already (PID {holder}); stop it, or choose another socket "
+                    f"a daemon serves {self.path} already (PID {holder}); stop it, or choose another socket "
                     "with --socket"
                 ) from None
             if _is_same_file(lock, directory, self._lock_name):
@@ -154,12 +154,12 @@ def group_id(group: str) -> int:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise UserError(f"neurond: there is no group {group!r}; name one of `getent group`", EXIT_USAGE) from None
+        raise UserError(f"there is no group {group!r}; name one of `getent group`", EXIT_USAGE) from None
 
 
 def _changeable(directory: str) -> UserError:
     return UserError(
-        f"neurond: others may change the directory {directory}; use one that is yours alone with --socket",
+        f"others may change the directory {directory}; use one that is yours alone with --socket",
         EXIT_PERMISSION,
     )
 
@@ -176,9 +176,9 @@ def _remove_stale(directory: Directory, path: str) -> None:
     if not directory.is_there(name):
         return
     if not stat.S_ISSOCK(os.lstat(name, dir_fd=directory.descriptor).st_mode):
-        raise UserError(f"neurond: {path} exists and is not a socket; remove it, or choose another with --socket")
+        raise UserError(f"{path} exists and is not a socket; remove it, or choose another with --socket")
     if _is_alive(path):
-        raise UserError(f"neurond: another program listens on {path}; stop it, or choose another socket with --socket")
+        raise UserError(f"another program listens on {path}; stop it, or choose another socket with --socket")
     directory.remove(name)
 
 

@@ -13,15 +13,37 @@ from neurond.settings import Settings
 from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
 from neurond.system.supervisor import exit_with_parent
 from neurontools import catalog
+from neurontools.cli.line.about import exit_code_text
+from neurontools.cli.line.output import write_text
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.version import __version__
+
+EXIT_CODES = (
+    (0, "a signal ended it, or what was asked for was printed"),
+    (1, "there are no devices, another daemon serves the socket, or something failed"),
+    (2, "an option or the configuration can't be meant"),
+    (4, "the socket can't be made where it should be"),
+    (70, "a fault of the command itself"),
+    (130, "interrupted before it served"),
+)
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Wraps all but the exit codes, which are a list."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
 
 
 class _Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line with a next step."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"neurond: {message}; see neurond --help", EXIT_USAGE)
+        raise UserError(f"{message}; see neurond --help", EXIT_USAGE)
+
+    def print_help(self, file: object = None) -> None:  # noqa: ARG002
+        """Write it as all that the command prints."""
+        write_text(self.format_help())
 
 
 def parser() -> argparse.ArgumentParser:
@@ -30,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
     made = _Parser(
         prog="neurond",
         description="Serves the state of the Neuron devices of this host, or of a simulated instance, over gRPC.",
+        epilog=exit_code_text(EXIT_CODES),
+        formatter_class=_Formatter,
         allow_abbrev=False,
     )
     add = made.add_argument
@@ -82,14 +106,14 @@ def settings_from(arguments: Sequence[str]) -> Settings | None:
     parent_pid = os.getppid()
     given = parser().parse_args(arguments)
     if given.version:
-        print(f"neurond {__version__}")
+        write_text(f"neurond {__version__}\n")
         return None
     if given.list_instance_types:
-        print("\n".join(catalog.names()))
+        write_text("\n".join((*catalog.names(), "")))
         return None
     settings = resolve(_tables(given), given.config, os.environ)
     if given.check_config:
-        print(f"configuration is valid: {settings.to_json()}")
+        write_text(f"configuration is valid: {settings.to_json()}\n")
         return None
     if given.ready_fd is not None:
         _keep_open(given.ready_fd)
@@ -125,4 +149,4 @@ def _keep_open(descriptor: int) -> None:
     try:
         os.set_inheritable(descriptor, True)
     except (OSError, OverflowError):
-        raise UserError(f"neurond: --ready-fd {descriptor}: not an open file descriptor", EXIT_USAGE) from None
+        raise UserError(f"--ready-fd {descriptor}: not an open file descriptor", EXIT_USAGE) from None

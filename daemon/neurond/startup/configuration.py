@@ -152,25 +152,23 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     configuration = _validated(given, lambda path: FLAGS[".".join(path)])  # the file is right by now
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
     if load.scenario and not simulate.instance_type:
-        raise UserError("neurond: --load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+        raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if configuration.export.sysfs and not simulate.instance_type:
-        raise UserError("neurond: --export-sysfs needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+        raise UserError("--export-sysfs needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if simulate.instance_type and flags.get("sysfs"):
         raise UserError(
-            "neurond: --simulate excludes --sysfs-root, --proc-root, --dev-root and --imds; leave one out", EXIT_USAGE
+            "--simulate excludes --sysfs-root, --proc-root, --dev-root and --imds; leave one out", EXIT_USAGE
         )
     try:
         lnc = simulate.logical_neuroncore_config or core_request.logical_neuroncore_config(environment)
     except core_request.InvalidCoreRequest as error:
-        raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+        raise UserError(str(error), EXIT_USAGE) from None
     if daemon.group is not None:
         group_id(daemon.group)
 
     metrics = configuration.metrics
     if metrics.tls_certificate is None and (metrics.tls_key or metrics.tls_client_ca):
-        raise UserError(
-            "neurond: metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE
-        )
+        raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
 
     def root_of(key: str, variable: str) -> str:
         given = flags.get("sysfs", {}).get(key) or environment.get(variable) or getattr(configuration.sysfs, key)
@@ -220,9 +218,9 @@ def read(file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(file).read_text("utf-8"))
     except OSError as error:
-        raise UserError(f"neurond: {file}: {error.strerror}; give a readable file with --config", EXIT_USAGE) from None
+        raise UserError(f"{file}: {error.strerror}; give a readable file with --config", EXIT_USAGE) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"neurond: {file}: not TOML: {error}", EXIT_USAGE) from None
+        raise UserError(f"{file}: not TOML: {error}", EXIT_USAGE) from None
 
 
 _TABLES = tuple(Configuration.model_fields)
@@ -256,7 +254,7 @@ def _validated(tables: Mapping[str, Any], place: Callable[[list[str]], str]) -> 
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         path = [part for part in problem["loc"] if isinstance(part, str)]  # not the place within a list
-        raise UserError(f"neurond: {place(path)}: {_cause(problem)}", EXIT_USAGE) from None
+        raise UserError(f"{place(path)}: {_cause(problem)}", EXIT_USAGE) from None
 
 
 def _cause(problem: Mapping[str, Any]) -> str:
@@ -291,14 +289,11 @@ def _place(file: str, path: list[str]) -> str:
 def _socket(
     flags: Mapping[str, Mapping[str, Any]], daemon: DaemonTable, environment: Mapping[str, str], file: str | None
 ) -> str:
-    try:
-        named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
-        if named is not None:
-            return named
-        if daemon.socket is not None:
-            return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
-    except UserError as error:
-        raise UserError(f"neurond: {error}", error.exit_code) from None
+    named = socket_path.named(flags.get("daemon", {}).get("socket"), environment)
+    if named is not None:
+        return named
+    if daemon.socket is not None:
+        return socket_path.checked(daemon.socket, f"{file}: daemon.socket")
     return socket_path.default(environment)
 
 
@@ -308,9 +303,9 @@ def _known_instance_type(name: str | None, lnc: int | None) -> str | None:
     try:
         catalog.load(name).family.checked_lnc(lnc)
     except catalog.UnknownInstanceType as error:
-        raise UserError(f"neurond: {error}", EXIT_USAGE) from None
+        raise UserError(str(error), EXIT_USAGE) from None
     except ValueError as error:
-        raise UserError(f"neurond: {name}: {error}", EXIT_USAGE) from None
+        raise UserError(f"{name}: {error}", EXIT_USAGE) from None
     return name
 
 

@@ -11,8 +11,8 @@ import sys
 import tempfile
 import threading
 from time import monotonic
-from types import FrameType
 
+from neurontools.cli.line.frame import end_on_signal
 from neurontools.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
 from neurontools.rpc.socket_path import LONGEST_PATH_BYTES
 
@@ -63,7 +63,7 @@ class PrivateDaemon:
         if threading.current_thread() is threading.main_thread():
             for number in _ENDING_SIGNALS:
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    signal.signal(number, _end)
+                    signal.signal(number, end_on_signal)
                     self._handled.append(number)
         try:
             # Socket paths are short: a deep TMPDIR can't be used.
@@ -166,7 +166,3 @@ def _says_ready(descriptor: int, deadline: float) -> bool:
             return False
         said += part
     return said.startswith(b"ready")
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)

@@ -1,32 +1,43 @@
-"""What every command says about itself: --help, --version and --completion."""
+"""What every command says about itself: --help, --version and --completion. Imported when one of them is asked for."""
 
 from __future__ import annotations
 
-from neurontools.cli.line.options import help_text
-
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
+    from neurontools.cli.line.options import Option
 
-def about(command: str, page: Any) -> dict[str, Callable[[str], str]]:
-    """What --help, --version and --completion print, by option name; each takes the option's value.
 
-    `page` is what defines the command: OPTIONS, USAGE, SUMMARY and NOTES.
+def text(command: str, page: Any, given: dict[str, str]) -> str:
+    """What the first of them prints.
+
+    `page` is what defines the command: OPTIONS, USAGE, SUMMARY, NOTES and EXIT_CODES.
     """
-
-    def shown_help(_value: str) -> str:
-        return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES)
-
-    def version(_value: str) -> str:
+    if "help" in given:
+        return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES)
+    if "version" in given:
         from neurontools.version import __version__
 
         return f"{command} {__version__}\n"
+    from neurontools.cli.line.completion import script
 
-    def completion(shell: str) -> str:
-        from neurontools.cli.line.completion import script
+    return script(given["completion"], command, page.OPTIONS)
 
-        return script(shell, command, page.OPTIONS)
 
-    return {"help": shown_help, "version": version, "completion": completion}
+def help_text(
+    usage: str, summary: str, options: tuple[Option, ...], notes: str, exit_codes: tuple[tuple[int, str], ...]
+) -> str:
+    """The text of --help, ended by a newline."""
+    left = [f"{', '.join(option.flags)}{' ' + option.value if option.value else ''}" for option in options]
+    # Options without a short flag are indented to where the long ones begin.
+    left = [text if option.short else "    " + text for text, option in zip(left, options, strict=True)]
+    width = max(map(len, left)) + 2
+    lines = [f"  {text:<{width}}{option.text}" for text, option in zip(left, options, strict=True)]
+    described = "\n".join(("Options:", *lines))
+    return f"Usage: {usage}\n\n{summary}\n\n{described}\n\n{notes}\n{exit_code_text(exit_codes)}\n"
+
+
+def exit_code_text(exit_codes: tuple[tuple[int, str], ...]) -> str:
+    """The paragraph of --help on exit codes."""
+    return "\n".join(("Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in exit_codes)))

@@ -88,14 +88,16 @@ def parse(options: tuple[Option, ...], arguments: list[str]) -> dict[str, str]:
     return given
 
 
-def help_text(usage: str, summary: str, options: tuple[Option, ...], notes: str) -> str:
-    """The text of --help, ended by a newline."""
-    left = [f"{', '.join(option.flags)}{' ' + option.value if option.value else ''}" for option in options]
-    # Options without a short flag are indented to where the long ones begin.
-    left = [text if option.short else "    " + text for text, option in zip(left, options, strict=True)]
-    width = max(map(len, left)) + 2
-    lines = [f"  {text:<{width}}{option.text}" for text, option in zip(left, options, strict=True)]
-    return f"Usage: {usage}\n\n{summary}\n\nOptions:\n" + "\n".join(lines) + f"\n\n{notes}"
+def is_about_itself(given: dict[str, str]) -> bool:
+    """Whether it was asked for what `about.text` tells."""
+    return "help" in given or "version" in given or "completion" in given
+
+
+def exclude_each_other(given: dict[str, str], *names: str) -> None:
+    """UserError when more than one of these options was given."""
+    found = [f"--{name}" for name in names if name in given]
+    if len(found) > 1:
+        raise UserError(f"{' and '.join(found)} exclude each other; give one of them", EXIT_USAGE)
 
 
 def _split(argument: str) -> tuple[str, str | None, str]:

@@ -7,23 +7,20 @@ be had by hand; what only errors and rare options need is imported where it is n
 from __future__ import annotations
 
 import os
-import sys
 from time import monotonic
 
-from neurontools.cli.line.about import about
-from neurontools.cli.line.options import parse
-from neurontools.cli.line.output import tell, write_document
+from neurontools.cli.daemon import choice
+from neurontools.cli.line import frame
+from neurontools.cli.line.options import is_about_itself, parse
+from neurontools.cli.line.output import write_text
 from neurontools.cli.ls import options
-from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.rpc import socket_path
+from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
     from neurontools.cli.ls.scripts import ScriptQuery
-    from neurontools.rpc.ask import NoDaemon
 
 TIMEOUT_SECONDS = 5.0
-SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-ls"
 _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
 _LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
@@ -36,46 +33,50 @@ _FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health"))
 
 
 def main() -> None:
-    """Run the command and end the process, without the interpreter's slow farewell."""
-    try:
-        write_document(_document(sys.argv[1:]))
-        exit_code = 0
-    except UserError as error:
-        text = str(error)
-        tell(text if isinstance(error, _NoDevices) else f"{_COMMAND}: {text}")
-        exit_code = error.exit_code
-    except KeyboardInterrupt:
-        exit_code = EXIT_INTERRUPTED
-    except SystemExit as end:  # a signal, see PrivateDaemon
-        exit_code = end.code if isinstance(end.code, int) else EXIT_FAILURE
-    os._exit(exit_code)
+    """Run the command and end the process."""
+    frame.run(_COMMAND, _run)
 
 
 class _NoDevices(UserError):
     """Neither a device nor a daemon; the text is the original's whole line, which others parse."""
 
+    is_named = False
 
-def _document(arguments: list[str]) -> bytes:
-    """What goes to standard output."""
+
+def _run(arguments: list[str]) -> int:
     given = parse(options.OPTIONS, arguments)
-    for name, print_about in _ABOUT.items():
-        if name in given:
-            return print_about(given[name]).encode()
-    query = _query(given)
-    if "simulate" in given and "socket" in given:
-        raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
-    instance_type = given.get("simulate")
-    if instance_type is None:
-        named = socket_path.named(given.get("socket"), os.environ)
-        if named is not None:
-            return query.answer(named)
-        instance_type = os.environ.get(SIMULATE_VARIABLE)
-    if instance_type:
+    if is_about_itself(given):
+        from neurontools.cli.line import about
+
+        write_text(about.text(_COMMAND, options, given))
+        return 0
+    if "help-query" in given:
+        from neurontools.query.document import help_text
+
+        write_text(help_text())
+        return 0
+    return _answer(_query(given), given)
+
+
+def _answer(query: _Query | ScriptQuery, given: dict[str, str]) -> int:
+    """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
+    document: str | None
+    named, instance_type = choice.named_or_simulated(given, os.environ)
+    if named is not None:
+        document = query.answer(named)
+    elif instance_type is not None:
         from neurontools.cli.daemon.private import PrivateDaemon
 
         with PrivateDaemon(instance_type) as daemon:
-            return query.answer(daemon.socket_path)
-    return _first_answer(query)
+            document = query.answer(daemon.socket_path)
+    else:
+        document = choice.first_answer(query.answer, os.environ)
+        if document is None:
+            document = query.answer_from_devices()
+        if document is None:
+            raise _no_devices()
+    write_text(document)
+    return query.exit_code
 
 
 def _query(given: dict[str, str]) -> _Query | ScriptQuery:
@@ -87,40 +88,11 @@ def _query(given: dict[str, str]) -> _Query | ScriptQuery:
     return ScriptQuery(given)
 
 
-def _first_answer(query: _Query | ScriptQuery) -> bytes:
-    """From the daemons where one would be; else from the devices themselves, if there are any."""
-    failure: NoDaemon | None = None
-    for candidate in socket_path.candidates(os.environ):
-        if _is_absent(candidate):
-            continue  # before anything is imported to ask
-        from neurontools.rpc.ask import NoDaemon
-
-        try:
-            return query.answer(candidate)
-        except NoDaemon as error:
-            failure = failure if error.is_absent else error
-    if failure is not None:
-        raise failure
-    document = query.answer_from_devices()
-    if document is None:
-        raise _no_devices()
-    return document
-
-
-def _is_absent(path: str) -> bool:
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):
-        pass  # whoever asks will say what is wrong
-    return False
-
-
 class _Query:
     """What is asked: the request that the options and the environment make."""
 
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
+    exit_code = 0
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = options.DeviceSelection(given.get("device", ""))
@@ -129,7 +101,7 @@ class _Query:
         self._logical_neuroncore_config = _logical_neuroncore_config()
         self._deadline = 0.0
 
-    def answer(self, path: str) -> bytes:
+    def answer(self, path: str) -> str:
         """The document of the daemon at this socket; NoDaemon or UserError."""
         from neurontools.rpc import wire
 
@@ -157,15 +129,17 @@ class _Query:
                 request += wire.encode_bool(field, True)
         return request + wire.encode_uint(_LNC, lnc) if lnc else request
 
-    def answer_from_devices(self) -> bytes | None:
+    def answer_from_devices(self) -> str | None:
         """The document of this host's own devices, read without a daemon; None where there are none."""
+        from neurontools.sysfs.roots import Roots
+
+        if not Roots.from_environment(os.environ).has_devices:
+            return None
         from neurontools.cli.ls import local_devices
 
-        if not local_devices.has_devices(os.environ):
-            return None
         return local_devices.device_list(self._given, self._devices, self._logical_neuroncore_config)
 
-    def _render(self, path: str, request: bytes) -> bytes:
+    def _render(self, path: str, request: bytes) -> str:
         from neurontools.rpc import wire
         from neurontools.rpc.ask import ask
 
@@ -176,7 +150,7 @@ class _Query:
             document = None
         if not isinstance(document, bytes):
             raise UserError(f"the reply of unix:{path} holds no document; is something else listening there?")
-        return document
+        return document.decode("utf-8", "replace")
 
     def _resolved(self, path: str) -> list[int]:
         """The indices of the devices that were given as PCI addresses."""
@@ -221,12 +195,3 @@ def _no_devices() -> _NoDevices:
         "neurond --simulate trn1.32xlarge, or pass --simulate TYPE"
     )
     return _NoDevices(f'time="{now}" level=fatal msg="Failed to load MLA system information" error="{error}"')
-
-
-def _help_query(_value: str) -> str:
-    from neurontools.query.document import help_text
-
-    return help_text()
-
-
-_ABOUT = {"help-query": _help_query, **about(_COMMAND, options)}

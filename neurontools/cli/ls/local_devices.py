@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from neurontools.model import Device
 
 
-def has_devices(environment: Mapping[str, str]) -> bool:
-    """Whether the Neuron driver shows its devices, here or under the roots that the environment names."""
-    roots = Roots.from_environment(environment)
-    return any(os.path.isdir(path) for path in (roots.devices, roots.device_class))  # noqa: PTH112 - pathlib is slow
-
-
 def device_list(
     given: Mapping[str, str], selection: DeviceSelection, logical_neuroncore_config: int | None
-) -> bytes | None:
+) -> str | None:
     """What neuron-ls prints of them with these options; None where the driver shows none, UserError as its errors.
 
     What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
@@ -61,7 +55,7 @@ def device_list(
             )
     except NoSuchDevice as error:
         raise UserError(str(error), EXIT_NOT_FOUND) from None
-    return text.encode("utf-8", "replace")
+    return text
 
 
 def _resolved(selection: DeviceSelection, devices: tuple[Device, ...]) -> list[int]:

@@ -43,10 +43,19 @@ Environment:
   NEURON_LOGICAL_NC_CONFIG  logical NeuronCore configuration to count cores by, 1 or 2 (trn2 and later)
   NEURONTOOLS_SOCKET        as --socket
   NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
-
-Exit codes: 0 fine, 1 failure or no devices, 2 misuse, 4 permission, 5 unhealthy, 6 no such device, 12 no daemon,
-124 no answer or no free cores in time, 130 interrupted.
 """
+EXIT_CODES = (
+    (0, "what was asked for was printed"),
+    (1, "there are no devices, an option is unknown, or something failed"),
+    (2, "an option or a variable has a value that can't be meant"),
+    (4, "the socket may not be used by this user"),
+    (5, "--health found a device unhealthy"),
+    (6, "there is no such device"),
+    (12, "no daemon answers"),
+    (70, "a fault of the command itself"),
+    (124, "the daemon did not answer, or cores did not become free, in time"),
+    (130, "interrupted"),
+)
 
 HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for
 _HEXADECIMAL = frozenset("0123456789abcdef")

@@ -7,8 +7,7 @@ import os
 from neurontools import free_cores, health
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line.output import write_document
-from neurontools.cli.ls import local_devices
+from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.ls.options import DeviceSelection
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
@@ -16,6 +15,7 @@ from neurontools.nrt import core_request
 from neurontools.query.document import document, parse_fields, parse_format
 from neurontools.query.fields import peak_flops_per_core, rows
 from neurontools.query.health_report import health_json, health_text
+from neurontools.sysfs.roots import Roots
 
 ASKING = ("query", "wait-free", "health")  # one of them
 MOST_CORES = 65536
@@ -29,9 +29,8 @@ class ScriptQuery:
         for name, needed in (("format", "query"), ("timeout", "wait-free")):
             if name in given and needed not in given:
                 raise UserError(f"--{name} is for --{needed}; leave it out", EXIT_USAGE)
-        asked = [f"--{name}" for name in ASKING if name in given]
-        if len(asked) != 1:
-            raise UserError(f"{' and '.join(asked)} exclude each other; give one of them", EXIT_USAGE)
+        exclude_each_other(given, *ASKING)
+        self.exit_code = 0
         self._given = given
         self._devices = DeviceSelection(given.get("device", ""))
         try:
@@ -45,21 +44,21 @@ class ScriptQuery:
             self._count = _count(given["wait-free"])
             self._timeout_seconds = _timeout(given.get("timeout"))
 
-    def answer(self, path: str) -> bytes:
-        """What goes to standard output; ends the process with exit code 5 when --health finds something."""
+    def answer(self, path: str) -> str:
+        """What goes to standard output; `exit_code` is 5 afterwards when --health finds something."""
         snapshots = DaemonSnapshots(path)
         try:
             if "query" in self._given:
-                return self._query(snapshots).encode()
+                return self._query(snapshots)
             if "health" in self._given:
                 return self._health(snapshots)
-            return self._wait_free(snapshots).encode()
+            return self._wait_free(snapshots)
         finally:
             snapshots.close()
 
-    def answer_from_devices(self) -> bytes | None:
+    def answer_from_devices(self) -> str | None:
         """As `answer` for this host's own devices, by a daemon of our own; None where there are none."""
-        if not local_devices.has_devices(os.environ):
+        if not Roots.from_environment(os.environ).has_devices:
             return None
         with PrivateDaemon(None) as daemon:
             return self.answer(daemon.socket_path)
@@ -73,18 +72,15 @@ class ScriptQuery:
         found = rows(snapshot, verdicts, peak_flops_per_core(snapshot), lnc, chosen, of_cores=of_cores)
         return document(self._fields, found, self._format)
 
-    def _health(self, snapshots: DaemonSnapshots) -> bytes:
+    def _health(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()
         chosen = self._device_indices(snapshot)
         verdicts = [
             verdict for verdict in _verdicts(snapshots, snapshot) if not chosen or verdict.device_index in chosen
         ]
         write = health_json if "json-output" in self._given else health_text
-        text = write(verdicts).encode()
-        if health.is_healthy(verdicts):
-            return text
-        write_document(text)
-        raise SystemExit(EXIT_UNHEALTHY)
+        self.exit_code = 0 if health.is_healthy(verdicts) else EXIT_UNHEALTHY
+        return write(verdicts)
 
     def _wait_free(self, snapshots: DaemonSnapshots) -> str:
         """A value for NEURON_RT_VISIBLE_CORES. Nothing is reserved: whoever starts first has them."""

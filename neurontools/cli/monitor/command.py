@@ -5,67 +5,48 @@ It may run for months beside a training, so it keeps to small means: one connect
 
 from __future__ import annotations
 
-import json
-import os
 import select
-import signal
-import sys
 from contextlib import ExitStack
 from time import monotonic
-from typing import Any
 
+from neurontools.cli.daemon import choice
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
-from neurontools.cli.line.about import about
-from neurontools.cli.line.options import parse
-from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
+from neurontools.cli.line import frame
+from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
+from neurontools.cli.line.output import ReaderGone, tell, write_document, write_text
 from neurontools.cli.monitor import options
-from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_NO_DAEMON, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
 from neurontools.monitor.record import group_periods
 from neurontools.monitor.record_types import Record
 from neurontools.monitor.recorder import Recorder
-from neurontools.rpc import socket_path
-from neurontools.rpc.ask import NoDaemon
+from neurontools.text.json_text import json_text
 
-SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
 _LATE_SECONDS = 0.02  # a snapshot is asked for a little after the daemon takes it
 _AGAIN_SECONDS = 0.05  # and again until there is a new one
 _PATIENCE_INTERVALS = 2.0  # but no longer than this
 
-_writer = json.JSONEncoder(separators=(",", ":"), check_circular=False, allow_nan=False)
-
-
-class _ReaderGone(Exception):
-    """Standard output was closed at its other end."""
-
 
 def main() -> None:
     """Run the command and end the process."""
-    reserve_standard_streams()
-    try:
-        exit_code = _run(sys.argv[1:])
-    except _ReaderGone:
-        _end_by_sigpipe()
-        exit_code = EXIT_FAILURE
-    except UserError as error:
-        tell(f"{_COMMAND}: {error}")
-        exit_code = error.exit_code
-    except KeyboardInterrupt:
-        exit_code = EXIT_INTERRUPTED
-    except SystemExit as end:  # a signal, see PrivateDaemon
-        exit_code = end.code if isinstance(end.code, int) else EXIT_FAILURE
-    os._exit(exit_code)
+    frame.run(_COMMAND, _run)
 
 
 def _run(arguments: list[str]) -> int:
     given = parse(options.OPTIONS, arguments)
-    for name, print_about in _ABOUT.items():
-        if name in given:
-            write_document(print_about(given[name]).encode())
-            return 0
+    if is_about_itself(given):
+        from neurontools.cli.line import about
+
+        write_text(about.text(_COMMAND, options, given))
+        return 0
+    if "json-schema" in given:
+        from neurontools.monitor.json_schema import record_schema
+
+        write_text(json_text(record_schema(), indent=2) + "\n")
+        return 0
     verbosity = _verbosity(given)
     file = given.get("config-file")
     configuration = MonitorConfiguration.everything() if file is None else read_configuration(file)
@@ -74,7 +55,7 @@ def _run(arguments: list[str]) -> int:
     if "check-config" in given:
         if configuration.problems:
             return EXIT_USAGE
-        write_document(_checked(configuration, file).encode())
+        write_text(_checked(configuration, file))
         return 0
     if verbosity >= 1:
         for note in configuration.notes:
@@ -82,9 +63,7 @@ def _run(arguments: list[str]) -> int:
     count = 1 if "once" in given else _count(given)
     output = Output(verbosity)
     if "replay" in given:
-        for other in ("socket", "simulate"):
-            if other in given:
-                raise UserError(f"--replay and --{other} exclude each other; leave one of them out", EXIT_USAGE)
+        exclude_each_other(given, "replay", "socket", "simulate")
         return replay(given["replay"], configuration, output, count)
     with ExitStack() as stack:
         snapshots, first = _connected(given, stack, _interval_seconds(configuration))
@@ -100,18 +79,9 @@ class Output:
         self.written = 0
 
     def write(self, record: Record) -> None:
-        """Writes a record, whole, at once; _ReaderGone when nobody reads any more."""
-        line = _writer.encode(record).encode() + b"\n"
-        rest = memoryview(line)
-        try:
-            while rest:
-                rest = rest[os.write(_STDOUT, rest) :]
-        except BrokenPipeError:
-            raise _ReaderGone from None
-        except OSError as error:
-            raise UserError(
-                f"can't write to standard output: {error.strerror}; free space or write elsewhere"
-            ) from None
+        """Writes a record, whole, at once; ReaderGone when nobody reads any more."""
+        line = json_text(record).encode() + b"\n"
+        write_document(line)
         self.written += 1
         self.tell(4, f"record {self.written}: {len(line)} bytes, {len(record['neuron_runtime_data'])} processes")
 
@@ -155,7 +125,7 @@ class Stream:
         self._is_lost = False
 
     def run(self, first: Snapshot, count: int | None) -> None:
-        """Writes `count` records (None: without end), the first at once; raises _ReaderGone when nobody reads."""
+        """Writes `count` records (None: without end), the first at once; raises ReaderGone when nobody reads."""
         recorder = Recorder(self._configuration, first.taken_at_seconds)
         for period_seconds in recorder.periods_seconds:
             past = self._past(period_seconds)
@@ -214,33 +184,7 @@ def _connected(given: dict[str, str], stack: ExitStack, interval_seconds: float)
 
     A private daemon, where there is to be one, takes them at this interval.
     """
-    if "simulate" in given and "socket" in given:
-        raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
-    instance_type = given.get("simulate")
-    named = None if instance_type else socket_path.named(given.get("socket"), os.environ)
-    instance_type = instance_type or (None if named else os.environ.get(SIMULATE_VARIABLE))
-    if instance_type:
-        from neurontools.cli.daemon.private import PrivateDaemon
-
-        named = stack.enter_context(PrivateDaemon(instance_type, interval_seconds=interval_seconds)).socket_path
-    if named is not None:
-        return _first(named, stack)
-    absent: NoDaemon | None = None
-    for candidate in socket_path.candidates(os.environ):
-        try:
-            return _first(candidate, stack)
-        except NoDaemon as error:
-            if not error.is_absent:
-                raise
-            absent = absent or error
-    from neurontools.cli.ls import local_devices
-
-    if local_devices.has_devices(os.environ):
-        from neurontools.cli.daemon.private import PrivateDaemon
-
-        own = stack.enter_context(PrivateDaemon(None, interval_seconds=interval_seconds))
-        return _first(own.socket_path, stack)
-    raise absent or UserError("no monitor daemon; start neurond", EXIT_NO_DAEMON)
+    return choice.connected(lambda path: _first(path, stack), given, stack, interval_seconds=interval_seconds)
 
 
 def _interval_seconds(configuration: MonitorConfiguration) -> float:
@@ -256,13 +200,13 @@ def _first(path: str, stack: ExitStack) -> tuple[DaemonSnapshots, Snapshot]:
 
 
 def _wait_until(seconds: float) -> None:
-    """Sleep until a moment of CLOCK_MONOTONIC; _ReaderGone as soon as the reader closes its end."""
+    """Sleep until a moment of CLOCK_MONOTONIC; ReaderGone as soon as the reader closes its end."""
     poll = select.poll()
     poll.register(_STDOUT, 0)  # POLLERR comes unasked
     while (remaining_seconds := seconds - monotonic()) > 0:
         for _, event in poll.poll(remaining_seconds * 1000):
             if event & (select.POLLERR | select.POLLNVAL):
-                raise _ReaderGone
+                raise ReaderGone
             poll.modify(_STDOUT, 0)
             break
 
@@ -298,29 +242,11 @@ def _checked(configuration: MonitorConfiguration, file: str | None) -> str:
     if configuration.k8s_info_period_seconds is not None:
         lines.append(f"  k8s_info every {_seconds(configuration.k8s_info_period_seconds)}")
     lines += [f"  note: {note}" for note in configuration.notes]
-    from neurontools.text.terminal import visible
-
-    return "".join(visible(line) + "\n" for line in lines)
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:g} s"
-
-
-def _json_schema(_value: str) -> str:
-    from neurontools.monitor.json_schema import record_schema
-
-    schema: dict[str, Any] = record_schema()
-    return json.dumps(schema, indent=2) + "\n"
-
-
-_ABOUT = {**about(_COMMAND, options), "json-schema": _json_schema}
-
-
-def _end_by_sigpipe() -> None:
-    """Python ignores SIGPIPE; a shell with pipefail expects the end that other tools make."""
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGPIPE)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,15 @@ Without --socket and --simulate it asks your own monitor daemon (neurond), then 
 Environment:
   NEURONTOOLS_SOCKET        as --socket
   NEURONTOOLS_SIMULATE      as --simulate, when no socket is named
-
-Exit codes: 0 fine, 1 failure, 2 misuse or a configuration that can't be meant, 4 permission, 6 no such file,
-12 no daemon, 124 no answer in time, 130 interrupted.
 """
+EXIT_CODES = (
+    (0, "all records that were asked for were printed"),
+    (1, "an option is unknown, or something failed"),
+    (2, "an option or the configuration can't be meant"),
+    (4, "the configuration or the socket may not be used by this user"),
+    (6, "there is no such file"),
+    (12, "no daemon answers"),
+    (70, "a fault of the command itself"),
+    (124, "the daemon did not answer in time"),
+    (130, "interrupted"),
+)

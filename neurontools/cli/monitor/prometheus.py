@@ -9,10 +9,10 @@ import resource
 import sys
 import threading
 
-from neurontools.cli.line.about import about
-from neurontools.cli.line.options import Option, parse
-from neurontools.cli.line.output import reserve_standard_streams, tell, write_document
-from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from neurontools.cli.line import frame
+from neurontools.cli.line.options import Option, is_about_itself, parse
+from neurontools.cli.line.output import tell, write_document, write_text
+from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.process_families import process_families
@@ -42,9 +42,14 @@ USAGE = "neuron-monitor | neuron-monitor-prometheus [options]"
 SUMMARY = "Serves the records of neuron-monitor, read from standard input, as metrics for Prometheus."
 NOTES = """\
 It ends when its input does. Metrics without this detour: neurond --metrics-listen :8000, see neurond(8).
-
-Exit codes: 0 fine, 1 failure (the port is taken), 2 misuse, 130 interrupted.
 """
+EXIT_CODES = (
+    (0, "the input ended"),
+    (1, "the port can't be had, an option is unknown, or something failed"),
+    (2, "an option has a value that can't be meant"),
+    (70, "a fault of the command itself"),
+    (130, "interrupted"),
+)
 
 
 class Exposed:
@@ -80,27 +85,21 @@ class Exposed:
 
 def main() -> None:
     """Run the command and end the process."""
-    reserve_standard_streams()
-    try:
-        exit_code = _run(sys.argv[1:])
-    except UserError as error:
-        tell(f"{_COMMAND}: {error}")
-        exit_code = error.exit_code
-    except KeyboardInterrupt:
-        exit_code = EXIT_INTERRUPTED
-    os._exit(exit_code)
+    frame.run(_COMMAND, _run)
 
 
 def _run(arguments: list[str]) -> int:
     given = parse(OPTIONS, arguments)
-    for name, print_about in _ABOUT.items():
-        if name in given:
-            write_document(print_about(given[name]).encode())
-            return 0
+    if is_about_itself(given):
+        from neurontools.cli.line import about
+
+        write_text(about.text(_COMMAND, sys.modules[__name__], given))
+        return 0
     exposed = Exposed()
     _serve(exposed, given.get("address", ""), _port(given.get("port")))
     told: set[str] = set()
-    while line := sys.stdin.buffer.readline(MAX_LINE_BYTES):
+    source = open(0, "rb", closefd=False)  # noqa: SIM115 - sys.stdin is None where it was closed
+    while line := source.readline(MAX_LINE_BYTES):
         for problem in exposed.take_line(line):
             if problem.what not in told:  # once each, or a lasting fault fills the log
                 told.add(problem.what)
@@ -130,6 +129,8 @@ def _serve(exposed: Exposed, address: str, port: int) -> None:
         raise UserError(
             f"can't serve on {address or '*'}:{port}: {error.strerror}; give another --port", EXIT_FAILURE
         ) from None
+    except (TypeError, UnicodeError):  # as Python has it
+        raise UserError(f"can't serve on {address}: that is no host name; give another --address", EXIT_USAGE) from None
 
 
 def _port(text: str | None) -> int:
@@ -138,9 +139,6 @@ def _port(text: str | None) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) <= 65535):
         raise UserError(f"--port: {text[:60]!r} is no port; give a number from 0 to 65535", EXIT_USAGE)
     return int(text)
-
-
-_ABOUT = about(_COMMAND, sys.modules[__name__])
 
 
 if __name__ == "__main__":

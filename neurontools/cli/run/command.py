@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -16,13 +15,15 @@ from types import FrameType
 from typing import Any
 
 from neurontools import lifetime
-from neurontools.cli.line.about import about
-from neurontools.cli.line.output import tell, write_document
+from neurontools.cli.line import frame
+from neurontools.cli.line.options import exclude_each_other, is_about_itself
+from neurontools.cli.line.output import tell, tell_lines, write_text
 from neurontools.cli.run import options, summary
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
-from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
 from neurontools.rpc import socket_path
+from neurontools.text.json_text import json_text
 
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024
@@ -34,32 +35,22 @@ _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def main() -> None:
     """Runs the command; the exit code is the script's."""
-    try:
-        exit_code = _main(sys.argv[1:])
-    except UserError as error:
-        tell(f"{_COMMAND}: {error}")
-        exit_code = error.exit_code
-    except KeyboardInterrupt:
-        exit_code = EXIT_INTERRUPTED
-    except OSError as error:
-        tell(f"{_COMMAND}: {error.filename or 'operating system'}: {error.strerror}; look at its disk and permissions")
-        exit_code = EXIT_FAILURE
-    sys.exit(exit_code)
+    frame.run(_COMMAND, _main)
 
 
 def _main(arguments: list[str]) -> int:
     given, script = options.split(arguments)
-    for name, print_about in _ABOUT.items():
-        if name in given:
-            sys.stdout.write(print_about(given[name]))
-            return 0
+    if is_about_itself(given):
+        from neurontools.cli.line import about
+
+        write_text(about.text(_COMMAND, options, given))
+        return 0
     if "module" not in given:
         if not script:
             raise UserError(f"no script given; usage: {options.USAGE}", EXIT_USAGE)
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
-    if "simulate" in given and "socket" in given:
-        raise UserError("--simulate and --socket exclude each other; leave one of them out", EXIT_USAGE)
+    exclude_each_other(given, "simulate", "socket")
     if "export-sysfs" in given and "simulate" not in given:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
     workers = options.count(given, "nproc-per-node", _MOST_WORKERS)
@@ -143,22 +134,16 @@ def _run(
     count = max(options.count(given, "nproc-per-node", _MOST_WORKERS) or 1, len(workers))
     document = summary.combined(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
-        tell_lines("\n" + summary.text(document))
+        tell_lines("\n" + summary.text(document).rstrip("\n"))
     if "summary-json" in given:
         _write_summary(given["summary-json"], document)
     return exit_code
 
 
-def tell_lines(text: str) -> None:
-    """Text of several lines on standard error; lost when it can't be written."""
-    with contextlib.suppress(OSError):
-        os.write(_STDERR, text.encode())
-
-
 def _write_summary(target: str, document: dict[str, Any]) -> None:
-    text = json.dumps(document, indent=2) + "\n"
+    text = json_text(document, indent=2) + "\n"
     if target == "-":
-        write_document(text.encode())
+        write_text(text)
         return
     try:
         Path(target).write_text(text)
@@ -293,8 +278,6 @@ def _private_directory() -> Iterator[Path | None]:
     with directory as name:
         yield Path(name)
 
-
-_ABOUT = about(_COMMAND, options)
 
 if __name__ == "__main__":
     main()

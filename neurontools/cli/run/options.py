@@ -41,9 +41,17 @@ Environment:
   NEURONTOOLS_SOCKET                            as --socket
   NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
 
-Exit codes: those of the script, or of the worker that failed first; 2 misuse, 12 no daemon,
-124 the cores did not become free, 130 interrupted.
+It ends with the exit code of the script, or of the worker that failed first, or with one of its own.
 """
+EXIT_CODES = (
+    (1, "an option is unknown, or something failed"),
+    (2, "an option has a value that can't be meant, or there is no script"),
+    (4, "the socket may not be used by this user"),
+    (12, "no daemon answers"),
+    (70, "a fault of the command itself"),
+    (124, "the NeuronCores did not become free, or the daemon did not answer, in time"),
+    (130, "interrupted"),
+)
 
 
 def split(arguments: list[str]) -> tuple[dict[str, str], list[str]]:

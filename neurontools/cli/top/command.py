@@ -7,118 +7,73 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from neurontools.cli.line.about import about
-from neurontools.cli.line.options import parse
-from neurontools.cli.line.output import tell
+from neurontools.cli.daemon import choice
+from neurontools.cli.line import frame
+from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
+from neurontools.cli.line.output import write_text
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
-from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UserError
-from neurontools.rpc import socket_path
+from neurontools.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
-    from neurontools.cli.daemon.private import PrivateDaemon
     from neurontools.cli.top.first_frame import Terminal
     from neurontools.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import Settings
 
 TIMEOUT_SECONDS = 5.0
-SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_BY_SIGNAL = 128  # exit codes of the dashboard above it tell the signal that ended it
 _DATA_FORMATS = ("json", "json-lines", "csv")
 
 
 def main() -> None:
     """Run the command and end the process."""
-    try:
-        exit_code = _run(parse(options.OPTIONS, sys.argv[1:]))
-    except UserError as error:
-        tell(f"{_COMMAND}: {error}")
-        exit_code = error.exit_code
-    except KeyboardInterrupt:
-        exit_code = EXIT_INTERRUPTED
-    except SystemExit as end:
-        exit_code = end.code if isinstance(end.code, int) else EXIT_FAILURE
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
-    os._exit(exit_code)
+    frame.run(_COMMAND, _run)
 
 
-def _run(given: dict[str, str]) -> int:
-    from neurontools.cli.line.output import write_document
+def _run(arguments: list[str]) -> int:
+    given = parse(options.OPTIONS, arguments)
+    if is_about_itself(given):
+        from neurontools.cli.line import about
 
-    for name, print_about in _ABOUT.items():
-        if name in given:
-            write_document(print_about(given[name]).encode())
-            return 0
+        write_text(about.text(_COMMAND, options, given))
+        return 0
+    if "json-schema" in given:
+        from neurontools.cli.top.documents import schema_text
+
+        write_text(schema_text())
+        return 0
     _refuse_contradictions(given)
     options.check(given)
     if "replay" in given:
-        return _show(given, None)
-    with _daemon(given) as private:
-        path = private.socket_path if private is not None else None
-        return _show(given, path or _answering_socket(given))
+        return _show(given, None, None)
+    with ExitStack() as stack:
+        return _show(given, *choice.connected(_answered, given, stack, load=given.get("load")))
 
 
 def _refuse_contradictions(given: dict[str, str]) -> None:
-    formats = [f"--{name}" for name in ("once", *_DATA_FORMATS) if name in given]
-    if len(formats) > 1:
-        raise UserError(f"{' and '.join(formats)} exclude each other; choose one", EXIT_USAGE)
-    for first, second in (("simulate", "socket"), ("replay", "socket"), ("replay", "simulate"), ("replay", "record")):
-        if first in given and second in given:
-            raise UserError(f"--{first} and --{second} exclude each other; leave one of them out", EXIT_USAGE)
+    exclude_each_other(given, "once", *_DATA_FORMATS)
+    exclude_each_other(given, "replay", "simulate", "socket")
+    exclude_each_other(given, "replay", "record")
     if "load" in given and "simulate" not in given:
         raise UserError("--load needs --simulate TYPE; a daemon that runs already has its own load", EXIT_USAGE)
 
 
-def _daemon(given: dict[str, str]) -> AbstractContextManager[PrivateDaemon | None]:
-    """A daemon of its own if one is wanted."""
-    instance_type = given.get("simulate")
-    if instance_type is None and "socket" not in given and not os.environ.get(socket_path.VARIABLE):
-        instance_type = os.environ.get(SIMULATE_VARIABLE)
-    if not instance_type:
-        return nullcontext(None)
-    from neurontools.cli.daemon.private import PrivateDaemon
-
-    return PrivateDaemon(instance_type, load=given.get("load"))
-
-
-def _answering_socket(given: dict[str, str]) -> str:
-    """The socket that was named, else the first at which a daemon listens."""
-    from neurontools.rpc.ask import NoDaemon
-
-    named = socket_path.named(given.get("socket"), os.environ)
-    if named is not None:
-        return named
-    failure: NoDaemon | None = None
-    for candidate in socket_path.candidates(os.environ):
-        try:
-            _first_message(candidate)
-        except NoDaemon as error:
-            failure = failure if error.is_absent or failure is not None else error
-            absent = error
-        else:
-            return candidate
-    raise failure or absent
-
-
-def _first_message(path: str) -> bytes:
+def _answered(path: str) -> tuple[str, bytes]:
+    """The path of a socket, and the snapshot that a daemon answers with there; NoDaemon."""
     from neurontools.rpc.ask import ask
 
-    return ask(path, _METHOD, b"", TIMEOUT_SECONDS)
+    return path, ask(path, _METHOD, b"", TIMEOUT_SECONDS)
 
 
-def _show(given: dict[str, str], path: str | None) -> int:
-    """What was asked for, of a daemon or a recording."""
+def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int:
+    """What was asked for, of a daemon, which has given its latest snapshot, or of a recording."""
     interval_seconds = options.interval_seconds(given)
     count = options.count(given)
     wanted = next((name for name in _DATA_FORMATS if name in given), None)
@@ -131,14 +86,14 @@ def _show(given: dict[str, str], path: str | None) -> int:
         else:
             documents.write_screens(given, source, count)
         return 0
-    return _dashboard(given, path, interval_seconds)
+    return _dashboard(given, path, message, interval_seconds)
 
 
 def _has_terminal() -> bool:
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float) -> int:
+def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, interval_seconds: float) -> int:
     from neurontools.cli.top.first_frame import Terminal
     from neurontools.history.feed import LiveFeed
     from neurontools.tui import settings as settings_module
@@ -150,8 +105,8 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
     filter_text = options.filter_text(given)
     terminal = Terminal()
     for number in _ENDING_SIGNALS:
-        signal.signal(number, _end)  # so that the terminal is restored; the dashboard has handlers of its own
-    message = _first_message(path) if path is not None else None
+        # So that the terminal is restored; the dashboard has handlers of its own.
+        signal.signal(number, frame.end_on_signal)
     feed = _feed(given, path, interval_seconds)
     if message is not None and isinstance(feed, LiveFeed):
         feed.begin_with(message)
@@ -185,11 +140,9 @@ def _dashboard(given: dict[str, str], path: str | None, interval_seconds: float)
     finally:
         feed.close()
         terminal.restore()
+    if code > _BY_SIGNAL:
+        raise frame.EndedBySignal(code - _BY_SIGNAL)
     return code
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _choose(settings: Settings, given: dict[str, str]) -> None:
@@ -239,12 +192,3 @@ def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> F
 
         feed.recorder = new_recording(given["record"])
     return feed
-
-
-def _json_schema(_value: str) -> str:
-    from neurontools.cli.top.documents import schema_text
-
-    return schema_text()
-
-
-_ABOUT = {**about(_COMMAND, options), "json-schema": _json_schema}

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from neurontools.cli.line.output import write_document
+from neurontools.cli.line.output import tell, write_document, write_text
 from neurontools.client import Client, read_snapshot
+from neurontools.errors import UserError
 from neurontools.model import Snapshot
+from neurontools.text.json_text import json_text as as_json
 from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.line import Line, plain
 from neurontools.views.processes.filter import parse_filter
 from neurontools.views.top_document import TopDocument, csv_text, document, json_text
+
+if TYPE_CHECKING:
+    from neurontools.recording.writer import RecordingWriter
 
 _DEFAULT_WIDTH = 120
 _MOST_LINES = 4000
@@ -48,7 +53,6 @@ class Source:
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
-            from neurontools.cli.line.output import tell
             from neurontools.recording.reader import RecordingReader
 
             reader = RecordingReader(self.recording)
@@ -67,11 +71,20 @@ class Source:
                 one = (client.snapshot_message() for _ in range(1))
                 for message in one if once else client.watch_messages(self.interval_seconds):
                     if recorder is not None:
-                        recorder.write(message)
+                        _record(recorder, message)
                     yield message
         finally:
             if recorder is not None:
                 recorder.close()
+
+
+def _record(recorder: RecordingWriter, message: bytes) -> None:
+    try:
+        recorder.write(message)
+    except OSError as error:
+        raise UserError(
+            f"--record {recorder.path}: {error.strerror}; what was recorded until then can be replayed"
+        ) from error
 
 
 def write(kind: str, source: Source, count: int | None, filter_text: str) -> None:
@@ -86,7 +99,7 @@ def schema_text() -> str:
     schema = TypeAdapter(TopDocument).json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "neuron-top --json"
-    return json.dumps(schema, indent=2) + "\n"
+    return as_json(schema, indent=2) + "\n"
 
 
 def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
@@ -99,31 +112,30 @@ def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
 def _write_json(source: Source, count: int | None, filter_text: str) -> None:
     if count is None:
         for snapshot in source.one():
-            write_document((json_text(document(snapshot, _pids(snapshot, filter_text)), indent=2) + "\n").encode())
+            write_text(json_text(document(snapshot, _pids(snapshot, filter_text)), indent=2) + "\n")
         return
     separator = "[\n"
     for snapshot in source.snapshots(count):
-        write_document((separator + json_text(document(snapshot, _pids(snapshot, filter_text)))).encode())
+        write_text(separator + json_text(document(snapshot, _pids(snapshot, filter_text))))
         separator = ",\n"
-    write_document(b"\n]\n" if separator == ",\n" else b"[]\n")
+    write_text("\n]\n" if separator == ",\n" else "[]\n")
 
 
 def _write_json_lines(source: Source, count: int | None, filter_text: str) -> None:
     for snapshot in source.snapshots(count):
-        write_document((json_text(document(snapshot, _pids(snapshot, filter_text))) + "\n").encode())
+        write_text(json_text(document(snapshot, _pids(snapshot, filter_text))) + "\n")
 
 
 def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
-    write_document(csv_text(None).encode())
+    write_text(csv_text(None))
     default = None if source.recording is not None else 1
     for snapshot in source.snapshots(count or default):
-        text = csv_text(document(snapshot, _pids(snapshot, filter_text)))
-        if text:
-            write_document(text.encode("utf-8", "replace"))
+        write_text(csv_text(document(snapshot, _pids(snapshot, filter_text))))
 
 
 def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:
     """Print a page as text, once or so many times; a recording's last moment unless more are asked for."""
+    from neurontools.cli.top.first_frame import ansi
     from neurontools.cli.top.options import filter_text
     from neurontools.cli.top.theme import chosen_theme
 
@@ -132,14 +144,16 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
     width = _width()
     chosen = filter_text(given)
     for snapshot in source.one() if count is None else source.snapshots(count):
-        write_document(_screen(snapshot, given, chosen, width, theme))
+        lines = _screen(snapshot, given, chosen, width)
+        if theme:
+            write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
+        else:
+            write_text("".join(f"{plain(line)}\n" for line in lines))
 
 
-def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int, theme: str) -> bytes:
+def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int) -> list[Line]:
     from neurontools import health
-    from neurontools.cli.top.first_frame import ansi
     from neurontools.views.drawing.glyphs import ASCII, UNICODE
-    from neurontools.views.drawing.line import plain
     from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import title
     from neurontools.views.pages import page_named
@@ -159,17 +173,12 @@ def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: 
     )
     while body and not plain(body[-1]):
         body.pop()
-    lines = [*lines, *(line for line in body if scene.page != "processes" or plain(line))]
-    if theme:
-        text = "".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines)
-    else:
-        text = "".join(f"{plain(line)}\n" for line in lines)
-    return text.encode("utf-8", "replace")
+    return [*lines, *(line for line in body if scene.page != "processes" or plain(line))]
 
 
 def _width() -> int:
     """COLUMNS off a terminal, the terminal's width on one."""
-    if sys.stdout.isatty():
+    if os.isatty(1):
         return max(20, os.get_terminal_size(1).columns)
     columns = os.environ.get("COLUMNS", "")
     return min(max(20, int(columns)), 1000) if columns.isascii() and columns.isdigit() else _DEFAULT_WIDTH

@@ -49,8 +49,18 @@ OPTIONS = (
 )
 NOTES = """Keys: press ? in the dashboard, or see neuron-top(1).
 Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XDG_CONFIG_HOME.
-Exit codes: 0 fine, 1 failure, 2 usage, 4 no permission, 12 no daemon, 130 interrupted.
 """
+EXIT_CODES = (
+    (0, "what was asked for was shown"),
+    (1, "an option is unknown, a file is no recording, or something failed"),
+    (2, "an option has a value that can't be meant"),
+    (4, "the socket or the recording may not be used by this user"),
+    (6, "there is no such file"),
+    (12, "no daemon answers"),
+    (70, "a fault of the command itself"),
+    (124, "the daemon did not answer in time"),
+    (130, "interrupted"),
+)
 
 
 def interval_seconds(given: dict[str, str]) -> float:

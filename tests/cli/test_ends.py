@@ -1,0 +1,249 @@
+"""How every command ends: closed and full streams, readers that went away, signals, faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.recording.writer import RecordingWriter
+from tests.conftest import DEADLINE_SECONDS, RunningDaemon
+
+ROOT = Path(__file__).parents[2]
+NEURON_LS = [sys.executable, str(ROOT / "scripts/neuron-ls")]
+NEURON_TOP = [sys.executable, str(ROOT / "scripts/neuron-top")]
+NEURON_MONITOR = [sys.executable, "-m", "neurontools.cli.monitor.command"]
+PROMETHEUS = [sys.executable, "-m", "neurontools.cli.monitor.prometheus"]
+# A command that prints something, each by another way to standard output.
+PRINTING = {
+    "neuron-ls": [*NEURON_LS, "-a"],
+    "neuron-ls --version": [*NEURON_LS, "--version"],
+    "neuron-top --once": [*NEURON_TOP, "--once"],
+    "neuron-top --json-lines": [*NEURON_TOP, "--json-lines", "-n", "2", "-i", "0.05"],
+    "neuron-monitor": [*NEURON_MONITOR, "-n", "2"],
+    "neuron-monitor-prometheus": [*PROMETHEUS, "--help"],
+    "neuron-run": [sys.executable, "-m", "neurontools.cli.run.command", "--completion", "bash"],
+    "neurond": [sys.executable, "-m", "neurond", "--help"],
+}
+UNWRITABLE = "can't write to standard output: {}; free space or write elsewhere\n"
+FAULT = (
+    r"neuron-x: a fault of its own: KeyError: '\x1b[2J' (<string>:3); NEURONTOOLS_TRACEBACK=1 tells more; "
+    "please report it"
+)
+SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGHUP: -signal.SIGHUP}
+
+
+def ended(name: str, daemon: RunningDaemon, redirection: str) -> subprocess.CompletedProcess[str]:
+    """The command, run by a shell with this redirection."""
+    return subprocess.run(
+        ["bash", "-c", f'exec "$@" {redirection}', "bash", *PRINTING[name]],
+        env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS * 4,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("redirection", "cause"),
+    [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device"), (">&- 2>&-", "")],
+)
+@pytest.mark.parametrize("name", PRINTING)
+def test_standard_output_that_takes_nothing(
+    name: str, redirection: str, cause: str, shared_daemon: RunningDaemon
+) -> None:
+    done = ended(name, shared_daemon, redirection)
+    told = f"{name.partition(' ')[0]}: {UNWRITABLE.format(cause)}" if cause else ""
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", told)
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize("name", ["neuron-ls", "neuron-top --once", "neuron-monitor", "neurond"])
+def test_standard_error_that_takes_nothing_is_no_matter(
+    name: str, redirection: str, shared_daemon: RunningDaemon
+) -> None:
+    done = ended(name, shared_daemon, redirection)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("\n")
+
+
+@pytest.mark.parametrize("name", PRINTING)
+def test_a_reader_that_went_away(name: str, shared_daemon: RunningDaemon) -> None:
+    readable, writable = os.pipe()
+    os.close(readable)
+    try:
+        done = subprocess.run(
+            PRINTING[name],
+            env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
+            stdin=subprocess.DEVNULL,
+            stdout=writable,
+            stderr=subprocess.PIPE,
+            timeout=DEADLINE_SECONDS * 4,
+            check=False,
+        )
+    finally:
+        os.close(writable)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, b"")
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize(
+    "command",
+    [[*NEURON_TOP, "--json-lines"], NEURON_MONITOR, [*PROMETHEUS, "--port", "0", "--enable-k8s-info"]],
+    ids=["neuron-top", "neuron-monitor", "neuron-monitor-prometheus"],
+)
+def test_signals(command: list[str], number: signal.Signals, shared_daemon: RunningDaemon) -> None:
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write("{}\n")
+        process.stdin.flush()
+        assert isinstance(json.loads(process.stdout.readline()), dict)  # it is at work
+        process.send_signal(number)
+        assert process.wait(DEADLINE_SECONDS) == SIGNALS[number]
+        assert re.sub(r"neuron-monitor-prometheus: a line is skipped: .*\n", "", process.stderr.read()) == ""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_signals_to_one_that_waits_for_an_answer(number: signal.Signals, socket_directory: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(f"{socket_directory}/silent.sock")
+        silent.listen()
+        process = subprocess.Popen(
+            [*NEURON_LS, "--socket", f"{socket_directory}/silent.sock"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        connection, _ = silent.accept()
+        with connection:
+            assert connection.recv(3) == b"PRI"
+            process.send_signal(number)
+            assert process.communicate(timeout=DEADLINE_SECONDS) == (b"", b"")
+    assert process.returncode == SIGNALS[number]
+
+
+@pytest.mark.parametrize("command", [NEURON_LS, [*NEURON_TOP, "--json-lines"]], ids=["neuron-ls", "neuron-top"])
+def test_interrupted_while_it_is_imported(command: list[str], tmp_path: Path) -> None:
+    """A module that is imported early and stops there, as a slow disk may."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Slow:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'neurontools.cli':\n"
+        "            print('here', flush=True); sys.stdin.read()\n"
+        "sys.meta_path.insert(0, Slow())\n"
+    )
+    with subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=DEADLINE_SECONDS) == ("", "")
+    assert process.returncode == 130
+
+
+def test_a_recording_that_fills_the_disk(tmp_path: Path, shared_daemon: RunningDaemon) -> None:
+    header = RecordingWriter(str(tmp_path / "header"))
+    header.close()
+    path = tmp_path / "full.neurec"
+    room_bytes = header.bytes_written + 100
+
+    def fill() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, room_bytes))
+
+    done = subprocess.run(
+        [*NEURON_TOP, "--json-lines", "--record", str(path)],
+        env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
+        preexec_fn=fill,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS * 4,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"neuron-top: --record {path}: File too large; what was recorded until then can be replayed\n"
+
+
+def framed(work: str, **environment: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """A command that consists of this expression."""
+    code = f"import os, sys\nfrom neurontools.cli.line import frame\nframe.run('neuron-x', lambda arguments: {work})"
+
+    def run(**changes: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONUNBUFFERED": "", **environment},
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            **changes,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("work", "code", "told"),
+    [
+        ("3", 3, ""),
+        ("sys.exit(4)", 4, ""),
+        ("sys.exit()", 0, ""),
+        ("sys.exit('no luck')", 1, "neuron-x: no luck"),
+        ("open('/none/x')", 1, "neuron-x: /none/x: No such file or directory; look at its disk and permissions"),
+        ("bytearray(2**60)", 1, "neuron-x: out of memory; end other programs, or give it more"),
+        ("os.kill(os.getpid(), 2)", 130, ""),
+        (
+            r"{}['\x1b[2J']",
+            70,
+            FAULT,
+        ),
+    ],
+)
+def test_what_the_frame_tells(work: str, code: int, told: str) -> None:
+    done = framed(work)()
+    assert (done.returncode, done.stderr) == (code, f"{told}\n" if told else "")
+
+
+def test_a_fault_is_told_with_its_traceback_when_that_is_wanted() -> None:
+    done = framed("{}[1]", NEURONTOOLS_TRACEBACK="1")()
+    assert done.returncode == 70
+    assert done.stderr.startswith("Traceback (most recent call last):\n")
+    assert done.stderr.splitlines()[-2] == "KeyError: 1"
+    assert done.stderr.splitlines()[-1].startswith("neuron-x: a fault of its own: ")
+
+
+def test_what_libraries_print_has_the_same_ends() -> None:
+    printing = framed("sys.stdout.buffer.write(b'x') - 1")
+    with Path("/dev/full").open("wb") as full:
+        done = printing(stdout=full)
+    assert (done.returncode, done.stderr) == (1, f"neuron-x: {UNWRITABLE.format('No space left on device')}")
+    readable, writable = os.pipe()
+    os.close(readable)
+    done = printing(stdout=writable)
+    os.close(writable)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
