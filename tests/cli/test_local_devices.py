@@ -53,6 +53,15 @@ def test_devices_are_listed_without_a_daemon() -> None:
         assert "Legend" in _run(tree, "-t").stdout
 
 
+def test_neuron_top_reads_devices_without_a_daemon_by_one_of_its_own() -> None:
+    with DriverTree("trn1.2xlarge") as tree:
+        top = [sys.executable, str(Path(__file__).parents[2] / "scripts/neuron-top"), "--json"]
+        done = subprocess.run(top, env=_environment(tree), capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+        shown = json.loads(done.stdout)
+        assert (shown["source"], shown["instance_type"]) == ("sysfs", "trn1.2xlarge")
+
+
 def test_cores_are_counted_under_the_lnc() -> None:
     with DriverTree("trn2.3xlarge") as tree:
         assert json.loads(_run(tree, "-j").stdout)[0]["nc_count"] == 4
