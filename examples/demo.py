@@ -21,6 +21,7 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, UserError
 from neurontools.model import Process, Snapshot
 from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc.call import CallError
 from neurontools.rpc.convert import from_message
 from neurontools.text.units import bytes_text, count_text, flops_text, percent_text
 
@@ -201,6 +202,6 @@ if __name__ == "__main__":
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILURE)
-    except (UserError, unary.CallError, OSError) as error:
+    except (UserError, CallError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(error.exit_code if isinstance(error, UserError) else EXIT_FAILURE)

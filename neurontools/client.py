@@ -20,10 +20,10 @@ from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, UserError
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import NoDaemon, TimedOut, ask_error
+from neurontools.rpc.call import MAX_TIMEOUT_SECONDS, CallError
 from neurontools.rpc.convert import from_message
 from neurontools.rpc.socket_path import candidates, checked, named
-from neurontools.rpc.stream import LONGEST_SECONDS, StreamConnection
-from neurontools.rpc.unary import CallError
+from neurontools.rpc.stream import StreamConnection
 
 if TYPE_CHECKING:
     from neurontools.recording.reader import RecordingReader
@@ -118,9 +118,12 @@ class Client:
     ) -> Iterator[bytes]:
         """As `watch`, undecoded."""
         request = neuron_pb2.WatchSnapshotsRequest(interval_seconds=interval_seconds).SerializeToString()
-        ends_at = float("inf") if duration_seconds is None else monotonic() + duration_seconds
+        if duration_seconds is None:
+            yield from self._stream("WatchSnapshots", request, None)
+            return
+        ends_at = monotonic() + duration_seconds
         while (now := monotonic()) < ends_at:
-            call_seconds = min(ends_at - now, LONGEST_SECONDS)
+            call_seconds = min(ends_at - now, MAX_TIMEOUT_SECONDS)
             try:
                 yield from self._stream("WatchSnapshots", request, call_seconds)
             except TimedOut:
@@ -146,7 +149,7 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _stream(self, method: str, request: bytes, timeout_seconds: float) -> Iterator[bytes]:
+    def _stream(self, method: str, request: bytes, timeout_seconds: float | None) -> Iterator[bytes]:
         """The undecoded replies of a call. A unary one is a stream of one reply on the wire, too."""
         if self._is_closed:
             raise Closed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,9 @@ from neurontools import client
 from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, connect
 from neurontools.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
 from neurontools.recording.writer import new_recording
+from neurontools.rpc import hpack
 from tests.conftest import RunningDaemon, StartDaemon
+from tests.rpc.raw_server import HEADERS, VALID, FrameReader, RawServer
 
 
 @contextmanager
@@ -54,6 +57,27 @@ def test_reads_snapshots_their_stream_and_their_past(tmp_path: Path) -> None:
         assert past == sorted(past)
         assert past[-1] >= sequences[-1]
         assert next(snapshot.sequence for snapshot in client.history(after_sequence=past[-2])) == past[-1]
+
+
+def test_only_a_watch_has_no_deadline(tmp_path: Path) -> None:
+    server = RawServer(str(tmp_path / "n.sock"))
+    deadlines: list[bytes | None] = []
+
+    def behave(connection: socket.socket) -> None:
+        reader = FrameReader(connection)
+        while True:
+            kind, _, _, payload = reader.next()
+            if kind == HEADERS:
+                deadlines.append(dict(hpack.decode(payload)).get(b"grpc-timeout"))
+                connection.sendall(VALID)
+
+    server.behave = behave
+    with Client(server.path, timeout_seconds=60) as client:
+        assert next(client.watch_messages()) == b"fine"
+        assert next(client.history_messages()) == b"fine"
+        assert client.snapshot_message() == b"fine"
+    server.close()
+    assert deadlines == [None, b"60000m", b"60000m"]
 
 
 def test_close_ends_a_stream_that_another_thread_waits_for(tmp_path: Path) -> None:

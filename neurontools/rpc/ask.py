@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from time import monotonic
 
 from neurontools.errors import (
@@ -14,10 +13,7 @@ from neurontools.errors import (
     UserError,
 )
 from neurontools.rpc import unary
-from neurontools.rpc.unary import Status
-
-_NOT_THERE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR)
-_DENIED = (errno.EACCES, errno.EPERM)
+from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable
 
 # Status of the call: the exit code, and what to say.
 _TOLD = {
@@ -52,22 +48,22 @@ def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -
     try:
         try:
             return unary.call(socket_path, method, request, timeout_seconds=timeout_seconds)
-        except unary.UnexpectedReply:
+        except UnexpectedReply:
             from neurontools.rpc.grpcio_call import call
 
             return call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
-    except unary.CallError as error:
+    except CallError as error:
         raise ask_error(socket_path, error) from error
 
 
-def ask_error(socket_path: str, error: unary.CallError) -> UserError:
+def ask_error(socket_path: str, error: CallError) -> UserError:
     """What a user is told of a call that failed; NoDaemon where no daemon answers."""
-    if isinstance(error, unary.Unreachable):
+    if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
-    if not isinstance(error, unary.RpcError):
+    if not isinstance(error, RpcError):
         return UserError(f"the reply of unix:{socket_path} is no gRPC ({error}); is something else listening there?")
     exit_code, text = _TOLD.get(error.code, _OTHERWISE)
-    status = unary.STATUS_NAMES.get(error.code, str(error.code))
+    status = STATUS_NAMES.get(error.code, str(error.code))
     told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
     if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
         return NoDaemon(told, exit_code, is_absent=False)
@@ -76,12 +72,13 @@ def ask_error(socket_path: str, error: unary.CallError) -> UserError:
     return UserError(told, exit_code)
 
 
-def _unreachable(socket_path: str, error: unary.Unreachable) -> NoDaemon:
+def _unreachable(socket_path: str, error: Unreachable) -> NoDaemon:
     at, cause = f"unix:{socket_path}", error.reason[:1].lower() + error.reason[1:]
-    if error.errno in _DENIED:
+    if isinstance(error.__cause__, PermissionError):
         told = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
         return NoDaemon(told, EXIT_PERMISSION, is_absent=False)
     told = (
         f'no monitor daemon at {at} ({cause}); start one with "neurond --socket {socket_path} --simulate trn1.32xlarge"'
     )
-    return NoDaemon(told, EXIT_NO_DAEMON, is_absent=error.errno in _NOT_THERE)
+    absent = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
+    return NoDaemon(told, EXIT_NO_DAEMON, is_absent=isinstance(error.__cause__, absent))

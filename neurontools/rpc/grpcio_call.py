@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc
 
+from neurontools.rpc.call import RpcError
 from neurontools.rpc.socket_path import grpc_target
-from neurontools.rpc.unary import RpcError
 
 
 def call(socket_path: str, method: str, request: bytes, *, timeout_seconds: float) -> bytes:

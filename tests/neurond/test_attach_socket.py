@@ -183,7 +183,7 @@ def test_the_end_of_a_forked_child_changes_nothing(daemon: RunningDaemon, child:
 
 
 def test_a_token_is_worth_nothing_once_its_connection_is_gone(daemon: RunningDaemon, attached: Attachment) -> None:
-    from neurontools.rpc.unary import RpcError, Status
+    from neurontools.rpc.call import RpcError, Status
 
     attached.close()
     wait_until(lambda: daemon.find(os.getpid()) is None)
@@ -205,7 +205,7 @@ def test_three_hundred_connections_at_once(daemon: RunningDaemon) -> None:
 
 
 def test_one_of_two_connections_of_a_process_has_the_cores(daemon: RunningDaemon) -> None:
-    from neurontools.rpc.unary import RpcError, Status
+    from neurontools.rpc.call import RpcError, Status
 
     first, second = Attachment(daemon), Attachment(daemon)
     second.attach(core_count=3)

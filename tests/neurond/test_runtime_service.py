@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
-from neurontools.rpc.unary import RpcError, Status
+from neurontools.rpc.call import RpcError, Status
 from tests.conftest import RUNTIME, Attachment, RunningDaemon, StartDaemon, wait_until
 from tests.neurond.messages import messages
 from tests.neurond.test_report_reader import UUID, mended

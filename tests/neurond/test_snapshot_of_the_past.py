@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from neurontools.model import Snapshot
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.convert import from_message
 from tests.conftest import MONITOR, RunningDaemon, StartDaemon
 
@@ -33,6 +34,6 @@ def test_without_a_past_it_is_the_latest(start_daemon: StartDaemon) -> None:
 
 @pytest.mark.parametrize("age_seconds", [-1.0, 1e9, float("nan"), float("inf")])
 def test_ages_that_are_none(shared_daemon: RunningDaemon, age_seconds: float) -> None:
-    with pytest.raises(unary.RpcError, match="age_seconds must be a number of seconds from 0 to 86400") as refused:
+    with pytest.raises(RpcError, match="age_seconds must be a number of seconds from 0 to 86400") as refused:
         past(shared_daemon, age_seconds)
-    assert refused.value.code == unary.Status.INVALID_ARGUMENT
+    assert refused.value.code == Status.INVALID_ARGUMENT

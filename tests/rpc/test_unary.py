@@ -16,7 +16,8 @@ import grpc.aio
 import pytest
 
 from neurontools.rpc import unary
-from neurontools.rpc.unary import Connection, RpcError, Status, UnexpectedReply, Unreachable
+from neurontools.rpc.call import RpcError, Status, UnexpectedReply, Unreachable
+from neurontools.rpc.unary import Connection
 
 TIMEOUT_SECONDS = 60.0  # far beyond what any call needs: no test waits for it
 SIZES_BYTES = [0, 1, 100, 16_379, 16_384, 60_000, 65_531, 5_000_000]
@@ -270,7 +271,8 @@ def test_permission_denied(tmp_path: Path) -> None:
     path = tmp_path / "closed" / "s.sock"
     script = """
 import os, sys
-from neurontools.rpc.unary import Unreachable, call
+from neurontools.rpc.call import Unreachable
+from neurontools.rpc.unary import call
 if os.getuid() == 0:
     os.setuid(65534)
 try:
@@ -369,6 +371,8 @@ def test_importing_it_brings_nothing_else() -> None:
         "_socket",
         "neurontools",
         "neurontools.rpc",
+        "neurontools.rpc.call",
         "neurontools.rpc.hpack",
+        "neurontools.rpc.http2",
         "neurontools.rpc.unary",
     ]

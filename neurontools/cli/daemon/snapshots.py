@@ -8,6 +8,7 @@ from neurontools.cli.daemon.observer import observe
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.ask import ask_error
+from neurontools.rpc.call import CallError
 from neurontools.rpc.convert import from_message
 
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
@@ -51,7 +52,7 @@ class DaemonSnapshots:
                     self._presence = observe(self.socket_path)
             reply = self._connection.call(_METHOD, request.SerializeToString())
             return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
-        except unary.CallError as error:
+        except CallError as error:
             self.close()
             raise ask_error(self.socket_path, error) from error
         except BaseException:

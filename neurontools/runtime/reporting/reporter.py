@@ -15,8 +15,8 @@ from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
-from neurontools.rpc.unary import RpcError, Status
 from neurontools.runtime.reporting.accounts import Accounts, sendable
 from neurontools.runtime.reporting.journal import Journal
 from neurontools.runtime.reporting.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
