@@ -13,6 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from neurontools.recording.field_list import FieldList
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.wire import append_varint, decode_varint
 
 Number = float | int | None
 Buckets = dict[int, int]
@@ -22,6 +23,7 @@ Path = tuple[tuple[str, ...], tuple[int, ...]]
 MOST_NUMBERS = 500_000
 """Of a snapshot. Those of the largest instance have 14,000, with a process on every core."""
 
+_LONGEST_NUMBER_BITS = 640  # of the difference of two numbers, far above what real ones need
 _HISTOGRAM = "LatencyHistogram"
 _INTEGERS = frozenset(
     {
@@ -188,20 +190,13 @@ def write_integers(values: list[int]) -> bytes:
             continue
         if zeros:
             out.append(0)
-            _append(out, zeros - 1)
+            append_varint(out, zeros - 1)
             zeros = 0
-        _append(out, value << 1 if value > 0 else (-value << 1) - 1)
+        append_varint(out, value << 1 if value > 0 else (-value << 1) - 1)
     if zeros:
         out.append(0)
-        _append(out, zeros - 1)
+        append_varint(out, zeros - 1)
     return bytes(out)
-
-
-def _append(out: bytearray, value: int) -> None:
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
 
 
 def read_integers(data: bytes, limit: int) -> list[int]:
@@ -209,29 +204,15 @@ def read_integers(data: bytes, limit: int) -> list[int]:
     values: list[int] = []
     position, size = 0, len(data)
     while position < size:
-        value, shift = 0, 0
-        while True:
-            if position >= size or shift > 640:
-                raise ValueError("a number is cut off")
-            byte = data[position]
+        value = data[position]
+        if value < 128:  # most are
             position += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                break
+        else:
+            value, position = decode_varint(data, position, _LONGEST_NUMBER_BITS)
         if value:
             values.append(value >> 1 if not value & 1 else -(value + 1 >> 1))
         else:
-            run, shift = 0, 0
-            while True:
-                if position >= size or shift > 63:
-                    raise ValueError("a run of zeros is cut off")
-                byte = data[position]
-                position += 1
-                run |= (byte & 127) << shift
-                shift += 7
-                if byte < 128:
-                    break
+            run, position = decode_varint(data, position)
             if len(values) + run + 1 > limit:
                 raise ValueError("more numbers than the snapshot has")
             values.extend([0] * (run + 1))

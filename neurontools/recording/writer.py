@@ -12,6 +12,7 @@ from neurontools.recording.codec import Flat, snapshot_plan, write_integers
 from neurontools.recording.field_list import CURRENT
 from neurontools.recording.prediction import Predictor
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.wire import encode_varint
 from neurontools.version import __version__
 
 MAGIC = b"NEURONREC"
@@ -77,13 +78,7 @@ class RecordingWriter:
             self._file = -1
 
     def _record(self, kind: bytes, payload: bytes) -> None:
-        size = bytearray()
-        length = len(payload)
-        while length > 127:
-            size.append(length & 127 | 128)
-            length >>= 7
-        size.append(length)
-        self._put(kind + bytes(size) + payload + zlib.crc32(kind + payload).to_bytes(4))
+        self._put(kind + encode_varint(len(payload)) + payload + zlib.crc32(kind + payload).to_bytes(4))
 
     def _put(self, data: bytes) -> None:
         if self._file < 0:

@@ -2,8 +2,10 @@
 
 The client announces SETTINGS_HEADER_TABLE_SIZE 0, so no header field may refer to an earlier one: decoding is a pure
 function of one header block. It sends its own fields as plain literals, which every decoder must accept.
-Imports nothing, because `neuron-ls` waits for it.
+Imports next to nothing, because `neuron-ls` waits for it.
 """
+
+from neurontools.rpc.wire import append_varint
 
 # RFC 7541, Appendix A; index 1 is the first.
 STATIC_TABLE = (
@@ -150,12 +152,9 @@ def _encode_string(octets: bytes) -> bytes:
     remainder = len(octets) - 127
     if remainder < 0:
         return bytes((len(octets),)) + octets
-    prefix = bytearray((127,))
-    while remainder >= 128:
-        prefix.append(remainder & 127 | 128)
-        remainder >>= 7
-    prefix.append(remainder)
-    return bytes(prefix) + octets
+    length = bytearray((127,))
+    append_varint(length, remainder)
+    return bytes(length) + octets
 
 
 def _decode_integer(block: bytes, position: int, prefix_bits: int) -> tuple[int, int]:

@@ -10,16 +10,38 @@ _MAX_FIELD_NUMBER = 2**29 - 1
 _FIXED_SIZES_BYTES = {FIXED64: 8, FIXED32: 4}
 
 
-def encode_varint(value: int) -> bytes:
-    """An unsigned integer below 2**64 as a varint: seven bits per byte, the lowest first."""
-    if not 0 <= value < 2**64:
-        raise ValueError(f"{value} is not an unsigned 64-bit integer")
-    encoded = bytearray()
-    while value >= 128:
+def append_varint(encoded: bytearray, value: int) -> None:
+    """Append an integer of any size, at least 0, as a varint (LEB128): seven bits per byte, the lowest first."""
+    while value > 127:
         encoded.append(value & 127 | 128)
         value >>= 7
     encoded.append(value)
+
+
+def encode_varint(value: int) -> bytes:
+    """An unsigned integer below 2**64 as a varint."""
+    if not 0 <= value < 2**64:
+        raise ValueError(f"{value} is not an unsigned 64-bit integer")
+    encoded = bytearray()
+    append_varint(encoded, value)
     return bytes(encoded)
+
+
+def decode_varint(message: bytes, position: int, longest_bits: int = 64) -> tuple[int, int]:
+    """The varint at a position and the position behind it; ValueError if it is cut off or longer."""
+    value = shift = 0
+    while position < len(message):
+        byte = message[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value >> longest_bits:
+                raise ValueError(f"varint over {longest_bits} bits")
+            return value, position
+        shift += 7
+        if shift >= longest_bits:
+            raise ValueError(f"varint over {longest_bits} bits")
+    raise ValueError("cut off inside a varint")
 
 
 def encode_uint(number: int, value: int) -> bytes:
@@ -57,16 +79,16 @@ def decode(message: bytes) -> dict[int, list[int | bytes]]:
     fields: dict[int, list[int | bytes]] = {}
     position = 0
     while position < len(message):
-        tag, position = _decode_varint(message, position)
+        tag, position = decode_varint(message, position)
         number, wire_type = tag >> 3, tag & 7
         if not 1 <= number <= _MAX_FIELD_NUMBER:
             raise ValueError(f"invalid field number {number}")
         value: int | bytes
         if wire_type == VARINT:
-            value, position = _decode_varint(message, position)
+            value, position = decode_varint(message, position)
         else:
             if wire_type == LENGTH_DELIMITED:
-                size, position = _decode_varint(message, position)
+                size, position = decode_varint(message, position)
             elif wire_type in _FIXED_SIZES_BYTES:
                 size = _FIXED_SIZES_BYTES[wire_type]
             else:
@@ -84,7 +106,7 @@ def decode_packed(values: bytes) -> list[int]:
     decoded = []
     position = 0
     while position < len(values):
-        value, position = _decode_varint(values, position)
+        value, position = decode_varint(values, position)
         decoded.append(value)
     return decoded
 
@@ -93,20 +115,3 @@ def _tag(number: int, wire_type: int) -> bytes:
     if not 1 <= number <= _MAX_FIELD_NUMBER:
         raise ValueError(f"invalid field number {number}")
     return encode_varint(number << 3 | wire_type)
-
-
-def _decode_varint(message: bytes, position: int) -> tuple[int, int]:
-    """The varint at a position and the position behind it."""
-    value = shift = 0
-    while position < len(message):
-        byte = message[position]
-        position += 1
-        value |= (byte & 127) << shift
-        if byte < 128:
-            if value >= 2**64:
-                raise ValueError("varint over 64 bits")
-            return value, position
-        shift += 7
-        if shift >= 70:
-            raise ValueError("varint over 10 bytes")
-    raise ValueError("message ends inside a varint")

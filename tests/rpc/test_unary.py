@@ -375,4 +375,5 @@ def test_importing_it_brings_nothing_else() -> None:
         "neurontools.rpc.hpack",
         "neurontools.rpc.http2",
         "neurontools.rpc.unary",
+        "neurontools.rpc.wire",
     ]
