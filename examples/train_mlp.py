@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from neurontools.errors import UserError
 from neurontools.model import DeviceMemory
-from neurontools.nrt.core_request import InvalidCoreRequest
+from neurontools.nrt.environment import InvalidCoreRequest
 from neurontools.runtime import CoresUnavailable, Reporter
 
 FEATURES, HIDDEN, CLASSES = 64, 1024, 10

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neurontools.nrt.environment import (
+    NUM_CORES,
+    VISIBLE_CORES,
+    InvalidCoreRequest,
+    logical_neuroncore_config,
+    shown,
+)
 from neurontools.nrt.status import CORES_NOT_CONTIGUOUS
 
-VISIBLE_CORES = "NEURON_RT_VISIBLE_CORES"
-NUM_CORES = "NEURON_RT_NUM_CORES"
-LNC = "NEURON_LOGICAL_NC_CONFIG"
-LNC_ALIAS = "NEURON_RT_VIRTUAL_CORE_SIZE"
 HIGHEST_CORE = 65535  # far above any host; bounds what a typing error can ask for
 _MAX_DIGITS = 5
-
-
-class InvalidCoreRequest(ValueError):
-    """An environment variable asks for cores in a way that can't be meant; the text names it, the cause, the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class CoreRequest:
         if number:
             if not _is_core_number(number):
                 raise InvalidCoreRequest(
-                    f"{NUM_CORES}={_shown(number)}: not a number of cores; give a whole number from 1 to the cores of "
+                    f"{NUM_CORES}={shown(number)}: not a number of cores; give a whole number from 1 to the cores of "
                     "the host, or unset it for all"
                 )
             return cls(count=int(number) or None, logical_neuroncore_config=lnc)
@@ -59,24 +58,11 @@ def parse_visible_cores(text: str) -> tuple[int, int]:
     for start, end in further:
         if start != last + 1:
             raise InvalidCoreRequest(
-                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={_shown(text)} continues with {start} where {last + 1} was "
+                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={shown(text)} continues with {start} where {last + 1} was "
                 "due; give one contiguous, increasing range such as 0-3"
             )
         last = end
     return first, last + 1 - first
-
-
-def logical_neuroncore_config(environment: Mapping[str, str]) -> int | None:
-    """The LNC that the environment sets, 1 or 2; None when it sets none."""
-    for name in (LNC, LNC_ALIAS):
-        text = environment.get(name, "").strip()
-        if text:
-            if text not in ("1", "2"):
-                raise InvalidCoreRequest(
-                    f"{name}={_shown(text)}: not a logical NeuronCore configuration; set it to 1 or 2, or unset it"
-                )
-            return int(text)
-    return None
 
 
 def _core_range(part: str, whole: str) -> tuple[int, int]:
@@ -84,7 +70,7 @@ def _core_range(part: str, whole: str) -> tuple[int, int]:
     start, end = _core(low, whole), _core(high if dash else low, whole)
     if end < start:
         raise InvalidCoreRequest(
-            f"{VISIBLE_CORES}={_shown(whole)}: the range {start}-{end} runs backwards; write {end}-{start}"
+            f"{VISIBLE_CORES}={shown(whole)}: the range {start}-{end} runs backwards; write {end}-{start}"
         )
     return start, end
 
@@ -92,14 +78,10 @@ def _core_range(part: str, whole: str) -> tuple[int, int]:
 def _core(text: str, whole: str) -> int:
     if not _is_core_number(text):
         raise InvalidCoreRequest(
-            f"{VISIBLE_CORES}={_shown(whole)}: {_shown(text)} is not a core index; give cores such as 3, 3-6 or 3,4,5"
+            f"{VISIBLE_CORES}={shown(whole)}: {shown(text)} is not a core index; give cores such as 3, 3-6 or 3,4,5"
         )
     return int(text)
 
 
 def _is_core_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) <= HIGHEST_CORE
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "...")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from neurontools.model import Process
+from neurontools.nrt.environment import LNC, PROCESS_TAG, VISIBLE_CORES
 from neurontools.sysfs.found_process import SYNTHETIC
 from neurontools.sysfs.tree_writer import TreeWriter
 
@@ -40,14 +41,14 @@ class ExportedProcess:
 
     def _write_identity(self, process: Process) -> None:
         environment = {
-            "NEURON_PROCESS_TAG": process.tag,
-            "NEURON_LOGICAL_NC_CONFIG": str(process.logical_neuroncore_config),
+            PROCESS_TAG: process.tag,
+            LNC: str(process.logical_neuroncore_config),
         }
         if process.synthetic:
             environment[SYNTHETIC] = "1"
         if process.neuroncore_indices:
             cores = process.neuroncore_indices
-            environment["NEURON_RT_VISIBLE_CORES"] = f"{cores[0]}-{cores[-1]}"
+            environment[VISIBLE_CORES] = f"{cores[0]}-{cores[-1]}"
         variables = "".join(f"{name}={_clean(value)}\0" for name, value in environment.items())
         library = (
             f"7f0000000000-7f0000400000 r-xp 00000000 00:00 0 /opt/aws/neuron/lib/libnrt.so.{process.runtime_version}\n"

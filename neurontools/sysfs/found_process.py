@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from neurontools.model import HostMemory, Process
-from neurontools.nrt import core_request
+from neurontools.nrt.core_request import CoreRequest
+from neurontools.nrt.environment import PROCESS_TAG, InvalidCoreRequest, logical_neuroncore_config
 from neurontools.sysfs.file_table import HOST_MEMORY
 from neurontools.sysfs.owners import OpenDevices
 from neurontools.sysfs.process_files import ProcessFiles, Times
 
-_TAG = "NEURON_PROCESS_TAG"
 SYNTHETIC = "NEURONTOOLS_SYNTHETIC"  # set in the copies of /proc that we write, for processes that a load invented
 _MAX_TAG_CHARACTERS = 255
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
@@ -42,15 +42,15 @@ class FoundProcess:
     def logical_neuroncore_config(self) -> int | None:
         """The LNC its environment sets; None when it sets none or can't be read."""
         try:
-            return core_request.logical_neuroncore_config(self.environment or {})
-        except core_request.InvalidCoreRequest:
+            return logical_neuroncore_config(self.environment or {})
+        except InvalidCoreRequest:
             return None
 
     def visible_cores(self) -> range | None:
         """The logical cores that NEURON_RT_VISIBLE_CORES names; None when it doesn't, or can't be read."""
         try:
-            request = core_request.CoreRequest.from_environment(self.environment or {})
-        except core_request.InvalidCoreRequest:
+            request = CoreRequest.from_environment(self.environment or {})
+        except InvalidCoreRequest:
             return None
         if request.first is None or request.count is None:
             return None
@@ -78,7 +78,7 @@ class FoundProcess:
         times: Times | None,
     ) -> Process:
         """The process of the snapshot. `cores`: the physical cores it holds, `is_inferred`: which was concluded."""
-        tag = (self.environment or {}).get(_TAG, "")[:_MAX_TAG_CHARACTERS]
+        tag = (self.environment or {}).get(PROCESS_TAG, "")[:_MAX_TAG_CHARACTERS]
         started = None
         if times is not None and boot_unix_seconds is not None:
             started = boot_unix_seconds + times.started_after_boot_seconds

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.nrt.core_request import HIGHEST_CORE, CoreRequest, InvalidCoreRequest, parse_visible_cores
+from neurontools.nrt.core_request import HIGHEST_CORE, CoreRequest, parse_visible_cores
+from neurontools.nrt.environment import InvalidCoreRequest
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 NUMBER = "NEURON_RT_NUM_CORES"

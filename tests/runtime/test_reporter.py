@@ -15,7 +15,7 @@ import pytest
 
 from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
-from neurontools.nrt.core_request import InvalidCoreRequest
+from neurontools.nrt.environment import InvalidCoreRequest
 from neurontools.nrt.status import NrtStatus
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime import Core, CoresUnavailable, ErrorKind, Outcome, Reporter

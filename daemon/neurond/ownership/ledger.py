@@ -13,6 +13,7 @@ from neurond.ownership.holding import CoreReport, Holding, Report
 from neurond.ownership.memory_table import memory_table
 from neurond.ownership.shape import Shape
 from neurontools.nrt.core_request import CoreRequest
+from neurontools.nrt.environment import LNC, NUM_CORES, VISIBLE_CORES
 from neurontools.nrt.status import core_count_not_available, cores_not_available
 
 _NOTHING = CoreReport()
@@ -171,9 +172,7 @@ class Ledger:
             return self.shape.default_lnc
         if lnc not in self.shape.supported_lncs:
             possible = " or ".join(map(str, self.shape.supported_lncs))
-            raise ImpossibleRequest(
-                f"NEURON_LOGICAL_NC_CONFIG={lnc} is not possible on this hardware; set it to {possible}, or unset it"
-            )
+            raise ImpossibleRequest(f"{LNC}={lnc} is not possible on this hardware; set it to {possible}, or unset it")
         return lnc
 
     def _chosen(self, request: CoreRequest, lnc: int) -> tuple[int, int]:
@@ -186,7 +185,7 @@ class Ledger:
         last = first + count - 1
         if first < 0 or count < 1 or last >= available:
             raise ImpossibleRequest(
-                f"NEURON_RT_VISIBLE_CORES={first}-{last}: this host has NeuronCores 0-{available - 1}; ask for those"
+                f"{VISIBLE_CORES}={first}-{last}: this host has NeuronCores 0-{available - 1}; ask for those"
             )
         busy = [index for index in range(first, last + 1) if self._holders(index, lnc)]
         if busy:
@@ -198,9 +197,7 @@ class Ledger:
         """The first logical core of the lowest run of `count` free ones."""
         total = self.shape.logical_core_count(lnc)
         if not 1 <= count <= total:
-            raise ImpossibleRequest(
-                f"NEURON_RT_NUM_CORES={count}: this host has {total} NeuronCores; ask for 1 to {total}"
-            )
+            raise ImpossibleRequest(f"{NUM_CORES}={count}: this host has {total} NeuronCores; ask for 1 to {total}")
         run = free = 0
         busy = []
         for index in range(total):

@@ -20,7 +20,7 @@ from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.nrt import core_request
+from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.rpc import socket_path
 from neurontools.sockets.listen_address import listen_address
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
@@ -160,8 +160,8 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
             "--simulate excludes --sysfs-root, --proc-root, --dev-root and --imds; leave one out", EXIT_USAGE
         )
     try:
-        lnc = simulate.logical_neuroncore_config or core_request.logical_neuroncore_config(environment)
-    except core_request.InvalidCoreRequest as error:
+        lnc = simulate.logical_neuroncore_config or logical_neuroncore_config(environment)
+    except InvalidCoreRequest as error:
         raise UserError(str(error), EXIT_USAGE) from None
     if daemon.group is not None:
         group_id(daemon.group)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-ls"
 _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
-_LNC_VARIABLES = ("NEURON_LOGICAL_NC_CONFIG", "NEURON_RT_VIRTUAL_CORE_SIZE")
 
 # RenderDeviceListRequest and RenderDeviceListResponse in neuron.proto.
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
@@ -170,19 +169,15 @@ class _Query:
 
 
 def _logical_neuroncore_config() -> int | None:
-    """As `core_request.logical_neuroncore_config`, whose import is worth waiting for only when it will complain."""
-    for name in _LNC_VARIABLES:
-        text = os.environ.get(name, "").strip()
-        if text in ("1", "2"):
-            return int(text)
-        if text:
-            from neurontools.nrt import core_request
+    """The LNC that the environment sets; what reads it is imported only where something is said to the runtime."""
+    if not any(name.startswith("NEURON_") for name in os.environ):
+        return None
+    from neurontools.nrt import environment
 
-            try:
-                return core_request.logical_neuroncore_config(os.environ)
-            except core_request.InvalidCoreRequest as error:
-                raise UserError(str(error), EXIT_USAGE) from error
-    return None
+    try:
+        return environment.logical_neuroncore_config(os.environ)
+    except environment.InvalidCoreRequest as error:
+        raise UserError(str(error), EXIT_USAGE) from error
 
 
 def _no_devices() -> _NoDevices:

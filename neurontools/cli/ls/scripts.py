@@ -11,7 +11,7 @@ from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.ls.options import DeviceSelection
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
-from neurontools.nrt import core_request
+from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.query.document import document, parse_fields, parse_format
 from neurontools.query.fields import peak_flops_per_core, rows
 from neurontools.query.health_report import health_json, health_text
@@ -34,8 +34,8 @@ class ScriptQuery:
         self._given = given
         self._devices = DeviceSelection(given.get("device", ""))
         try:
-            self._lnc = core_request.logical_neuroncore_config(os.environ)
-        except core_request.InvalidCoreRequest as error:
+            self._lnc = logical_neuroncore_config(os.environ)
+        except InvalidCoreRequest as error:
             raise UserError(str(error), EXIT_USAGE) from None
         if "query" in given:
             self._fields = parse_fields(given["query"])

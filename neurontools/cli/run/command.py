@@ -21,7 +21,8 @@ from neurontools.cli.line.output import tell, tell_lines, write_text
 from neurontools.cli.run import options, summary
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.nrt.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
+from neurontools.nrt.core_request import parse_visible_cores
+from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.rpc import socket_path
 from neurontools.text.json_text import json_text
 

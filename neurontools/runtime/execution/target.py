@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from neurontools.nrt.environment import LNC
 from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.programs.compiler_flags import VARIABLE, CompilerFlags
@@ -49,5 +50,5 @@ def check_load(
         raise ExecutionFailed(
             NrtStatus.INVALID,
             f"Cannot run Neff {module}/model.neff with Logical Core Size of {wanted_size}. Runtime is currently "
-            f"configured with NEURON_LOGICAL_NC_CONFIG={logical_neuroncore_config}; give both the same value",
+            f"configured with {LNC}={logical_neuroncore_config}; give both the same value",
         )

@@ -14,6 +14,7 @@ from threading import RLock, Thread
 from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.nrt.core_request import CoreRequest
+from neurontools.nrt.environment import PROCESS_TAG
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
@@ -25,7 +26,6 @@ from neurontools.runtime.reporting.loaded_model import LoadedModel
 from neurontools.runtime.reporting.narration import say
 from neurontools.version import __version__
 
-PROCESS_TAG = "NEURON_PROCESS_TAG"
 REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
 FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from neurontools.nrt.core_request import NUM_CORES, VISIBLE_CORES, parse_visible_cores
+from neurontools.nrt.core_request import parse_visible_cores
+from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.memory import GIB, Category, CoreMemory
