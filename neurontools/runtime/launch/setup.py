@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting import steps
-from neurontools.runtime.execution import collectives
+from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.kernels import registration
 from neurontools.runtime.launch.observation import observe
@@ -112,10 +112,10 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     for part in (
         accelerator,
         backward_errors,
-        collectives,
         compiled,
         fsdp_guard,
         parameters,
+        process_group,
         steps,
         stock_torch,
         unused_parameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from neurontools.runtime.execution.collectives import ensure_world, world
+from neurontools.runtime.execution.ranks import ensure_world, world
 from neurontools.runtime.launch.missing import text_of
 from neurontools.runtime.tensors.device import device
 

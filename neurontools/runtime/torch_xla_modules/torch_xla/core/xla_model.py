@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting.metrics import metrics
-from neurontools.runtime.execution import collectives
+from neurontools.runtime.execution import collectives, ranks
 from neurontools.runtime.launch.missing import text_of
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device as _device
@@ -154,7 +154,7 @@ def optimizer_step(
 
 def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_layout: bool = True) -> None:
     """Averages the gradients of an optimizer's parameters over the ranks."""
-    count = collectives.ensure_world()
+    count = ranks.ensure_world()
     if count <= 1:
         return
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -164,7 +164,7 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_l
     all_reduce(
         REDUCE_SUM,
         gradients,
-        scale=1.0 / collectives.group_size(collectives.subgroup(groups)),
+        scale=1.0 / ranks.group_size(ranks.subgroup(groups)),
         groups=groups,
         pin_layout=pin_layout,
     )
@@ -173,8 +173,8 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_l
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
     """Reduces over the ranks: a tensor gives a new one, a list of tensors is changed in place."""
     del pin_layout
-    collectives.ensure_world()
-    group = collectives.subgroup(groups)
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
     if isinstance(inputs, Tensor):
         result = inputs.clone()
         collectives.collective("all_reduce", [result], [], reduce_type, group=group)
@@ -203,9 +203,9 @@ def all_gather(
     if not isinstance(value, Tensor):
         results = [all_gather(v, dim, groups) for v in value]
         return _into(output, results)
-    collectives.ensure_world()
-    group = collectives.subgroup(groups)
-    size = collectives.group_size(group)
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
+    size = ranks.group_size(group)
     if size == 1:
         return _into(output, value.clone())
     parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
@@ -225,10 +225,10 @@ def reduce_scatter(
 ) -> Any:
     """Reduces over the ranks; each keeps its part along a dimension."""
     del pin_layout
-    collectives.ensure_world()
-    group = collectives.subgroup(groups)
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
     parts = [part.contiguous() for part in input.detach().chunk(shard_count, scatter_dim)]
-    if collectives.group_size(group) == 1:
+    if ranks.group_size(group) == 1:
         return _into(output, input * scale)
     result = torch.empty_like(parts[0])
     collectives.collective("reduce_scatter", [result], parts, reduce_type, group=group)
@@ -245,10 +245,10 @@ def all_to_all(
 ) -> Tensor:
     """Sends a part of the tensor to each rank and joins what comes."""
     del pin_layout
-    collectives.ensure_world()
-    group = collectives.subgroup(groups)
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
     parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
-    if collectives.group_size(group) == 1:
+    if ranks.group_size(group) == 1:
         return value.clone()
     results = [torch.empty_like(part) for part in parts]
     collectives.collective("all_to_all", results, parts, group=group)
@@ -268,7 +268,7 @@ def _into(output: Any, value: Any) -> Any:
 
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives all ranks the parameters and buffers of rank 0."""
-    if collectives.ensure_world() > 1:
+    if ranks.ensure_world() > 1:
         tensors = [t.data for t in (*model.parameters(), *model.buffers())]
         collectives.collective("broadcast", tensors, [], root=0)
     mark_step()
@@ -278,13 +278,13 @@ def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = 
     """Waits for all ranks; returns the payloads of all, by rank."""
     del tag, replicas
     _device.flush_all("Rendezvous")
-    if collectives.ensure_world() <= 1:
+    if ranks.ensure_world() <= 1:
         return [payload]
     return _gather_bytes(payload)
 
 
 def _gather_bytes(payload: bytes) -> list[bytes]:
-    size = collectives.group_size(0)
+    size = ranks.group_size(0)
     lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
     collectives.collective("all_gather", lengths, [torch.tensor([len(payload)])])
     longest = max(int(length) for length in lengths)

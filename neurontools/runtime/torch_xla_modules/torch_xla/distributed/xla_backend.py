@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools.runtime.execution.collectives import NeuronProcessGroup as ProcessGroupXla
-from neurontools.runtime.execution.collectives import install
+from neurontools.runtime.execution.process_group import NeuronProcessGroup as ProcessGroupXla
+from neurontools.runtime.execution.process_group import install
 from neurontools.runtime.launch.process_group_of_one import install as install_process_group_of_one
 
 install()

@@ -1,0 +1,65 @@
+"""The gloo groups that the ranks of a run make, by number: 0 is that of all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+_TIMEOUT = timedelta(minutes=30)
+_groups: list[Any] = []
+_stores: list[Any] = []
+_subgroups: dict[tuple[int, ...], int] = {}
+
+
+def add(group: Any, store: Any) -> int:
+    """Keeps a group, and for the first one the store where ranks meet; the group's number."""
+    if not _groups:
+        _stores.append(store)
+    _groups.append(group)
+    return len(_groups) - 1
+
+
+def world() -> Any:
+    """The group of all ranks, made by init_process_group; None before it."""
+    return _groups[0] if _groups else None
+
+
+def group_of(number: int) -> Any:
+    """The group with a number; IndexError if there is none."""
+    return _groups[number]
+
+
+def ensure_world() -> int:
+    """The number of ranks; joins the gloo group of torchrun's ranks when the script made no process group itself."""
+    size = int(os.environ.get("WORLD_SIZE", "1") or 1)
+    if size > 1 and not _groups:
+        store, rank, size = next(dist.rendezvous("env://"))
+        add(dist.ProcessGroupGloo(dist.PrefixStore("neuron-world", store), rank, size, _TIMEOUT), store)
+    return _groups[0].size() if _groups else 1
+
+
+def subgroup(groups: Sequence[Sequence[int]] | None) -> int:
+    """The number of the group that this rank is in, of groups as torch_xla's `groups=[[0, 1], [2, 3]]` has them."""
+    if not groups or ensure_world() == 1:
+        return 0
+    rank = _groups[0].rank()
+    members = next((tuple(g) for g in groups if rank in g), None)
+    if members is None:
+        raise ValueError(f"groups={list(groups)}: rank {rank} is in none of them")
+    if len(members) == _groups[0].size():
+        return 0
+    if members not in _subgroups:
+        prefixed = dist.PrefixStore(f"neuron-{members}", _stores[0])
+        _subgroups[members] = add(
+            dist.ProcessGroupGloo(prefixed, members.index(rank), len(members), _TIMEOUT), _stores[0]
+        )
+    return _subgroups[members]
+
+
+def group_size(group: int) -> int:
+    """How many ranks a group has; 1 without any group."""
+    return int(_groups[group].size()) if _groups else 1
