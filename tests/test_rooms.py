@@ -1,0 +1,88 @@
+"""The house: which way imports go, and how large a module and a folder may become."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HOUSES = (ROOT / "neurontools", ROOT / "daemon" / "neurond")
+LONGEST_MODULE_LINES = 400
+MOST_MODULES = 20
+GENERATED = ("_pb2.py", "_pb2_grpc.py")
+
+# Folders of a single module, and why each is one.
+LONELY = {
+    "neurontools/runtime/torch_xla_modules/torch_neuronx": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_xla/amp": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_xla/core": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_xla/debug": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_xla/utils": "scripts import these names",
+}
+
+
+def modules() -> list[Path]:
+    """All modules of the library and the daemon that somebody wrote."""
+    found = [path for house in HOUSES for path in sorted(house.rglob("*.py")) if not path.name.endswith(GENERATED)]
+    assert len(found) > 300
+    return found
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+FOLDERS = sorted({path.parent for path in modules()})
+
+
+def test_imports_keep_to_their_contracts() -> None:
+    done = subprocess.run(
+        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (
+        f"{done.stdout}{done.stderr}\nmove what is shared into the lower of the two rooms, or into one below both; the "
+        "contracts and their order are in pyproject.toml"
+    )
+
+
+def test_no_module_is_long() -> None:
+    lengths = {name(path): len(path.read_text().splitlines()) for path in modules()}
+    long = {path: lines for path, lines in lengths.items() if lines > LONGEST_MODULE_LINES}
+    assert not long, f"{long}: over {LONGEST_MODULE_LINES} lines; split by noun, and give each module its own docstring"
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [name(path) for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not silent, f"{silent}: no docstring; begin with a line that says what the module, or its folder, is"
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=name)
+def test_every_folder_is_a_room(folder: Path) -> None:
+    written = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    below = [path for path in folder.iterdir() if path in FOLDERS]
+    assert (folder / "__init__.py").exists(), (
+        f"{name(folder)} is no package; add an __init__.py whose docstring says what belongs there"
+    )
+    assert len(written) <= MOST_MODULES, (
+        f"{name(folder)} has {len(written)} modules, more than {MOST_MODULES}; what several of them have in common is "
+        "a folder of its own"
+    )
+    if len(written) + len(below) < 2:
+        assert name(folder) in LONELY, (
+            f"{name(folder)} has a single module; move it up beside the folder, or give the reason in LONELY"
+        )
+    else:
+        assert name(folder) not in LONELY, f"{name(folder)} has several modules by now; take it out of LONELY"
+
+
+def test_the_lonely_folders_are_there() -> None:
+    gone = [path for path in LONELY if ROOT / path not in FOLDERS]
+    assert not gone, f"{gone}: no such folders; take them out of LONELY"
