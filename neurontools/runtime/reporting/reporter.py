@@ -6,7 +6,6 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
@@ -18,7 +17,13 @@ from neurontools.nrt.environment import PROCESS_TAG
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
-from neurontools.runtime.reporting.accounts import Accounts, sendable
+from neurontools.runtime.reporting.accounts import Accounts
+from neurontools.runtime.reporting.granted_cores import (
+    ask_for_the_same,
+    attach_request,
+    cores_asked_for,
+    granted_cores,
+)
 from neurontools.runtime.reporting.journal import Journal
 from neurontools.runtime.reporting.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
 from neurontools.runtime.reporting.link import CoresUnavailable, Link, NoDaemon
@@ -31,18 +36,6 @@ FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
-_LONGEST_TAG, _LONGEST_VERSION = 255, 64
-
-
-@dataclass(frozen=True, slots=True)
-class Core:
-    """A NeuronCore of this process; None is what no daemon has told."""
-
-    local_index: int
-    neuroncore_index: int | None = None  # logical, on the host
-    device_index: int | None = None
-    hbm_bytes: int | None = None  # that it can allocate from
-    hbm_index: int | None = None  # its HBM stack on the device
 
 
 class Reporter:
@@ -67,12 +60,12 @@ class Reporter:
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
     ) -> None:
-        self.cores = _cores_asked_for(request)
+        self.cores = cores_asked_for(request)
         self.instance_type: str | None = None
         self.logical_neuroncore_config = request.logical_neuroncore_config
         self.dropped_reports = 0
         self._failure: str | None = None
-        self._request = _attach_request(request, tag, runtime_version)
+        self._request = attach_request(request, tag, runtime_version)
         self._sockets = sockets
         self._clock = clock
         self._unix_clock = unix_clock
@@ -193,7 +186,7 @@ class Reporter:
             if not self._is_open:
                 return
             self._is_open = False
-            _open_reporters.discard(self)
+            _switch_off.discard(self._switch_off_in_child)
             self._journal.switch_off()
             self._wishes.put(None)
             if self._link is not None:
@@ -208,7 +201,7 @@ class Reporter:
 
     def _start(self, *, is_daemon_required: bool) -> None:
         """Attaches and starts the thread. Where the system refuses a thread, the process is attached and silent."""
-        _open_reporters.add(self)
+        _switch_off.add(self._switch_off_in_child)
         atexit.register(self.close)
         try:
             self._attach(FIRST_ATTACH_TIMEOUT_SECONDS)
@@ -325,19 +318,14 @@ class Reporter:
 
     def _take(self, response: neuron_pb2.AttachResponse) -> None:
         """What the daemon granted; the next attach asks for the very same cores."""
-        self.cores = tuple(
-            Core(local_index, core.neuroncore_index, core.device_index, core.hbm_bytes, core.hbm_index)
-            for local_index, core in enumerate(response.cores)
-        )
+        self.cores = granted_cores(response)
         self.instance_type = response.instance_type
         self.logical_neuroncore_config = response.logical_neuroncore_config
         if isfinite(response.interval_seconds) and response.interval_seconds > 0:
             bounded = max(SHORTEST_INTERVAL_SECONDS, response.interval_seconds)
             self._interval_seconds = min(bounded, LONGEST_INTERVAL_SECONDS)
         self._accounts.core_count = len(response.cores)
-        self._request.logical_neuroncore_config = response.logical_neuroncore_config
-        self._request.visible_cores.first = response.cores[0].neuroncore_index
-        self._request.visible_cores.count = len(response.cores)
+        ask_for_the_same(self._request, response)
 
     def _tell_once(self, matter: str, text: str) -> None:
         """One line on standard error, unless this matter was told before."""
@@ -355,40 +343,17 @@ class Reporter:
             self._link.close()
 
 
-_open_reporters: set[Reporter] = set()
+_switch_off: set[Callable[[], None]] = set()
+"""What a forked child calls: for each open reporter, what switches it off."""
 _fork_lock = RLock()
 """Held while a link gets its descriptor, so that no child has one its reporter does not know of; never during I/O."""
 
 
 def _after_fork_in_child() -> None:
     _fork_lock.release()
-    for reporter in tuple(_open_reporters):
-        reporter._switch_off_in_child()  # noqa: SLF001
-    _open_reporters.clear()
+    for switch_off in tuple(_switch_off):
+        switch_off()
+    _switch_off.clear()
 
 
 os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_after_fork_in_child)
-
-
-def _cores_asked_for(request: CoreRequest) -> tuple[Core, ...]:
-    """The cores as far as the request tells; one when it asks for all, whose number only a daemon knows."""
-    first = request.first
-    return tuple(
-        Core(local_index, None if first is None else first + local_index) for local_index in range(request.count or 1)
-    )
-
-
-def _attach_request(request: CoreRequest, tag: str, runtime_version: str) -> neuron_pb2.AttachRequest:
-    message = neuron_pb2.AttachRequest(
-        logical_neuroncore_config=request.logical_neuroncore_config or 0,
-        tag=sendable(tag, _LONGEST_TAG),
-        runtime_version=sendable(runtime_version, _LONGEST_VERSION),
-    )
-    if request.first is not None and request.count is not None:
-        message.visible_cores.first = request.first
-        message.visible_cores.count = request.count
-    elif request.count is not None:
-        message.core_count = request.count
-    else:
-        message.all_cores = True
-    return message
