@@ -97,7 +97,12 @@ class Connection:
             + _frame(_SETTINGS, 0, 0, b"".join(key.to_bytes(2) + value.to_bytes(4) for key, value in settings))
         )
         self._widen_window(0, window_bytes - DEFAULT_WINDOW_BYTES)
-        self._sock = _connected_socket(socket_path, timeout_seconds)
+        self._sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            connect(self._sock, socket_path, timeout_seconds)
+        except BaseException:
+            self._sock.close()
+            raise
         self._is_closed = False
 
     @property
@@ -302,8 +307,8 @@ class Connection:
     }
 
 
-def _connected_socket(socket_path: str, timeout_seconds: float) -> _socket.socket:
-    """A connected socket; its time-out is the caller's to set.
+def connect(sock: _socket.socket, socket_path: str, timeout_seconds: float) -> None:
+    """Connect a unix socket; TimeoutError if the server does not accept it in time. Its time-out is None afterwards.
 
     A non-blocking connect to a unix socket fails at once while the server's backlog is full, and offers nothing to wait
     for. SO_SNDTIMEO makes the blocking one wait for so long and no longer (unix(7), socket(7)).
@@ -312,17 +317,12 @@ def _connected_socket(socket_path: str, timeout_seconds: float) -> _socket.socke
     if microseconds <= 0:
         raise TimeoutError("no time left to connect")
     timeval = b"".join(part.to_bytes(8, sys.byteorder) for part in divmod(microseconds, 1_000_000))
-    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    sock.settimeout(None)
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, timeval)
     try:
-        connection.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDTIMEO, timeval)
-        connection.connect(socket_path)
+        sock.connect(socket_path)
     except BlockingIOError as error:
-        connection.close()
         raise TimeoutError(f"the server accepted no connection within {timeout_seconds:.3g} s") from error
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _frame(kind: int, flags: int, stream_id: int, payload: bytes) -> bytes:

@@ -8,6 +8,7 @@ from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import SENSELESS, ListState
 from neurontools.tui.process_actions import ProcessActions
 from neurontools.tui.time_actions import TimeActions
+from neurontools.views.drawing.dialog import Dialog
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.tabs import tab_pids
 from neurontools.views.overview.memory_tree import nodes
@@ -63,7 +64,7 @@ class Dashboard(ProcessActions, TimeActions):
         action, argument = target.action, target.argument
         if self.choices is not None:
             if action == "option":
-                self.choices.cursor = int(argument)
+                self.choices.move_to(int(argument))
                 return self._choose(self.choices, "enter")
             return False
         if action == "key":
@@ -125,7 +126,7 @@ class Dashboard(ProcessActions, TimeActions):
 
     def show_help(self) -> None:
         """Open the help."""
-        self.choices = Choices("Keys", text=keys.help_lines(), hint="Up and down scroll, Esc closes")
+        self.choices = Choices(Dialog("Keys", keys.help_lines(), hint="Up and down scroll, Esc closes"))
 
     def show_palette(self) -> None:
         """Open the command palette."""

@@ -180,7 +180,7 @@ class DashboardState:
             where.height = max(1, page.list_height)
             where.cursor = min(where.cursor, max(0, where.count - 1)) if where.count else where.cursor
         if self.choices is not None:
-            page = over(page, self.choices.dialog(), self.glyphs, width, height)
+            page = over(page, self.choices.dialog, self.glyphs, width, height)
         self.drawn = page
         return page
 

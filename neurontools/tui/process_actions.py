@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import DashboardState
+from neurontools.views.drawing.dialog import Dialog
 
 
 class ProcessActions(DashboardState):
@@ -22,7 +23,7 @@ class ProcessActions(DashboardState):
         names = [column.key for column in EVERY_COLUMN]
         cursor = names.index(self.settings.sort) if self.settings.sort in names else 0
         self.choices = Choices(
-            "Sort by", options=options, cursor=cursor, chosen=lambda number: self._sort_by(names[number])
+            Dialog("Sort by", options=options, cursor=cursor), lambda number: self._sort_by(names[number])
         )
 
     def _sort_by(self, key: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from neurontools.history.feed import Link
 from neurontools.tui.choices import Choices
 from neurontools.tui.signals import CHOICES, send
+from neurontools.views.drawing.dialog import Dialog
 from neurontools.views.drawing.line import foreign
 
 if TYPE_CHECKING:
@@ -30,12 +31,8 @@ def signal_choices(dashboard: DashboardState) -> Choices | None:
     def ask(number: int) -> Choices:
         return _confirmation(dashboard, CHOICES[number][0], targets)
 
-    return Choices(
-        "Send a signal",
-        text=_named(targets),
-        options=tuple(f"{name:<8} {text}" for name, text in CHOICES),
-        chosen=ask,
-    )
+    options = tuple(f"{name:<8} {text}" for name, text in CHOICES)
+    return Choices(Dialog("Send a signal", _named(targets), options), ask)
 
 
 def _targets(dashboard: DashboardState) -> list[Process]:
@@ -65,6 +62,5 @@ def _confirmation(dashboard: DashboardState, name: str, targets: list[Process]) 
             dashboard.tell("; ".join(send(process, name) for process in targets))
 
     who = f"{len(targets)} processes" if len(targets) > 1 else f"PID {targets[0].pid}"
-    return Choices(
-        f"Send {name} to {who}?", text=_named(targets), options=("No, do nothing", f"Yes, send {name}"), chosen=decide
-    )
+    options = ("No, do nothing", f"Yes, send {name}")
+    return Choices(Dialog(f"Send {name} to {who}?", _named(targets), options), decide)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import socket
-import struct
 from time import monotonic
 
 from neurontools.nrt.status import NrtStatus
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, RpcError, Status
+from neurontools.rpc.http2 import connect
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.rpc.unary import Connection
 
@@ -95,21 +95,14 @@ class Link:
 
     def _read_token(self, timeout_seconds: float) -> str:
         """Connects to the attach socket and reads the line that it begins with."""
-        # A connect with Python's own time-out fails at once while the backlog is full; the kernel's waits (unix(7)).
-        whole, part = divmod(int(max(timeout_seconds, 0.001) * 1e6), 1_000_000)
-        timeval = struct.pack("ll", whole, part)
-        self._proof.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
-        self._proof.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+        connect(self._proof, attach_socket(self.socket_path), max(timeout_seconds, 0.001))
+        self._proof.settimeout(max(timeout_seconds, 0.001))
         line = b""
-        try:
-            self._proof.connect(attach_socket(self.socket_path))
-            while not line.endswith(b"\n"):
-                received = self._proof.recv(_LONGEST_LINE_BYTES)
-                line += received
-                if not received or len(line) > _LONGEST_LINE_BYTES:
-                    raise NoDaemon("it ended the connection")
-        except BlockingIOError as error:
-            raise NoDaemon(f"no answer within {timeout_seconds:.3g} s") from error
+        while not line.endswith(b"\n"):
+            received = self._proof.recv(_LONGEST_LINE_BYTES)
+            line += received
+            if not received or len(line) > _LONGEST_LINE_BYTES:
+                raise NoDaemon("it ended the connection")
         text = line.decode("ascii", errors="replace").strip()
         if text.startswith("error: "):
             raise NoDaemon(text.removeprefix("error: "))
