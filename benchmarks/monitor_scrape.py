@@ -18,7 +18,8 @@ from neurontools import health
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.http.access import Access, AccessFiles
+from neurontools.http.access import Access
+from neurontools.http.access_files import AccessFiles
 from neurontools.http.compression import Document
 from neurontools.http.limits import Limits
 from neurontools.http.server import HttpServer

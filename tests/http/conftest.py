@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from neurontools.http.access import Access, AccessFiles
+from neurontools.http.access import Access
+from neurontools.http.access_files import AccessFiles
 from neurontools.http.limits import Limits
 from neurontools.http.server import HttpServer
 from neurontools.http.site import Page, Site

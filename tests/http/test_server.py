@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.http.access import Access, AccessFiles
+from neurontools.http.access import Access
+from neurontools.http.access_files import AccessFiles
 from neurontools.http.compression import Document, Part
 from neurontools.http.host_check import HostCheck
 from neurontools.http.limits import Limits

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from neurond.exports.metrics_access import metrics_access
+from neurond.exports.metrics_access import access_files
 from neurond.load import SCENARIOS
 from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.http.access_files import problems
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.rpc import socket_path
 from neurontools.sockets.listen_address import listen_address
@@ -205,8 +206,13 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         export_sysfs=_absolute(configuration.export.sysfs),
         export_driver_version=configuration.export.driver_version,
     )
-    metrics_access(settings)  # says what is wrong with its files
+    _check_metrics_files(settings)
     return settings
+
+
+def _check_metrics_files(settings: Settings) -> None:
+    for problem in problems(access_files(settings)):
+        raise UserError(f"metrics.{problem}", EXIT_USAGE)
 
 
 def _absolute(path: str | None) -> str | None:

@@ -17,7 +17,8 @@ from neurontools.exporters.page import metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics
 from neurontools.exporters.record_readings import Problem
-from neurontools.http.access import Access, AccessFiles
+from neurontools.http.access import Access
+from neurontools.http.access_files import AccessFiles
 from neurontools.http.compression import Document
 from neurontools.http.limits import Limits
 from neurontools.http.response import Response
