@@ -22,7 +22,7 @@ from neurontools.catalog.topology import Topology, TopologyKind
 from neurontools.client import Client, NoDaemon, TimedOut, connect
 from neurontools.errors import EXIT_TIMED_OUT, EXIT_USAGE, UserError
 from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
-from neurontools.nrt import core_request
+from neurontools.nrt.environment import logical_neuroncore_config
 
 __all__ = ["CoreRange", "NeverFree", "NotFree", "free_indices", "select", "wait"]
 
@@ -130,7 +130,7 @@ def wait(
     Cores are counted by the LNC that the environment sets, else the host's. Raises NotFree when the time is over (0:
     look once; None: wait for ever), NeverFree when so many can't become free here, and what `client.connect` raises.
     """
-    lnc = core_request.logical_neuroncore_config(environment)
+    lnc = logical_neuroncore_config(environment)
 
     def look(snapshot: Snapshot) -> CoreRange | None:
         return select(snapshot, count, logical_neuroncore_config=lnc, device_indices=device_indices)
