@@ -22,11 +22,12 @@ def count_key(process: Process) -> CountKey | None:
 def continues(before: Process, now: Process) -> bool:
     """Whether the counters of `now` went on from those of `before`, so that they may be subtracted.
 
-    Where one of them does not tell since when it counts, as a process before its first report, the two are of one count
-    if they attached at the same moment.
+    A process that has told since when it counts does not go on from a record of before it told anything: there all its
+    counters are 0, whatever it had counted. Where neither tells, the two are of one count if they attached at the same
+    moment.
     """
     earlier, later = count_key(before), count_key(now)
-    if earlier is not None and later is not None:
+    if earlier is not None or later is not None:
         return earlier == later
     return before.pid == now.pid and before.attached_at_unix_seconds == now.attached_at_unix_seconds
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurontools.model import Process, Snapshot
+from neurontools.model import ExecutionCounters, Process, Snapshot
 from neurontools.monitor.baseline import LONGEST_AWAY_SECONDS, Baseline
 from neurontools.monitor.period import Period
 from tests.scenario_host import ScenarioHost
@@ -60,3 +60,16 @@ def test_what_was_counted_before_the_first_record_is_in_none() -> None:
     assert completed(now, Baseline.first(empty)) == 0
     young = replace(now, processes=(replace(now.processes[0], counted_since_seconds=empty.taken_at_seconds),))
     assert completed(young, Baseline.first(empty)) == total(now.processes[0])
+
+
+def test_a_process_that_is_attached_again_and_has_not_told_anything_yet_is_no_beginning() -> None:
+    first, back = snapshot(10, daemon_pid=1), snapshot(13, daemon_pid=2)
+    silent = replace(
+        snapshot(12, daemon_pid=2),
+        processes=tuple(
+            replace(process, counted_since_seconds=None, executions=ExecutionCounters(), measured_at_seconds=None)
+            for process in snapshot(12, daemon_pid=2).processes
+        ),
+    )
+    baseline = Baseline.first(first).after(silent)
+    assert completed(back, baseline) == total(back.processes[0]) - total(first.processes[0])

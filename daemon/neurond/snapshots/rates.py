@@ -17,7 +17,6 @@ from neurontools.model import (
     TrainingRates,
     latency,
 )
-from neurontools.model.counting import continues
 
 
 class Rates:
@@ -46,7 +45,7 @@ class Rates:
 
     def _process(self, now: Process, snapshot: Snapshot, processes_read: bool) -> Process:
         before = self._processes.get(now.pid)
-        if before is None or not continues(before, now):
+        if before is None or before.attached_at_unix_seconds != now.attached_at_unix_seconds:
             self._measured.pop(now.pid, None)
             before = None
         values = self._vcpu_ratios(now, before, snapshot, processes_read)
