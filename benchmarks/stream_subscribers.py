@@ -12,6 +12,7 @@ from measuring import Figure, compile_sources, core_share_percent, daemon, repor
 
 SUBSCRIBERS = 1000
 STREAMS_PER_CONNECTION = 50
+STREAMS_PER_PROCESS = 100
 SECONDS = 30.0
 
 
@@ -49,19 +50,31 @@ async def subscribe(socket: str, readers: int, stalled: int) -> None:
 def measured(readers: int, stalled: int) -> tuple[float, float, float]:
     """Share of a core in percent, and memory in MiB right after the readers came and after the measurement."""
     with daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--history", "0") as running:
-        command = [sys.executable, __file__, "--subscribe", running.socket, str(readers), str(stalled)]
-        client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        clients = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--subscribe", running.socket, *map(str, share)], stdout=subprocess.PIPE
+            )
+            for share in shares(readers, stalled)
+        ]
         try:
-            assert client.stdout is not None
-            if client.stdout.readline() != "open\n":
-                raise SystemExit("the subscribers could not connect")
+            for client in clients:
+                assert client.stdout is not None
+                if client.stdout.readline() != b"open\n":
+                    raise SystemExit("the subscribers could not connect")
             time.sleep(3)
             before = resident_mib(running.process)
             share = core_share_percent(running.process, SECONDS)
             return share, before, resident_mib(running.process)
         finally:
-            client.kill()
-            client.wait()
+            for client in clients:
+                client.kill()
+                client.wait()
+
+
+def shares(readers: int, stalled: int) -> list[tuple[int, int]]:
+    """How many of each the processes have, of which none may have them all."""
+    count = -(-(readers + stalled) // STREAMS_PER_PROCESS)
+    return [(readers // count, stalled // count)] * count
 
 
 def main() -> None:

@@ -7,13 +7,18 @@ import contextlib
 import gc
 import logging
 import signal
+import time
 from typing import TYPE_CHECKING
 
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
 from neurond.host import watched_host
-from neurond.service.attach_socket import MAX_CONNECTIONS, AttachSocket
+from neurond.peers.gate import Gate
+from neurond.peers.limits import limits_for
+from neurond.peers.peers import Peers
+from neurond.service.attach_socket import AttachSocket
+from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.server import announce_health, make_server
@@ -62,19 +67,21 @@ class Daemon:
         ending = _ending()  # first of all: a signal must never leave the sockets behind
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        # An attached process takes two files, its connection and itself. Half of all stay for readers.
-        attach_socket = AttachSocket(self._ledger, min(MAX_CONNECTIONS, most_files() // 4))
-        server, health = make_server(self._monitor, self._runtime)
+        peers = Peers(limits_for(most_files()), time.monotonic)
+        gate = Gate(peers)
+        calls = Calls(peers, gate.who)
+        attach_socket = AttachSocket(self._ledger, peers)
+        server, health = make_server(self._monitor, self._runtime, calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
             first = self._store.put(self._sampler.sample(warnings=self._refresher.warnings)).snapshot
             if self._settings.export_sysfs is not None:
                 self._export = _export(self._settings, first)
             with closed_umask():
-                server.add_insecure_port(socket_path.grpc_target(files.path))
+                server.add_insecure_port(socket_path.grpc_target(files.inner_path))
                 await server.start()
-            files.open_up(files.path)
-            await attach_socket.listen(files.listen_for_attach())
+            gate.open(files.listen(files.path), files.inner_path)
+            attach_socket.listen(files.listen(files.attach_path))
             await self._exports.start()
             self._kubelet.start()
             await announce_health(health)
@@ -85,12 +92,15 @@ class Daemon:
             await self._tick_until(ending)
         finally:
             _log.info("ending")
+            await calls.end(_GRACE_SECONDS)
+            gate.close()
             attach_socket.close()
             self._exports.close()
             await self._kubelet.close()
             if self._export is not None:
                 self._export.close()
             await server.stop(_GRACE_SECONDS)
+            await _others_end(_GRACE_SECONDS)
             files.release()
 
     async def _tick_until(self, ending: asyncio.Event) -> None:
@@ -144,6 +154,13 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
         return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)
     except UserError as error:
         raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
+
+
+async def _others_end(patience_seconds: float) -> None:
+    """Lets all other tasks end by themselves: those of grpcio print a traceback when the loop's end cancels them."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    if others:
+        await asyncio.wait(others, timeout=patience_seconds)
 
 
 def _ending() -> asyncio.Event:

@@ -8,126 +8,124 @@ too (pidfd).
 from __future__ import annotations
 
 import asyncio
-import errno
+import contextlib
 import logging
 import os
 import secrets
 import socket
-import struct
 import time
+from collections.abc import Callable
 
 from neurond.ownership.ledger import Ledger
+from neurond.peers.accepting import Accepting
+from neurond.peers.credentials import Credentials, credentials, open_pidfd
+from neurond.peers.limits import Kind
+from neurond.peers.peers import AtLimit, Peers
+from neurond.system.seldom import Seldom
 
-MAX_CONNECTIONS = 4096
-_PEER_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
-_SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
+_DROPPED_BYTES = 4096
 
-_log = logging.getLogger(__name__)
-
-
-class AttachProtocol(asyncio.Protocol):
-    """One connection of a process to the attach socket."""
-
-    def __init__(self, ledger: Ledger, connections: set[AttachProtocol], max_connections: int) -> None:
-        self._ledger = ledger
-        self._connections = connections
-        self._max_connections = max_connections
-        self._token = ""
-        self._pidfd = -1
-        self._transport: asyncio.Transport | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the process in and tells it its token."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (a stream server makes no other)
-        self._transport = transport
-        peer: socket.socket = transport.get_extra_info("socket")
-        pid, uid, _ = _PEER_CREDENTIALS.unpack(
-            peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER_CREDENTIALS.size)
-        )
-        if pid == 0:
-            self._refuse("the kernel gives no PID for this process: it is in a PID namespace that the daemon can't see")
-            return
-        if len(self._connections) >= self._max_connections:
-            self._refuse(f"{self._max_connections} processes are attached; end some of them")
-            return
-        try:
-            self._pidfd = _open_pidfd(peer, pid)
-            if self._pidfd >= 0:
-                asyncio.get_running_loop().add_reader(self._pidfd, transport.abort)
-        except OSError as error:  # it has ended already, or the daemon is out of file descriptors
-            self._refuse(f"PID {pid} can't be watched: {error.strerror}")
-            return
-        self._connections.add(self)
-        token = secrets.token_hex(16)
-        self._ledger.enter(token, pid, uid, time.time())
-        self._token = token
-        transport.write(f"{token}\n".encode())
-
-    def data_received(self, data: bytes) -> None:
-        """Nothing is ever said on this socket after the token: whatever comes is dropped."""
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Lets the process go."""
-        del exc
-        self._connections.discard(self)
-        if self._pidfd >= 0:
-            asyncio.get_running_loop().remove_reader(self._pidfd)
-            os.close(self._pidfd)
-            self._pidfd = -1
-        if self._token:
-            self._ledger.leave(self._token)
-
-    def close(self) -> None:
-        """Ends the connection from the daemon's side."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _refuse(self, text: str) -> None:
-        _log.warning("attach refused: %s", text)
-        if self._transport is not None:
-            self._transport.write(f"error: {text}\n".encode())
-            self._transport.close()
+_tell_refusal = Seldom(logging.getLogger(__name__), logging.WARNING)
 
 
 class AttachSocket:
     """The listening attach socket of a daemon."""
 
-    def __init__(self, ledger: Ledger, max_connections: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, ledger: Ledger, peers: Peers) -> None:
         self._ledger = ledger
-        self._max_connections = max_connections
-        self._connections: set[AttachProtocol] = set()
-        self._server: asyncio.Server | None = None
+        self._peers = peers
+        self._attached: set[_Attached] = set()
+        self._accepting: Accepting | None = None
 
-    async def listen(self, listener: socket.socket) -> None:
-        """Serves on a bound Unix socket, which belongs to this object from here on."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: AttachProtocol(self._ledger, self._connections, self._max_connections),
-            sock=listener,
-            backlog=1024,
-        )
+    def listen(self, listener: socket.socket) -> None:
+        """Serves on a listening Unix socket, which belongs to this object from here on."""
+        self._accepting = Accepting(listener, self._take, _refuse)
 
     def close(self) -> None:
         """Stops listening and ends all connections."""
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._connections):
+        if self._accepting is not None:
+            self._accepting.close()
+        for attached in list(self._attached):
+            attached.close()
+
+    def _take(self, connection: socket.socket) -> None:
+        try:
+            self._attached.add(_Attached(connection, self._ledger, self._peers, self._attached.discard))
+        except _Refused as refused:
+            _refuse(connection, str(refused))
             connection.close()
 
 
-def _open_pidfd(peer: socket.socket, pid: int) -> int:
-    """A descriptor that becomes readable when the peer ends; -1 where the kernel offers none.
+class _Refused(Exception):
+    """A process can't be taken in; the text says why."""
 
-    OSError when the peer has ended already or no more files can be opened.
-    """
+
+class _Attached:
+    """One connection of a process, from which it is in the ledger until either ends; _Refused when it can't be."""
+
+    def __init__(
+        self, connection: socket.socket, ledger: Ledger, peers: Peers, on_end: Callable[[_Attached], None]
+    ) -> None:
+        self._connection = connection
+        self._ledger = ledger
+        self._peers = peers
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._who, pid, self._pidfd = _admitted(connection, peers)
+        self._token = secrets.token_hex(16)
+        ledger.enter(self._token, pid, self._who.uid, time.time())
+        self._loop.add_reader(connection.fileno(), self._read)
+        if self._pidfd >= 0:
+            self._loop.add_reader(self._pidfd, self.close)
+        with contextlib.suppress(OSError):  # it is gone already, as reading will show
+            connection.send(f"{self._token}\n".encode())
+
+    def close(self) -> None:
+        """Ends the connection and lets the process go."""
+        if not self._token:
+            return
+        self._ledger.leave(self._token)
+        self._token = ""
+        self._loop.remove_reader(self._connection.fileno())
+        self._connection.close()
+        if self._pidfd >= 0:
+            self._loop.remove_reader(self._pidfd)
+            os.close(self._pidfd)
+        self._peers.give_back(self._who, Kind.ATTACHMENT)
+        self._on_end(self)
+
+    def _read(self) -> None:
+        """Nothing is ever said on this socket after the token: whatever comes is dropped."""
+        try:
+            is_open = bool(self._connection.recv(_DROPPED_BYTES))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            is_open = False
+        if not is_open:
+            self.close()
+
+
+def _admitted(connection: socket.socket, peers: Peers) -> tuple[Credentials, int, int]:
+    """Who connected, its PID and the descriptor that tells its end, counted among what it has open; or _Refused."""
     try:
-        return int(struct.unpack("i", peer.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))[0])
+        who = credentials(connection)
     except OSError as error:
-        if error.errno not in (errno.ENOPROTOOPT, errno.EINVAL):
-            raise
+        raise _Refused(f"the kernel doesn't tell who this is: {error.strerror}") from None
+    if who.pid is None:
+        raise _Refused("the kernel gives no PID for this process: it is in a PID namespace that the daemon can't see")
     try:
-        return os.pidfd_open(pid)
-    except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM):
-            raise
-    return -1
+        peers.take(who, Kind.ATTACHMENT)
+    except AtLimit as limit:
+        raise _Refused(str(limit)) from None
+    try:
+        return who, who.pid, open_pidfd(connection, who.pid)
+    except OSError as error:  # it has ended already, or the daemon is out of file descriptors
+        peers.give_back(who, Kind.ATTACHMENT)
+        raise _Refused(f"PID {who.pid} can't be watched: {error.strerror}") from None
+
+
+def _refuse(connection: socket.socket, reason: str) -> None:
+    _tell_refusal("attach refused: %s", reason)
+    with contextlib.suppress(OSError):
+        connection.send(f"error: {reason}\n".encode())

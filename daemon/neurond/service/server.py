@@ -12,33 +12,39 @@ from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from neurond.peers.limits import Kind
+from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurontools.rpc import neuron_pb2
 
 MAX_REQUEST_BYTES = 4 * 2**20
+MAX_STREAMS = 100  # of one connection; RFC 9113 (section 6.5.2) would not have fewer
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.max_concurrent_streams", MAX_STREAMS),
     ("grpc.so_reuseport", 0),
     # Readers come and go quickly: a finished call must not keep its memory for later ones.
     ("grpc.optimization_target", "blend"),
 )
 
 
-def make_server(monitor: MonitorService, runtime: RuntimeService) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+def make_server(
+    monitor: MonitorService, runtime: RuntimeService, calls: Calls
+) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     """A server without a port, and its health servicer, which says SERVING for every service."""
     server = grpc.aio.server(options=_OPTIONS)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_no_cancellation)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
     methods = {
         "MonitorService": {
-            "GetSnapshot": _unary(monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
-            "WatchSnapshots": _stream(monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest),
-            "ListHistory": _stream(monitor.list_history, neuron_pb2.ListHistoryRequest),
-            "RenderDeviceList": _unary(monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
+            "GetSnapshot": _unary(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
+            "WatchSnapshots": _stream(calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, Kind.CALL),
+            "ListHistory": _stream(calls, monitor.list_history, neuron_pb2.ListHistoryRequest, Kind.CALL, Kind.HISTORY),
+            "RenderDeviceList": _unary(calls, monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
         },
         "RuntimeService": {
-            "Attach": _unary(runtime.attach, neuron_pb2.AttachRequest),
-            "Report": _unary(runtime.report, neuron_pb2.ReportRequest),
+            "Attach": _unary(calls, runtime.attach, neuron_pb2.AttachRequest),
+            "Report": _unary(calls, runtime.report, neuron_pb2.ReportRequest),
         },
     }
     names = [f"neurontools.v1.{service}" for service in methods]
@@ -54,9 +60,9 @@ def make_server(monitor: MonitorService, runtime: RuntimeService) -> tuple[grpc.
     return server, servicer
 
 
-def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    """False for calls that the end of the daemon cancels, which grpcio logs as exceptions that nobody handles."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
+def _is_told(record: logging.LogRecord) -> bool:
+    """False for calls whose client has left, which grpcio logs as exceptions that nobody handles."""
+    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError | grpc.aio.InternalError))
 
 
 async def announce_health(servicer: health.aio.HealthServicer) -> None:
@@ -65,20 +71,21 @@ async def announce_health(servicer: health.aio.HealthServicer) -> None:
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 
-def _unary(behaviour: Any, kind: Any) -> Any:
+def _unary(calls: Calls, behaviour: Any, kind: Any) -> Any:
     """A handler whose reply is ready-made bytes."""
 
     async def handle(data: bytes, context: Any) -> bytes:
+        await calls.admit(context, Kind.CALL)
         reply: bytes = await behaviour(await _read(kind, data, context), context)
         return reply
 
     return grpc.unary_unary_rpc_method_handler(handle)
 
 
-def _stream(behaviour: Any, kind: Any) -> Any:
+def _stream(calls: Calls, behaviour: Any, kind: Any, *counted_as: Kind) -> Any:
     """A handler whose replies are ready-made bytes. It ends when the reader is gone."""
 
-    async def handle(data: bytes, context: Any) -> None:
+    async def send(data: bytes, context: Any) -> None:
         request = await _read(kind, data, context)
         async with aclosing(behaviour(request, context)) as replies:
             async for reply in replies:
@@ -86,6 +93,10 @@ def _stream(behaviour: Any, kind: Any) -> Any:
                     await context.write(reply)
                 except grpc.aio.InternalError:  # the reader left while this was written; grpcio would log a traceback
                     return
+
+    async def handle(data: bytes, context: Any) -> None:
+        await calls.admit(context, *counted_as)
+        await calls.stream(context, send(data, context))
 
     return grpc.unary_stream_rpc_method_handler(handle)
 

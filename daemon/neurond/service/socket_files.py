@@ -15,12 +15,15 @@ from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserEr
 from neurontools.files.directory import Directory, NotTrusted
 from neurontools.rpc import socket_path
 
+_BACKLOG = 1024
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 
 
 class SocketFiles:
     """The API socket, the attach socket beside it and the lock that keeps a second daemon away.
+
+    `inner_path` is where the server listens behind its gate, until that has taken the file away.
 
     Sockets are for this user only (0600), or for the members of a group too (0660). A directory that has to be made
     gets 0700, or 0750 and the group.
@@ -29,6 +32,7 @@ class SocketFiles:
     def __init__(self, path: str, group: str | None = None) -> None:
         self.path = path
         self.attach_path = socket_path.attach_socket(path)
+        self.inner_path = path + ".inner"
         self._directory_path, self._name = os.path.split(path)
         self._lock_name = f"{self._name}.lock"
         self._directory: Directory | None = None
@@ -40,7 +44,7 @@ class SocketFiles:
         try:
             self._directory = self._opened_directory()
             self._take_lock(self._directory)
-            for path in (self.path, self.attach_path):
+            for path in self._sockets:
                 _remove_stale(self._directory, path)
         except UserError:
             self._let_go()
@@ -52,15 +56,20 @@ class SocketFiles:
                 EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
             ) from error
 
-    def listen_for_attach(self) -> socket.socket:
-        """The attach socket, bound and with its mode."""
+    def listen(self, path: str) -> socket.socket:
+        """The API socket or the attach socket, listening and with its mode."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         with closed_umask():
-            listener.bind(self.attach_path)
-        self.open_up(self.attach_path)
+            listener.bind(path)
+        listener.listen(_BACKLOG)
+        self._open_up(path)
         return listener
 
-    def open_up(self, path: str) -> None:
+    @property
+    def _sockets(self) -> tuple[str, ...]:
+        return self.path, self.attach_path, self.inner_path
+
+    def _open_up(self, path: str) -> None:
         """Gives a socket that was made under `closed_umask` its mode and group; to be called between claim and release.
 
         Whatever else may have come to be at its path keeps its own.
@@ -83,7 +92,7 @@ class SocketFiles:
         if self._lock < 0:
             return
         if self._directory is not None:
-            for path in (self.path, self.attach_path):
+            for path in self._sockets:
                 with contextlib.suppress(OSError):
                     self._directory.remove(os.path.basename(path))  # noqa: PTH119
         self._let_go()

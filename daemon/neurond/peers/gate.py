@@ -1,0 +1,138 @@
+"""The door of the API socket: it knows by the kernel who comes in, and lets nobody in for more than their share.
+
+grpcio can't tell who a peer is, nor hold one back. So it listens on a socket that only this process can reach, and the
+gate passes the bytes of each client on to it. Each of its own connections has a name, by which the server tells
+whose call it serves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+from neurond.peers.accepting import Accepting
+from neurond.peers.credentials import Credentials, credentials
+from neurond.peers.limits import Kind
+from neurond.peers.peers import AtLimit, Peers
+from neurond.peers.relay import Relay, is_gone
+
+CONNECTION_WORK = 1.0
+_TOLD_AT_ONCE = 32
+_TIME_TO_READ_SECONDS = 1.0
+# HTTP/2 frames (RFC 9113, section 6): empty SETTINGS, and the head of GOAWAY.
+_SETTINGS_FRAME = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_GOAWAY = 7
+_ENHANCE_YOUR_CALM = 11
+
+
+class Gate:
+    """Lets clients in to a server that listens on another Unix socket."""
+
+    def __init__(self, peers: Peers) -> None:
+        self._peers = peers
+        self._inner = -1
+        self._accepting: Accepting | None = None
+        self._relays: dict[Relay, str] = {}
+        self._names: dict[str, Credentials] = {}
+        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._told: deque[socket.socket] = deque()
+
+    def open(self, listener: socket.socket, inner_path: str) -> None:
+        """Lets in who connects to a listening socket, which belongs to this object from here on.
+
+        The server listens on `inner_path`, which nobody finds any more afterwards: it can be reached by a descriptor of
+        this process alone.
+        """
+        self._inner = os.open(inner_path, os.O_PATH | os.O_CLOEXEC)
+        Path(inner_path).unlink()
+        self._accepting = Accepting(listener, self._take, _say)
+
+    def who(self, peer_name: str) -> Credentials | None:
+        """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
+        return self._names.get(peer_name)
+
+    def close(self) -> None:
+        """Lets nobody in any more and ends all connections."""
+        if self._accepting is not None:
+            self._accepting.close()
+        for connection, waiting in self._waiting.items():
+            waiting.cancel()
+            connection.close()
+        self._waiting.clear()
+        for relay in list(self._relays):
+            relay.close()
+        while self._told:
+            self._told.popleft().close()
+        if self._inner >= 0:
+            os.close(self._inner)
+            self._inner = -1
+
+    def _take(self, connection: socket.socket) -> None:
+        try:
+            who = credentials(connection)
+        except OSError:
+            connection.close()
+            return
+        wait_seconds = self._peers.spend(who, CONNECTION_WORK)
+        try:
+            self._peers.take(who, Kind.CONNECTION)
+        except AtLimit as limit:
+            self._refuse(connection, str(limit))
+            return
+        if wait_seconds > 0:
+            loop = asyncio.get_running_loop()
+            self._waiting[connection] = loop.call_later(wait_seconds, self._let_in_late, connection, who)
+        else:
+            self._let_in(connection, who)
+
+    def _let_in_late(self, connection: socket.socket, who: Credentials) -> None:
+        del self._waiting[connection]
+        if is_gone(connection):
+            connection.close()
+            self._peers.give_back(who, Kind.CONNECTION)
+        else:
+            self._let_in(connection, who)
+
+    def _let_in(self, client: socket.socket, who: Credentials) -> None:
+        server: socket.socket | None = None
+        try:
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            server.bind("")  # the kernel gives it a name that nobody else has (unix(7), autobind)
+            server.connect(f"/proc/self/fd/{self._inner}")
+        except OSError as error:
+            if server is not None:
+                server.close()
+            self._peers.give_back(who, Kind.CONNECTION)
+            self._refuse(client, f"the daemon can take no more connections now: {error.strerror}")
+            return
+        name = f"unix-abstract:{server.getsockname()[1:].decode('ascii')}"
+        self._names[name] = who
+        self._relays[Relay(client, server, partial(self._peers.spend, who), self._ended)] = name
+
+    def _ended(self, relay: Relay) -> None:
+        who = self._names.pop(self._relays.pop(relay))
+        self._peers.give_back(who, Kind.CONNECTION)
+
+    def _refuse(self, connection: socket.socket, reason: str) -> None:
+        """Says why, and gives the client the time to read it: what it writes to a closed socket would be its error."""
+        _say(connection, reason)
+        self._told.append(connection)
+        if len(self._told) > _TOLD_AT_ONCE:
+            self._told.popleft().close()
+        asyncio.get_running_loop().call_later(_TIME_TO_READ_SECONDS, connection.close)
+
+
+def _say(connection: socket.socket, reason: str) -> None:
+    """Tells an HTTP/2 client why it is not let in."""
+    last_stream_and_error = bytes(4) + _ENHANCE_YOUR_CALM.to_bytes(4)
+    payload = last_stream_and_error + reason.encode()
+    goaway = len(payload).to_bytes(3) + bytes((_GOAWAY, 0)) + bytes(4) + payload
+    try:
+        connection.send(_SETTINGS_FRAME + goaway)
+        connection.shutdown(socket.SHUT_WR)
+    except OSError:  # it is gone already
+        return

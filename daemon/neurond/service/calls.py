@@ -1,0 +1,63 @@
+"""The calls that are open: whose they are, how many one may have, and their end when the daemon ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc
+
+from neurond.peers.credentials import Credentials
+from neurond.peers.limits import Kind
+from neurond.peers.peers import AtLimit, Peers
+
+Context = grpc.aio.ServicerContext[Any, Any]
+ENDING = "the daemon is ending"
+
+
+class Calls:
+    """The open calls of a server. `who` names a peer by what grpcio calls it; None when it has gone."""
+
+    def __init__(self, peers: Peers, who: Callable[[str], Credentials | None]) -> None:
+        self._peers = peers
+        self._who = who
+        self._is_ending = False
+        self._streams: set[asyncio.Task[Any]] = set()
+
+    async def admit(self, context: Context, *kinds: Kind) -> None:
+        """Counts a call, until it has ended, among those of its peer; aborts it when there are too many."""
+        if self._is_ending:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
+        who = self._who(context.peer())
+        if who is None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection has ended")
+        for kind in kinds:
+            try:
+                self._peers.take(who, kind)
+            except AtLimit as limit:
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(limit))
+            context.add_done_callback(lambda _context, kind=kind: self._peers.give_back(who, kind))  # type: ignore[misc]
+
+    async def stream(self, context: Context, replies: Coroutine[Any, Any, None]) -> None:
+        """Runs what sends the replies of a stream, to the end of it or of the daemon."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101  (a coroutine runs in a task)
+        self._streams.add(task)
+        try:
+            await replies
+        except asyncio.CancelledError:
+            if not self._is_ending or task.uncancel():
+                raise
+            await context.abort(grpc.StatusCode.UNAVAILABLE, ENDING)
+        finally:
+            self._streams.discard(task)
+
+    async def end(self, patience_seconds: float) -> None:
+        """Ends all streams and takes no more calls; waits so long at most until their readers know."""
+        self._is_ending = True
+        streams = set(self._streams)
+        for stream in streams:
+            stream.cancel()
+        if streams:
+            await asyncio.wait(streams, timeout=patience_seconds)
