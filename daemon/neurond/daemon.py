@@ -27,6 +27,7 @@ from neurond.settings import Settings
 from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
+from neurond.system.free_memory import free_unused
 from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
 _FIRST_REFRESH_SECONDS = 5.0
+_FREED_EVERY_CLOSED = 200  # calls and connections that came and went: the memory of a flood is given back
 
 _log = logging.getLogger(__name__)
 
@@ -89,13 +91,13 @@ class Daemon:
             # What there is by now stays. To look through it for garbage takes 20 ms, in which nobody is answered.
             gc.freeze()
             notify_ready(self._settings.ready_fd)
-            await self._tick_until(ending)
+            await self._tick_until(ending, peers)
         finally:
             _log.info("ending")
             await calls.end(_GRACE_SECONDS)
             gate.close()
             attach_socket.close()
-            self._exports.close()
+            await self._exports.close()
             await self._kubelet.close()
             if self._export is not None:
                 self._export.close()
@@ -103,10 +105,11 @@ class Daemon:
             await _others_end(_GRACE_SECONDS)
             files.release()
 
-    async def _tick_until(self, ending: asyncio.Event) -> None:
+    async def _tick_until(self, ending: asyncio.Event, peers: Peers) -> None:
         """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""
         loop = asyncio.get_running_loop()
         due = loop.time()
+        freed_at_total = peers.closed_total
         while not ending.is_set():
             due = max(due + self._settings.interval_seconds, loop.time())
             with contextlib.suppress(TimeoutError):
@@ -116,6 +119,9 @@ class Daemon:
             await self._refresher.refresh(self._settings.interval_seconds)
             self._dirty = False
             self._publish(whole=True)
+            if peers.closed_total - freed_at_total > _FREED_EVERY_CLOSED and peers.open_total < _FREED_EVERY_CLOSED:
+                freed_at_total = peers.closed_total
+                await asyncio.to_thread(free_unused)
 
     def _on_ownership_change(self) -> None:
         self._dirty = True

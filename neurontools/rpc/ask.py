@@ -19,9 +19,10 @@ from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, Unex
 _TOLD = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
-    Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away ({details}); start it again or retry"),
-    # What a daemon that ends says to those who wait for an answer.
-    Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} went away while it was asked; retry"),
+    # It ends, it lets nobody in who has too much open, or the connection broke: `details` says which.
+    Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} can't answer ({details}); retry, or see its log"),
+    Status.CANCELLED: (EXIT_NO_DAEMON, "the monitor daemon at {at} broke off the call ({details}); retry"),
+    Status.RESOURCE_EXHAUSTED: (EXIT_FAILURE, "the monitor daemon at {at} is at a limit: {details}"),
     Status.DEADLINE_EXCEEDED: (
         EXIT_TIMED_OUT,
         "the monitor daemon at {at} gave no answer in time ({details}); see its log, or restart it",

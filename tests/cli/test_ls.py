@@ -243,7 +243,7 @@ def test_daemon_that_goes_away_is_not_taken_for_none(
     finally:
         running.close()
     assert (done.stdout, done.returncode) == ("", 12)
-    assert "went away (shutting down)" in done.stderr
+    assert "can't answer (shutting down)" in done.stderr
 
 
 def test_named_socket_beats_the_environment(neuron_ls: RunNeuronLs, server: MonitorServer) -> None:
@@ -261,7 +261,7 @@ def test_named_socket_beats_the_environment(neuron_ls: RunNeuronLs, server: Moni
         (
             grpc.StatusCode.UNAVAILABLE,
             12,
-            "the monitor daemon at unix:{path} went away (why\\x1b); start it again or retry",
+            "the monitor daemon at unix:{path} can't answer (why\\x1b); retry, or see its log",
         ),
         (
             grpc.StatusCode.DEADLINE_EXCEEDED,

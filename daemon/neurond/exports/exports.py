@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class _Sender(Protocol):
     def observe(self, snapshot: Snapshot) -> None: ...
 
-    def close(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 class Exports:
@@ -56,9 +56,9 @@ class Exports:
         if self._sender is not None:
             self._sender.observe(snapshot)
 
-    def close(self) -> None:
-        """Stops listening and sending."""
+    async def close(self) -> None:
+        """Stops listening and sending; takes a second at most."""
         if self._pages is not None:
             self._pages.close()
         if self._sender is not None:
-            self._sender.close()
+            await self._sender.close()

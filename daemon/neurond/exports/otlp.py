@@ -6,8 +6,11 @@ device is told as one, with its vendor and model.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -24,6 +27,7 @@ _EVENTS = (
 )
 _STATES = {Severity.OK: "ok", Severity.NOTICE: "ok", Severity.WARNING: "degraded", Severity.CRITICAL: "failed"}
 _TIMEOUT_SECONDS = 5
+_LAST_SECONDS = 1.0  # for what is sent when the daemon ends
 _SILENCE_SECONDS = 600.0
 _SDK_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
@@ -72,9 +76,21 @@ class OtlpSender:
         self._verdicts = self._verdicts_of(snapshot)
         self._snapshot = snapshot
 
-    def close(self) -> None:
-        """Sends what is there once more and ends."""
-        self._provider.shutdown(timeout_millis=_TIMEOUT_SECONDS * 1000)
+    async def close(self) -> None:
+        """Sends what is there once more and ends; a collector that doesn't answer is not waited for."""
+        loop = asyncio.get_running_loop()
+        is_sent = asyncio.Event()
+
+        def end() -> None:
+            # In a thread that ends with the process: what the collector does not take in time is lost.
+            with contextlib.suppress(Exception):
+                self._provider.shutdown(timeout_millis=_LAST_SECONDS * 1000)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(is_sent.set)
+
+        threading.Thread(target=end, name="otlp-end", daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(is_sent.wait(), _LAST_SECONDS)
 
     def _register(self, meter: Any) -> None:
         from opentelemetry.metrics import Observation

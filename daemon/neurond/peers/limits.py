@@ -55,10 +55,10 @@ def limits_for(most_files: int) -> Limits:
     attachments = min(_MOST_ATTACHMENTS, most_files // (4 * _FILES_OF_AN_ATTACHMENT))
     return Limits(
         {
-            Kind.CONNECTION: _shared(connections, by_process=16),
+            Kind.CONNECTION: _shared(connections, by_process=64),
             Kind.CALL: Most(128, 2048, 4096),
             Kind.HISTORY: Most(4, 16, 64),
-            Kind.ATTACHMENT: _shared(attachments, by_process=16),
+            Kind.ATTACHMENT: _shared(attachments, by_process=64),
         }
     )
 

@@ -54,6 +54,12 @@ class Peers:
         self._accounts: dict[tuple[str, int], _Account] = {}
         self._together: Counter[Kind] = Counter()
         self._until_sweep = _SWEEP_EVERY
+        self.closed_total = 0
+
+    @property
+    def open_total(self) -> int:
+        """How much is open, of all kinds together."""
+        return self._together.total()
 
     def take(self, who: Credentials, kind: Kind) -> None:
         """Counts one more as open; AtLimit when there are as many as may be."""
@@ -74,6 +80,7 @@ class Peers:
         for account in self._accounts_of(who):
             account.open[kind] -= 1
         self._together[kind] -= 1
+        self.closed_total += 1
 
     def spend(self, who: Credentials, work: float) -> float:
         """Takes note of work that is asked for; returns the seconds that its peer has to wait before it asks again.

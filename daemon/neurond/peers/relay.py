@@ -11,7 +11,7 @@ from neurond.peers.frame_weight import FrameWeight
 
 # What a client sends is weighed a piece at a time, so that a flood can't run up a large debt with one of them.
 _from_client = bytearray(2**13)
-_from_server = bytearray(2**18)
+_from_server = bytearray(2**16)
 _weighed = memoryview(_from_client)
 _answered = memoryview(_from_server)
 
@@ -42,6 +42,8 @@ class Relay:
         self._rest: asyncio.TimerHandle | None = None
         self._is_open = True
         self._loop = asyncio.get_running_loop()
+        # What waits in buffers for a slow reader is old when it reads it.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(_from_server))
         self._loop.add_reader(client.fileno(), self._read_client)
         self._loop.add_reader(server.fileno(), self._read_server)
 

@@ -62,14 +62,14 @@ class SocketFiles:
         with closed_umask():
             listener.bind(path)
         listener.listen(_BACKLOG)
-        self._open_up(path)
+        self.open_up(path)
         return listener
 
     @property
     def _sockets(self) -> tuple[str, ...]:
         return self.path, self.attach_path, self.inner_path
 
-    def _open_up(self, path: str) -> None:
+    def open_up(self, path: str) -> None:
         """Gives a socket that was made under `closed_umask` its mode and group; to be called between claim and release.
 
         Whatever else may have come to be at its path keeps its own.
