@@ -54,9 +54,9 @@ def test_reflection_describes_every_service(channel: grpc.Channel) -> None:
     assert pool.FindMessageTypeByName("neurontools.v1.Snapshot").fields_by_name["cores"].number == 8
 
 
-def test_a_request_above_4_mib_is_refused(channel: grpc.Channel) -> None:
+def test_a_request_above_1_mib_is_refused(channel: grpc.Channel) -> None:
     ask: Any = channel.unary_unary(f"{RUNTIME}/Report")
-    for size, code in ((2**22 - 64, grpc.StatusCode.UNAUTHENTICATED), (2**22 + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
+    for size, code in ((2**20 - 64, grpc.StatusCode.UNAUTHENTICATED), (2**20 + 1, grpc.StatusCode.RESOURCE_EXHAUSTED)):
         with pytest.raises(grpc.RpcError) as caught:
             ask(pb.ReportRequest(token="x" * size).SerializeToString())
         assert caught.value.code() is code

@@ -7,7 +7,7 @@ _HEADER_BYTES = 9
 _HEADERS = 1
 CALL = 1.0
 FRAME = 0.05
-BYTE = 1.0 / 2**16
+BYTE = 1.0 / 2**8  # to read a report takes a microsecond a byte
 
 
 class FrameWeight:

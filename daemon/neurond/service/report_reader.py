@@ -13,10 +13,8 @@ from neurontools import model
 from neurontools.model import latency
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
+from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 
-MAX_MODELS = 4096
-MAX_SUBGRAPHS = 1024  # of one model
-MAX_ALL_SUBGRAPHS = 16_384
 MAX_NAME_CHARACTERS = 1024
 LARGEST_COUNT = 2**63 - 1
 LONGEST_SECONDS = 1e12  # far above any Unix time
@@ -74,13 +72,10 @@ def _core(message: neuron_pb2.ReportedCore) -> CoreReport:
 
 def _models(messages: Sequence[neuron_pb2.LoadedModel], core_count: int) -> tuple[model.LoadedModel, ...]:
     # Counts come first: a part of the model takes a hundred times the memory of its message.
-    if len(messages) > MAX_MODELS:
-        raise InvalidReport(f"more than {MAX_MODELS} models")
-    for message in messages:
-        if len(message.subgraphs) > MAX_SUBGRAPHS:
-            raise InvalidReport(f"model {message.model_id} has more than {MAX_SUBGRAPHS} subgraphs")
-    if sum(len(message.subgraphs) for message in messages) > MAX_ALL_SUBGRAPHS:
-        raise InvalidReport(f"more than {MAX_ALL_SUBGRAPHS} subgraphs in all models")
+    if len(messages) > MOST_MODELS:
+        raise InvalidReport(f"more than {MOST_MODELS} models")
+    if sum(len(message.subgraphs) for message in messages) > MOST_SUBGRAPHS:
+        raise InvalidReport(f"more than {MOST_SUBGRAPHS} subgraphs in all models")
     models: list[model.LoadedModel] = []
     for message in messages:
         loaded = from_message(model.LoadedModel, message)

@@ -18,7 +18,7 @@ from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurontools.rpc import neuron_pb2
 
-MAX_REQUEST_BYTES = 4 * 2**20
+MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
 MAX_STREAMS = 100  # of one connection; RFC 9113 (section 6.5.2) would not have fewer
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),

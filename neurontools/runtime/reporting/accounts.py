@@ -14,10 +14,10 @@ from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
+from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 
 FIRST_MODEL_ID = 10001  # as observed with the original runtime
-MOST_MODELS = 4096  # that a report can hold
 MOST_CORES = 1024  # above any host; in force until the daemon has said how many there are
 LONGEST_NAME = 1024
 LARGEST_COUNT = 2**63 - 1
@@ -118,6 +118,8 @@ class Accounts:
         """A model is there, and its memory is in use; its UUID is made from the name unless there is a valid one."""
         if len(self._models) == MOST_MODELS:
             raise ValueError(f"more than {MOST_MODELS} models are loaded; the rest is not reported")
+        if sum(len(model.memory) for model in self._models.values()) + len(memory) > MOST_SUBGRAPHS:
+            raise ValueError(f"models are loaded on cores more than {MOST_SUBGRAPHS} times; the rest is not reported")
         for index, size in memory.items():
             self._core(index)
             _checked_memory(size)
