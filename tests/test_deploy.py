@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import grp
 import json
+import os
 import re
 import runpy
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -200,3 +203,62 @@ def test_neurond_toml_shows_every_key_with_its_default() -> None:
             else:
                 assert shown[table][key] == default
                 assert "Not set: " not in comment[1], f"{table}.{key}"
+
+
+@needs("systemd-analyze")
+def test_what_the_unit_exposes_is_little() -> None:
+    done = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(DEPLOY / "neurond.service")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    exposure = re.search(r"Overall exposure level for neurond.service: ([\d.]+)", done.stdout)
+    assert exposure is not None, done.stderr
+    assert float(exposure[1]) <= 3.0
+
+
+# As the unit: no memory that is both written and executed (prctl(2), PR_SET_MDWE; Linux 6.3).
+CONFINED = """
+import ctypes, os, sys
+if ctypes.CDLL(None).prctl(65, 1, 0, 0, 0):
+    raise SystemExit("no PR_SET_MDWE")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+@needs("setpriv")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has powers to give up")
+def test_the_daemon_does_with_what_the_unit_leaves_it(socket_directory: Path) -> None:
+    unit = (DEPLOY / "neurond.service").read_text("utf-8")
+    (kept,) = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    powers = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in kept.split())])
+    owner = subprocess.Popen(["setpriv", "--reuid", "65534", "--clear-groups", "sleep", "600"])
+    setpriv = ["setpriv", "--no-new-privs", "--bounding-set", powers, "--inh-caps", powers, "--groups", "65534"]
+    path = str(socket_directory / "n.sock")
+    readable, writable = os.pipe()
+    daemon = subprocess.Popen(
+        [
+            *(*setpriv, sys.executable, "-c", CONFINED, sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge"),
+            *("--group", grp.getgrgid(65534).gr_name, "--socket", path, "--ready-fd", str(writable)),
+        ],
+        pass_fds=(writable,),
+        stderr=subprocess.PIPE,
+    )
+    os.close(writable)
+    try:
+        with os.fdopen(readable, "rb") as ready:
+            said = ready.readline()
+        if not said and b"no PR_SET_MDWE" in daemon.communicate()[1]:
+            pytest.skip("this kernel has no PR_SET_MDWE")
+        assert said == b"ready\n"
+        assert Path(path).stat().st_gid == 65534
+        looked = subprocess.run([*setpriv, "ls", f"/proc/{owner.pid}/fd"], capture_output=True, check=False)
+        assert looked.returncode == 0, "the open devices of other users are seen"
+    finally:
+        daemon.terminate()
+        daemon.communicate()
+        owner.kill()
+        owner.wait()
+    assert daemon.returncode == 0

@@ -71,11 +71,20 @@ def test_names_of_a_pod_from_the_environment() -> None:
     given = {"POD_NAME": "trainer-0", "POD_NAMESPACE": "ml", "CONTAINER_NAME": "main", "HOSTNAME": "other"}
     found = attribution_from(cgroup, given)
     assert (found.pod_name, found.pod_namespace, found.container_name) == ("trainer-0", "ml", "main")
-    assert attribution_from(cgroup, {"HOSTNAME": "trainer-0"}).pod_name == "trainer-0"
-    assert attribution_from("0::/", {"HOSTNAME": "laptop"}).pod_name is None
+    assert attribution_from(cgroup, {"HOSTNAME": "trainer-0"}).pod_name is None, "the name of a host is none of a pod"
     assert attribution_from(cgroup, {"POD_NAME": "no\nname", "POD_NAMESPACE": "x" * 300}).pod_name is None
-    in_pod = attribution_from("0::/", {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "trainer-0"})
-    assert in_pod.pod_name == "trainer-0", "its own cgroup namespace hides the pod"
+
+
+@pytest.mark.parametrize("cgroup", ["", "0::/", "0::/user.slice/user-1000.slice/session-3.scope", f"0::/docker/{ID}"])
+def test_nobody_gets_into_a_pod_by_its_environment(cgroup: str) -> None:
+    claimed = {
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "HOSTNAME": "trainer-0",
+        "POD_NAME": "trainer-0",
+        "POD_NAMESPACE": "ml",
+        "CONTAINER_NAME": "main",
+    }
+    assert attribution_from(cgroup, claimed) == attribution_from(cgroup, {})
 
 
 def test_a_real_process() -> None:
@@ -216,9 +225,9 @@ def test_the_daemon_tells_the_job_of_an_attached_process(daemon: RunningDaemon) 
     with subprocess.Popen(
         [sys.executable, "-c", code, f"{daemon.socket}.attach"],
         stdin=subprocess.PIPE,
-        env={**os.environ, "SLURM_JOB_ID": "99"},
+        env={**os.environ, "SLURM_JOB_ID": "99", "KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAME": "claimed"},
     ) as process:
         seen = wait_until(lambda: (found := daemon.find(process.pid)) and found.attribution)
         assert isinstance(seen, Attribution)
-        assert seen.slurm_job_id == "99"
+        assert (seen.slurm_job_id, seen.pod_name) == ("99", None)
         process.communicate(b"\n", timeout=DEADLINE_SECONDS)

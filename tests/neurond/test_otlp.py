@@ -31,7 +31,7 @@ def test_endpoints(endpoint: str, url: str) -> None:
 
 
 @pytest.mark.filterwarnings("default")
-def test_what_a_collector_gets() -> None:
+async def test_what_a_collector_gets() -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
@@ -55,7 +55,7 @@ def test_what_a_collector_gets() -> None:
         sender = OtlpSender(f"http://127.0.0.1:{server.server_port}", 3600.0, health.verdicts, host.at(10))
         now = host.at(11)
         sender.observe(now)
-        sender.close()
+        await sender.close()
         wait_until(lambda: arrived or None)
         server.shutdown()
         thread.join()
@@ -89,6 +89,21 @@ def test_a_real_host_tells_where_it_is() -> None:
     told = host_attributes(replace(now, instance=replace(now.instance, availability_zone=None)))
     assert (told["cloud.provider"], told["cloud.region"]) == ("aws", "us-east-1")
     assert "cloud.availability_zone" not in told
+
+
+def test_a_stop_does_not_wait_for_a_collector_that_hangs(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
+    file = tmp_path / "neurond.toml"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        file.write_text(f'[metrics]\notlp_endpoint = "{url}"\notlp_interval_seconds = 1.0\n', "utf-8")
+        daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--config", str(file))
+        server.settimeout(30)
+        asked, _ = server.accept()
+        with asked:
+            assert asked.recv(1), "the daemon waits for an answer to this"
+            assert daemon.stop() == 0
+    assert "can't be sent" not in daemon.log, "it ended before the request had timed out"
 
 
 def test_a_collector_that_is_away_is_told_once(start_daemon: StartDaemon, tmp_path: Path) -> None:

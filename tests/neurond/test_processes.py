@@ -4,7 +4,9 @@ import os
 import pwd
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
@@ -93,6 +95,31 @@ def test_a_process_that_died_before_it_was_seen_is_unknown(child: Child) -> None
     assert table.facts(child.pid) == ProcessFacts()
     table.refresh([child.pid])
     assert table.facts(child.pid) == ProcessFacts()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose the next PID")
+def test_the_next_process_with_a_pid_is_another_one(child: Child) -> None:
+    table = ProcessTable()
+    known = table.facts(child.pid)
+    child.reap()
+
+    def again() -> Child | None:
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(child.pid - 1), "ascii")
+        other = Child("--other")
+        if other.pid == child.pid:
+            return other
+        other.reap()
+        return None
+
+    other = wait_until(again)
+    try:
+        assert table.facts(child.pid, seen_at_unix_seconds=time.time()).command.endswith("--other"), "within a tick"
+        table.refresh([child.pid])
+        now = table.facts(child.pid)
+        assert now.command.endswith("--other")
+        assert now.started_at_unix_seconds != known.started_at_unix_seconds
+    finally:
+        other.reap()
 
 
 def test_a_zombie_has_no_command_line(child: Child) -> None:

@@ -238,14 +238,14 @@ def test_any_request_for_a_document(shared_daemon: RunningDaemon, request: pb.Re
 @pytest.mark.parametrize(
     "report",
     [
-        pb.Report(models=[pb.LoadedModel(model_id=index, uuid=UUID) for index in range(4097)]),
-        pb.Report(models=[pb.LoadedModel(uuid=UUID, name="x" * 3_000_000)]),
-        pb.Report(models=[pb.LoadedModel(uuid=UUID, subgraphs=[pb.Subgraph()] * 1_000_000)]),
-        pb.Report(cores=[pb.ReportedCore()] * 1_000_000),
-        pb.Report(total_latency_histogram=pb.LatencyHistogram(bucket_indices=[0] * 3_000_000)),
-        pb.Report(models=[pb.LoadedModel(uuid=UUID, name="x" * 5_000_000)]),
+        pb.Report(models=[pb.LoadedModel(model_id=index, uuid=UUID) for index in range(513)]),
+        pb.Report(models=[pb.LoadedModel(uuid=UUID, name="x" * 900_000)]),
+        pb.Report(models=[pb.LoadedModel(uuid=UUID, subgraphs=[pb.Subgraph()] * 400_000)]),
+        pb.Report(cores=[pb.ReportedCore()] * 400_000),
+        pb.Report(total_latency_histogram=pb.LatencyHistogram(bucket_indices=[0] * 900_000)),
+        pb.Report(models=[pb.LoadedModel(uuid=UUID, name="x" * 1_100_000)]),
     ],
-    ids=["models", "name", "subgraphs", "cores", "buckets", "more than 4 MiB"],
+    ids=["models", "name", "subgraphs", "cores", "buckets", "more than 1 MiB"],
 )
 def test_huge_reports_are_refused_and_leave_no_trace(shared_daemon: RunningDaemon, report: pb.Report) -> None:
     attachment = attached_to(shared_daemon)

@@ -1,4 +1,8 @@
-"""Whose work a process is: container, pod and Slurm job, from its cgroup, its environment and the kubelet."""
+"""Whose work a process is: container, pod and Slurm job, from its cgroup, its environment and the kubelet.
+
+That a process is in a pod is the word of its cgroup, which it can't write; the environment, which it can, only has
+names for that pod where the kubelet has none.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ _SLURM = re.compile(r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)", re.MULTILINE)
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 _NOTHING = Attribution()
+_Key = tuple[int, float | None, float | None]
 
 
 class Attributions:
@@ -32,7 +37,7 @@ class Attributions:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = Path(proc)
-        self._known: dict[tuple[int, float | None], tuple[int, Attribution]] = {}
+        self._known: dict[_Key, tuple[int, Attribution]] = {}
         self.allocations: tuple[PodAllocation, ...] = ()
 
     def take_allocations(self, allocations: tuple[PodAllocation, ...]) -> None:
@@ -41,7 +46,7 @@ class Attributions:
 
     def attribute(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with the attribution of its processes, and with what the kubelet has given."""
-        keys = {(process.pid, process.attached_at_unix_seconds) for process in snapshot.processes}
+        keys = {_key(process) for process in snapshot.processes}
         for gone in self._known.keys() - keys:
             del self._known[gone]
         processes = tuple(self._attributed(process, snapshot) for process in snapshot.processes)
@@ -59,7 +64,7 @@ class Attributions:
 
     def _of(self, process: Process) -> Attribution:
         """What is read of a process: three times, for a job's starter moves it into its cgroup when it runs already."""
-        key = (process.pid, process.attached_at_unix_seconds)
+        key = _key(process)
         looks, found = self._known.get(key, (0, _NOTHING))
         if looks < _LOOKS:
             found = read_attribution(self._proc / str(process.pid))
@@ -68,6 +73,11 @@ class Attributions:
 
 
 _LOOKS = 3
+
+
+def _key(process: Process) -> _Key:
+    """One process, and not the next one with its PID."""
+    return process.pid, process.started_at_unix_seconds, process.attached_at_unix_seconds
 
 
 def read_attribution(directory: Path) -> Attribution:
@@ -82,14 +92,13 @@ def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution
     """What the text of /proc/PID/cgroup and an environment tell."""
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
-    in_pod = pod is not None or "KUBERNETES_SERVICE_HOST" in environment
     slurm = _SLURM.search(cgroup)
     found = Attribution(
         container_id=containers[-1] if containers else None,  # the innermost
-        container_name=_name(environment.get("CONTAINER_NAME")) if in_pod else None,
+        container_name=_name(environment.get("CONTAINER_NAME")) if pod else None,
         pod_uid=pod[1].replace("_", "-") if pod else None,
-        pod_name=_name(environment.get("POD_NAME") or environment.get("HOSTNAME")) if in_pod else None,
-        pod_namespace=_name(environment.get("POD_NAMESPACE")) if in_pod else None,
+        pod_name=_name(environment.get("POD_NAME")) if pod else None,
+        pod_namespace=_name(environment.get("POD_NAMESPACE")) if pod else None,
         slurm_job_id=slurm[1] if slurm else _digits(environment.get("SLURM_JOB_ID")),
         slurm_step_id=slurm[2] if slurm else _digits(environment.get("SLURM_STEP_ID")),
     )
@@ -138,8 +147,6 @@ def _environment(content: bytes) -> dict[str, str]:
 _VARIABLES = frozenset(
     (
         b"CONTAINER_NAME",
-        b"HOSTNAME",
-        b"KUBERNETES_SERVICE_HOST",
         b"POD_NAME",
         b"POD_NAMESPACE",
         b"SLURM_JOB_ID",

@@ -58,7 +58,7 @@ def limits_for(most_files: int) -> Limits:
             Kind.CONNECTION: _shared(connections, by_process=64),
             Kind.CALL: Most(128, 2048, 4096),
             Kind.HISTORY: Most(4, 16, 64),
-            Kind.ATTACHMENT: _shared(attachments, by_process=64),
+            Kind.ATTACHMENT: _shared(attachments, by_process=16),
         }
     )
 

@@ -81,7 +81,10 @@ class Sampler:
             known = records.get(holding.pid)
             if known is not None and (known.core_indices or not holding.count):
                 continue
-            facts = self._load.facts(holding) if self._load and holding.synthetic else self._table.facts(holding.pid)
+            if self._load and holding.synthetic:
+                facts = self._load.facts(holding)
+            else:
+                facts = self._table.facts(holding.pid, holding.attached_at_unix_seconds)
             records[holding.pid] = process_record(
                 holding, facts, self._ledger.shape, now_seconds, self._interval_seconds
             )

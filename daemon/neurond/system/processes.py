@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -25,30 +26,39 @@ class ProcessFacts:
 
 
 class ProcessTable:
-    """Facts about processes by PID. What never changes is read once, what changes at each `refresh`."""
+    """Facts about processes by PID. What never changes is read once, what changes at each `refresh`.
+
+    A PID that another process has got since is noticed by its start time.
+    """
 
     def __init__(self) -> None:
         self._processes: dict[int, psutil.Process | None] = {}
         self._facts: dict[int, ProcessFacts] = {}
+        self._checked_at_unix_seconds: dict[int, float] = {}
 
     def refresh(self, pids: Iterable[int]) -> None:
         """Reads the changing facts of these processes again and forgets all others."""
         wanted = set(pids)
         for pid in self._facts.keys() - wanted:
-            del self._facts[pid], self._processes[pid]
+            del self._facts[pid], self._processes[pid], self._checked_at_unix_seconds[pid]
         for pid in wanted:
-            known = self._facts.get(pid)
-            if known is None or self._processes[pid] is None:  # new, or it couldn't be read the last time
-                self._facts[pid] = self._identified(pid)
-            else:
-                self._facts[pid] = self._measured(pid, known)
+            self._check(pid)
 
-    def facts(self, pid: int) -> ProcessFacts:
-        """What is known of a process; one that is seen for the first time is read now."""
-        known = self._facts.get(pid)
-        if known is None:
-            known = self._facts[pid] = self._identified(pid)
-        return known
+    def facts(self, pid: int, seen_at_unix_seconds: float = 0.0) -> ProcessFacts:
+        """What is known of a process that was seen at this time; where nothing is as new as that, it is read now."""
+        if pid not in self._facts or seen_at_unix_seconds > self._checked_at_unix_seconds[pid]:
+            self._check(pid)
+        return self._facts[pid]
+
+    def _check(self, pid: int) -> None:
+        self._checked_at_unix_seconds[pid] = time.time()
+        known, process = self._facts.get(pid), self._processes.get(pid)
+        if known is None or process is None:  # new, or it couldn't be read the last time
+            self._facts[pid] = self._identified(pid)
+        elif process.is_running():
+            self._facts[pid] = self._measured(process, known)
+        elif psutil.pid_exists(pid):  # another process has the PID now
+            self._facts[pid] = self._identified(pid)
 
     def _identified(self, pid: int) -> ProcessFacts:
         try:
@@ -61,12 +71,9 @@ class ProcessTable:
             started = process.create_time()
             user = _text(process.username())
             command = _text(" ".join(process.cmdline()))[:MAX_COMMAND_CHARACTERS]
-        return self._measured(pid, ProcessFacts(user, command or "", started))
+        return self._measured(process, ProcessFacts(user, command or "", started))
 
-    def _measured(self, pid: int, facts: ProcessFacts) -> ProcessFacts:
-        process = self._processes.get(pid)
-        if process is None:
-            return facts
+    def _measured(self, process: psutil.Process, facts: ProcessFacts) -> ProcessFacts:
         try:
             times, memory = process.cpu_times(), process.memory_info()
         except _UNREADABLE:

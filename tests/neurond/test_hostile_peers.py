@@ -1,0 +1,170 @@
+"""One peer does its worst for a while; others are answered, and the daemon is afterwards as it was before."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from neurontools.cli.daemon.ask import ask
+from neurontools.errors import UserError
+from neurontools.rpc import neuron_pb2 as pb
+from neurontools.rpc import unary
+from neurontools.rpc.stream import StreamConnection
+from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.neurond.hostile_peer import ATTACKS, opened, request
+
+PEER = Path(__file__).with_name("hostile_peer.py")
+ANSWERS = 12
+GROWTH_BYTES = 24 * 2**20
+
+
+@contextmanager
+def attack(daemon: RunningDaemon, name: str) -> Iterator[None]:
+    """A process that attacks the daemon while the context lasts."""
+    with subprocess.Popen(
+        [sys.executable, str(PEER), daemon.socket, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as peer:
+        assert peer.stdout is not None
+        assert peer.stdout.readline() == b"begun\n"
+        yield
+        assert peer.communicate()[0].startswith(b"{"), "it attacked to the end"
+
+
+def resident_bytes(pid: int) -> int:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text("ascii"))
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_others_are_answered_while_one_peer_does_its_worst(daemon: RunningDaemon, name: str) -> None:
+    daemon.next_snapshot()
+    files, before_bytes = daemon.descriptor_count(), resident_bytes(daemon.pid)
+    with attack(daemon, name):
+        for _ in range(ANSWERS):
+            assert ask(daemon.socket, f"{MONITOR}/RenderDeviceList", b"", 30)
+        attached = Attachment(daemon)
+        assert attached.attach(core_count=1).pid == os.getpid()
+        attached.close()
+    wait_until(lambda: daemon.descriptor_count() <= files + 1)
+    wait_until(lambda: resident_bytes(daemon.pid) < before_bytes + GROWTH_BYTES)
+    assert daemon.stop() == 0
+    assert len(daemon.log.splitlines()) <= 4, daemon.log
+
+
+def test_who_is_not_let_in_is_told_why(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon(file_limit=64)
+    flood = []
+    for _ in range(8):
+        flood.append(socket.socket(socket.AF_UNIX))
+        flood[-1].connect(daemon.socket)
+    with pytest.raises(UserError) as refused:
+        ask(daemon.socket, f"{MONITOR}/GetSnapshot", b"", 30)
+    assert re.fullmatch(
+        rf"the monitor daemon at unix:{daemon.socket} can't answer \(PID {os.getpid()} has \d connections open, "
+        r"as many as it may; end some of them\); retry, or see its log",
+        str(refused.value),
+    )
+    for connection in flood:
+        connection.close()
+    assert wait_until(lambda: answered(daemon.socket))
+
+
+def answered(path: str) -> bytes | None:
+    try:
+        return unary.call(path, f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)
+    except unary.RpcError:
+        return None
+
+
+def test_a_fifth_reader_of_the_past_is_refused(daemon: RunningDaemon) -> None:
+    stalled = opened(daemon.socket, window_bytes=0)
+    stalled.sendall(b"".join(request(number, "ListHistory") for number in (1, 3, 5, 7)))
+
+    def refused() -> str | None:
+        try:
+            for _ in StreamConnection(daemon.socket, 30).messages(f"{MONITOR}/ListHistory", b"", timeout_seconds=30):
+                pass
+        except unary.RpcError as error:
+            assert error.code == unary.Status.RESOURCE_EXHAUSTED
+            return error.details
+        return None
+
+    text = wait_until(refused)
+    assert text == f"PID {os.getpid()} has 4 readers of the past open, as many as it may; end some of them"
+    stalled.close()
+    wait_until(lambda: refused() is None)
+
+
+def test_out_of_descriptors_is_one_line_and_passes(daemon: RunningDaemon) -> None:
+    daemon.snapshot()
+    limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.descriptor_count(), limits[1]))
+    told = ""
+    for path in (daemon.socket, f"{daemon.socket}.attach"):
+        for _ in range(40):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                connection.settimeout(30)
+                connection.connect(path)
+                try:
+                    told += connection.recv(4096).decode("latin-1")
+                except ConnectionResetError:
+                    continue
+    assert "the daemon can't open more files (Too many open files)" in told
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
+    assert wait_until(lambda: answered(daemon.socket))
+    attached = Attachment(daemon)
+    assert attached.attach(core_count=1).pid == os.getpid()
+    attached.close()
+    lines = [line for line in daemon.log.splitlines() if os.strerror(errno.EMFILE) in line]
+    assert 1 <= len(lines) <= 3, daemon.log
+
+
+def test_a_stop_ends_the_streams_and_is_one_line_in_the_log(daemon: RunningDaemon) -> None:
+    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
+        watch: Any = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
+        streams = [watch(pb.WatchSnapshotsRequest(interval_seconds=seconds).SerializeToString()) for seconds in (0, 60)]
+        health: Any = health_pb2_grpc.HealthStub(channel)
+        streams.append(health.Watch(health_pb2.HealthCheckRequest()))
+        for stream in streams:
+            next(stream)
+        stalled = opened(daemon.socket, window_bytes=0)
+        stalled.sendall(request(1, "WatchSnapshots") + request(3, "ListHistory") + request(5, "GetSnapshot"))
+        ours = StreamConnection(daemon.socket, 30).messages(f"{MONITOR}/WatchSnapshots", b"")
+        next(ours)
+        ended: list[unary.RpcError] = []
+
+        def read() -> None:
+            try:
+                for _ in ours:
+                    pass
+            except unary.RpcError as error:
+                ended.append(error)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        assert daemon.stop(signal.SIGTERM) == 0
+        reader.join()
+        assert [(error.code, error.details) for error in ended] == [(unary.Status.UNAVAILABLE, "the daemon is ending")]
+        for stream in streams:
+            with pytest.raises(grpc.RpcError) as caught:
+                for _ in stream:
+                    pass
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        stalled.close()
+    assert [line for line in daemon.log.splitlines() if "serving" not in line] == ["neurond: INFO: ending"]
