@@ -8,7 +8,7 @@ import gc
 import logging
 import signal
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
@@ -28,6 +28,7 @@ from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.system.free_memory import free_unused
+from neurond.system.seldom import Seldom
 from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
@@ -43,6 +44,7 @@ _FIRST_REFRESH_SECONDS = 5.0
 _FREED_EVERY_CLOSED = 200  # calls and connections that came and went: the memory of a flood is given back
 
 _log = logging.getLogger(__name__)
+_tell_memory = Seldom(_log, logging.ERROR)
 
 
 class Daemon:
@@ -67,6 +69,7 @@ class Daemon:
     async def run(self) -> None:
         """Serves until a signal says to end; UserError when the sockets can't be had."""
         ending = _ending()  # first of all: a signal must never leave the sockets behind
+        asyncio.get_running_loop().set_exception_handler(_on_fault)
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
         peers = Peers(limits_for(most_files()), time.monotonic)
@@ -145,6 +148,9 @@ class Daemon:
             entry = self._store.put(self._attributions.attribute(snapshot), remember=whole)
             if whole:
                 self._exports.observe(entry.snapshot)
+        except MemoryError:
+            _tell_memory("out of memory: a snapshot could not be taken; the one before stays")
+            return
         except Exception:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
             _log.exception("a snapshot could not be taken")
@@ -160,6 +166,14 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
         return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)
     except UserError as error:
         raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
+
+
+def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Takes the faults that nobody handled: a lack of memory is a line and no traceback, which takes more of it."""
+    if isinstance(context.get("exception"), MemoryError):
+        _tell_memory("out of memory: somebody was not answered")
+    else:
+        loop.default_exception_handler(context)
 
 
 async def _others_end(patience_seconds: float) -> None:

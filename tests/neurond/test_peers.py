@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from neurond.peers.credentials import Credentials
+from neurond.peers.frame_weight import BYTE, CALL, FRAME, FrameWeight
+from neurond.peers.limits import Kind, limits_for
+from neurond.peers.peers import AtLimit, Peers
+from neurond.service.server import MAX_REQUEST_BYTES, MAX_STREAMS
+
+from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
+from tests.neurond.hostile_peer import frame, request
+
+MAN = Path(__file__).parents[2] / "man/neurond.8"
+A, B, OTHER = Credentials(1, 1000), Credentials(2, 1000), Credentials(3, 1001)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 100.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_nobody_can_take_it_all() -> None:
+    for files in (16, 64, 200, 1024, 2**20):
+        limits = limits_for(files)
+        for most in limits.open.values():
+            assert 1 <= most.by_process <= most.by_user <= most.together
+        opened = limits.open[Kind.CONNECTION].together * 3 + limits.open[Kind.ATTACHMENT].together * 2
+        assert opened <= max(files * 3 // 4, 5)
+
+
+def test_a_process_and_a_user_have_their_share() -> None:
+    limits = limits_for(2**20)
+    peers = Peers(limits, Clock())
+    most = limits.open[Kind.HISTORY]
+    for _ in range(most.by_process):
+        peers.take(A, Kind.HISTORY)
+    with pytest.raises(AtLimit, match=r"^PID 1 has 4 readers of the past open, as many as it may; end some of them$"):
+        peers.take(A, Kind.HISTORY)
+    for pid in range(10, 10 + most.by_user - most.by_process):
+        peers.take(Credentials(pid, 1000), Kind.HISTORY)
+    with pytest.raises(AtLimit, match=r"^user 1000 has 16 readers"):
+        peers.take(B, Kind.HISTORY)
+    peers.take(OTHER, Kind.HISTORY)
+    peers.give_back(A, Kind.HISTORY)
+    peers.take(B, Kind.HISTORY)
+
+
+def test_who_asks_for_too_much_waits_and_nobody_else() -> None:
+    clock = Clock()
+    limits = limits_for(2**20)
+    peers = Peers(limits, clock)
+    assert peers.spend(A, limits.process_pace.at_once) == 0
+    assert peers.spend(A, 100) == pytest.approx(100 / limits.process_pace.per_second)
+    for _ in range(100):
+        assert peers.spend(A, 1000) <= limits.process_pace.at_once / limits.process_pace.per_second
+    assert peers.spend(B, 1) == 0, "what the first asks for while it waits is not its user's debt"
+    clock.seconds += 10
+    assert peers.spend(A, 1) == 0
+
+
+def test_processes_that_are_gone_are_forgotten() -> None:
+    clock = Clock()
+    peers = Peers(limits_for(2**20), clock)
+    for pid in range(1, 10_000):
+        peers.take(Credentials(pid, 1000), Kind.CALL)
+        peers.give_back(Credentials(pid, 1000), Kind.CALL)
+        clock.seconds += 1
+    assert len(peers._accounts) < 1000
+
+
+@pytest.mark.parametrize("piece", [1, 7, 9, 10, 64, 4096])
+def test_frames_are_weighed_however_they_are_cut(piece: int) -> None:
+    pings = b"".join(frame(6, 0, 0, bytes(8)) for _ in range(10))
+    sent = bytes(24) + frame(4, 0, 0) + request(1, "GetSnapshot") + pings + frame(0, 0, 1, bytes(3000))
+    sent += request(3, "ListHistory") + frame(3, 0, 3, bytes(4))
+    weight = FrameWeight()
+    work = sum(weight.weigh(memoryview(sent[start : start + piece])) for start in range(0, len(sent), piece))
+    assert work == pytest.approx(2 * CALL + 15 * FRAME + len(sent) * BYTE)
+
+
+def test_the_manual_page_tells_the_limits() -> None:
+    page = MAN.read_text("utf-8")
+    limits = limits_for(2**20)
+    for kind in Kind:
+        name = {Kind.HISTORY: "calls of ListHistory"}.get(kind, kind.value)
+        most = limits.open[kind]
+        assert f'.It "{name}" Ta {most.by_process} Ta {most.by_user} Ta {most.together}\n' in page
+    text = re.sub(r"\s+", " ", page)
+    pace = limits.process_pace
+    assert f"may ask for {pace.per_second:.0f} units of work a second and {pace.at_once:.0f} at once" in text
+    assert limits.user_pace.per_second == 2 * pace.per_second
+    assert f"on one connection {MAX_STREAMS} calls" in text
+    assert f"A request has at most {MAX_REQUEST_BYTES // 2**20} MiB" in text
+    assert f"a report at most {MOST_MODELS} models and {MOST_SUBGRAPHS} subgraphs" in text
