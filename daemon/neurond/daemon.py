@@ -124,7 +124,7 @@ class Daemon:
             self._publish(whole=True)
             if peers.closed_total - freed_at_total > _FREED_EVERY_CLOSED and peers.open_total < _FREED_EVERY_CLOSED:
                 freed_at_total = peers.closed_total
-                await asyncio.to_thread(free_unused)
+                free_unused()
 
     def _on_ownership_change(self) -> None:
         self._dirty = True

@@ -20,10 +20,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from neurontools.cli.daemon.ask import ask
 from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc import unary
+from neurontools.rpc.ask import ask
 from neurontools.rpc.stream import StreamConnection
 from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
 from tests.neurond.hostile_peer import ATTACKS, opened, request

@@ -6,7 +6,7 @@ import ctypes
 
 
 def free_unused() -> None:
-    """Gives back what can be; takes some milliseconds, in which others run. Nothing where malloc has no such call."""
+    """Gives back what can be, in some milliseconds; nothing where the C library has no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -55,10 +55,12 @@ class ProcessTable:
         known, process = self._facts.get(pid), self._processes.get(pid)
         if known is None or process is None:  # new, or it couldn't be read the last time
             self._facts[pid] = self._identified(pid)
-        elif process.is_running():
-            self._facts[pid] = self._measured(process, known)
-        elif psutil.pid_exists(pid):  # another process has the PID now
-            self._facts[pid] = self._identified(pid)
+            return
+        with contextlib.suppress(*_UNREADABLE):  # out of descriptors: what was known stays
+            if process.is_running():
+                self._facts[pid] = self._measured(process, known)
+            elif psutil.pid_exists(pid):  # another process has the PID now
+                self._facts[pid] = self._identified(pid)
 
     def _identified(self, pid: int) -> ProcessFacts:
         try:
