@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
 from neurontools.runtime.reporting.accounts import (
     LARGEST_BYTES,
     LARGEST_COUNT,
-    MOST_MODELS,
     Accounts,
     Started,
     sendable,
@@ -338,11 +338,21 @@ def test_models_beyond_what_a_report_holds_are_refused() -> None:
     accounts = Accounts(1)
     for number in range(MOST_MODELS):
         accounts.load(number, "m", None, {}, HostMemory())
-    with pytest.raises(ValueError, match="more than 4096 models are loaded; the rest is not reported"):
+    with pytest.raises(ValueError, match="more than 512 models are loaded; the rest is not reported"):
         accounts.load("one more", "m", None, {}, HostMemory())
     accounts.unload(0)
     accounts.load("one more", "m", None, {}, HostMemory())
-    assert len(report_of(accounts, 1.0, 1).models) == MOST_MODELS == 4096
+    assert len(report_of(accounts, 1.0, 1).models) == MOST_MODELS == 512
+
+
+def test_subgraphs_beyond_what_a_report_holds_are_refused() -> None:
+    accounts = Accounts(128)
+    everywhere = {core: DeviceMemory(tensors_bytes=1) for core in range(128)}
+    for number in range(MOST_SUBGRAPHS // 128):
+        accounts.load(number, "m", None, everywhere, HostMemory())
+    with pytest.raises(ValueError, match="on cores more than 1024 times; the rest is not reported"):
+        accounts.load("one more", "m", None, {0: DeviceMemory()}, HostMemory())
+    assert sum(len(loaded.subgraphs) for loaded in report_of(accounts, 1.0, 128).models) == MOST_SUBGRAPHS
 
 
 def test_the_largest_amounts_are_taken_and_what_is_above_them_is_named() -> None:
