@@ -24,6 +24,7 @@ from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc import unary
 from neurontools.rpc.ask import ask
+from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.stream import StreamConnection
 from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
 from tests.neurond.hostile_peer import ATTACKS, opened, request
@@ -88,7 +89,7 @@ def test_who_is_not_let_in_is_told_why(start_daemon: StartDaemon) -> None:
 def answered(path: str) -> bytes | None:
     try:
         return unary.call(path, f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)
-    except unary.RpcError:
+    except RpcError:
         return None
 
 
@@ -99,7 +100,7 @@ def test_a_fifth_reader_of_the_past_is_refused(daemon: RunningDaemon) -> None:
         try:
             for _ in StreamConnection(daemon.socket, 30).messages(f"{MONITOR}/ListHistory", b"", timeout_seconds=30):
                 pass
-        except unary.RpcError as error:
+        except RpcError as error:
             return error.details
         return None
 
@@ -151,20 +152,20 @@ def test_a_stop_ends_the_streams_and_is_one_line_in_the_log(daemon: RunningDaemo
         stalled.sendall(request(1, "WatchSnapshots") + request(3, "ListHistory") + request(5, "GetSnapshot"))
         ours = StreamConnection(daemon.socket, 30).messages(f"{MONITOR}/WatchSnapshots", b"")
         next(ours)
-        ended: list[unary.RpcError] = []
+        ended: list[RpcError] = []
 
         def read() -> None:
             try:
                 for _ in ours:
                     pass
-            except unary.RpcError as error:
+            except RpcError as error:
                 ended.append(error)
 
         reader = threading.Thread(target=read)
         reader.start()
         assert daemon.stop(signal.SIGTERM) == 0
         reader.join()
-        assert [(error.code, error.details) for error in ended] == [(unary.Status.UNAVAILABLE, "the daemon is ending")]
+        assert [(error.code, error.details) for error in ended] == [(Status.UNAVAILABLE, "the daemon is ending")]
         for stream in streams:
             with pytest.raises(grpc.RpcError) as caught:
                 for _ in stream:
