@@ -28,10 +28,10 @@ from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.system.free_memory import free_unused
-from neurond.system.seldom import Seldom
 from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
+from neurontools.text.seldom import Seldom
 
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExport

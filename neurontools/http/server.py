@@ -45,9 +45,9 @@ class HttpServer:
         """Begins to serve, on all addresses when there is no host; returns the port. OSError when it can't be had."""
         opened = await listeners(host, port, backlog=_BACKLOG)
         # Over TLS there is no saying anything to somebody there is no descriptor for.
-        refusal = b"" if self._site.access.context else _REFUSAL
+        refuse = _say_nothing if self._site.access.context else _refuse
         for listener in opened:
-            self._acceptors.append(Acceptor(listener, self._take, name=self._name, refusal=refusal))
+            self._acceptors.append(Acceptor(listener, self._take, name=self._name, refuse=refuse))
         bound: int = opened[0].getsockname()[1]
         return bound
 
@@ -122,6 +122,14 @@ class HttpServer:
             if handshake is not None:  # it always is: all of them wait
                 handshake.leave()
         return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+def _refuse(connection: socket.socket, _reason: str) -> None:
+    connection.send(_REFUSAL)
+
+
+def _say_nothing(_connection: socket.socket, _reason: str) -> None:
+    pass
 
 
 async def _readable(connection: socket.socket) -> None:

@@ -8,40 +8,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
-import time
 from collections.abc import Callable
 from typing import Any
 
-REST_SECONDS = 0.1
-TOLD_EVERY_SECONDS = 60.0
-_AT_ONCE = 16  # connections that are taken before the event loop serves others
+from neurontools.text.seldom import Seldom
 
-_log = logging.getLogger(__name__)
+REST_SECONDS = 0.1
+_AT_ONCE = 16  # connections that are taken before the event loop serves others
+_NO_FILES = (errno.EMFILE, errno.ENFILE)
+
+_tell = Seldom(logging.getLogger(__name__), logging.WARNING)
 
 Take = Callable[[socket.socket, Any], None]
 """Is given each connection, non-blocking, and its address; the connection belongs to it."""
+
+Refuse = Callable[[socket.socket, str], None]
+"""Is shown a connection that there is no descriptor for, and the reason, which it may send; it leaves it open."""
 
 
 class Acceptor:
     """Hands the connections to a listening socket, which belongs to it, to `take`. Belongs to the event loop's thread.
 
-    `name` says in the log what listens. `refusal` is written to connections that there is no descriptor for.
+    `name` says in the log what listens. `refuse` is shown those that there is no descriptor for.
     """
 
-    def __init__(self, listener: socket.socket, take: Take, *, name: str, refusal: bytes = b"") -> None:
+    def __init__(
+        self, listener: socket.socket, take: Take, *, name: str, refuse: Refuse = lambda _connection, _reason: None
+    ) -> None:
         listener.setblocking(False)
         self._listener = listener
         self._take = take
         self._name = name
-        self._refusal = refusal
+        self._refuse = refuse
         self._loop = asyncio.get_running_loop()
         self._resting: asyncio.TimerHandle | None = None
-        self._spare = _spare()
-        self._told_at_seconds: float | None = None
-        self._refused = 0  # since that was told
+        self._spare: int | socket.socket | None = _spare()
         self._loop.add_reader(listener, self._accept)
 
     def close(self) -> None:
@@ -50,9 +55,7 @@ class Acceptor:
             self._resting.cancel()
         self._loop.remove_reader(self._listener)
         self._listener.close()
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
+        self._let_go_of_spare()
 
     def _accept(self) -> None:
         for _ in range(_AT_ONCE):
@@ -70,43 +73,45 @@ class Acceptor:
 
     def _out_of(self, error: OSError) -> None:
         """Refuses who waits, as far as the spare descriptor allows it, and rests."""
-        if self._spare is not None:
-            os.close(self._spare)
-            self._spare = None
-            with contextlib.suppress(OSError):  # nobody waits any more, or another thread was faster
-                for _ in range(_AT_ONCE):
-                    self._refuse()
-            self._spare = _spare()
-        self._tell(error)
+        if error.errno in _NO_FILES:
+            for _ in range(_AT_ONCE):
+                if not self._refuse_one(error.strerror or str(error)):
+                    break
+        _tell(
+            "%s: connections can't be taken: %s; raise the limit of open files, or end those who hold many",
+            self._name,
+            error.strerror,
+        )
         self._loop.remove_reader(self._listener)
         self._resting = self._loop.call_later(REST_SECONDS, self._go_on)
 
-    def _refuse(self) -> None:
-        connection, _ = self._listener.accept()
-        self._refused += 1
-        with connection, contextlib.suppress(OSError):
-            connection.setblocking(False)
-            connection.send(self._refusal)
+    def _refuse_one(self, reason: str) -> bool:
+        self._let_go_of_spare()
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:  # nobody waits any more, or another thread was faster
+            return False
+        # It stands in for the spare until the next is refused: who is told why must have the time to read it.
+        self._spare = connection
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            self._refuse(connection, f"there is no descriptor for it ({reason})")
             # What it has sent by now is read, or closing would take the refusal back (a reset).
             connection.recv(2**16)
+        return True
 
     def _go_on(self) -> None:
         self._resting = None
-        if self._spare is None:
-            self._spare = _spare()
+        self._let_go_of_spare()
+        self._spare = _spare()
         self._loop.add_reader(self._listener, self._accept)
 
-    def _tell(self, error: OSError) -> None:
-        now = time.monotonic()
-        if self._told_at_seconds is not None and now - self._told_at_seconds < TOLD_EVERY_SECONDS:
-            return
-        self._told_at_seconds = now
-        _log.warning(
-            "%s: connections can't be taken: %s; refused since last told: %d; raise the limit of open files, or end"
-            " those that hold many connections",
-            *(self._name, error.strerror, self._refused),
-        )
-        self._refused = 0
+    def _let_go_of_spare(self) -> None:
+        spare, self._spare = self._spare, None
+        if isinstance(spare, socket.socket):
+            spare.close()
+        elif spare is not None:
+            os.close(spare)
 
 
 def _spare() -> int | None:

@@ -21,7 +21,8 @@ kept = []
 
 async def main():
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    Acceptor(listener, lambda connection, address: kept.append(connection), name="pages", refusal=b"full")
+    refuse = lambda connection, reason: connection.send(b"full")
+    Acceptor(listener, lambda connection, address: kept.append(connection), name="pages", refuse=refuse)
     asyncio.get_running_loop().add_reader(0, empty)
     print(listener.getsockname()[1], flush=True)
     await asyncio.Event().wait()
@@ -97,4 +98,4 @@ def test_out_of_descriptors_who_comes_is_refused_with_a_word(listener: subproces
     assert listener.stderr is not None
     log = listener.stderr.read().splitlines()
     assert len(log) == 1
-    assert log[0].startswith("pages: connections can't be taken: Too many open files; refused since last told: ")
+    assert log[0].startswith("pages: connections can't be taken: Too many open files; raise the limit")

@@ -14,11 +14,11 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 
-from neurond.peers.accepting import Accepting
 from neurond.peers.credentials import Credentials, credentials
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
 from neurond.peers.relay import Relay, is_gone
+from neurontools.sockets.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
 _TOLD_AT_ONCE = 32
@@ -35,7 +35,7 @@ class Gate:
     def __init__(self, peers: Peers) -> None:
         self._peers = peers
         self._inner = -1
-        self._accepting: Accepting | None = None
+        self._accepting: Acceptor | None = None
         self._relays: dict[Relay, str] = {}
         self._names: dict[str, Credentials] = {}
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -49,7 +49,7 @@ class Gate:
         """
         self._inner = os.open(inner_path, os.O_PATH | os.O_CLOEXEC)
         Path(inner_path).unlink()
-        self._accepting = Accepting(listener, self._take, _say)
+        self._accepting = Acceptor(listener, self._take, name="the API", refuse=_say)
 
     def who(self, peer_name: str) -> Credentials | None:
         """Whose call it is, by what grpcio calls the peer; None when the connection has ended."""
@@ -71,7 +71,7 @@ class Gate:
             os.close(self._inner)
             self._inner = -1
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket, _address: object) -> None:
         try:
             who = credentials(connection)
         except OSError:

@@ -17,11 +17,11 @@ import time
 from collections.abc import Callable
 
 from neurond.ownership.ledger import Ledger
-from neurond.peers.accepting import Accepting
 from neurond.peers.credentials import Credentials, credentials, open_pidfd
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
-from neurond.system.seldom import Seldom
+from neurontools.sockets.acceptor import Acceptor
+from neurontools.text.seldom import Seldom
 
 _DROPPED_BYTES = 4096
 
@@ -35,11 +35,11 @@ class AttachSocket:
         self._ledger = ledger
         self._peers = peers
         self._attached: set[_Attached] = set()
-        self._accepting: Accepting | None = None
+        self._accepting: Acceptor | None = None
 
     def listen(self, listener: socket.socket) -> None:
         """Serves on a listening Unix socket, which belongs to this object from here on."""
-        self._accepting = Accepting(listener, self._take, _refuse)
+        self._accepting = Acceptor(listener, self._take, name="attaching", refuse=_refuse)
 
     def close(self) -> None:
         """Stops listening and ends all connections."""
@@ -48,7 +48,7 @@ class AttachSocket:
         for attached in list(self._attached):
             attached.close()
 
-    def _take(self, connection: socket.socket) -> None:
+    def _take(self, connection: socket.socket, _address: object) -> None:
         try:
             self._attached.add(_Attached(connection, self._ledger, self._peers, self._attached.discard))
         except _Refused as refused:
