@@ -16,7 +16,7 @@ from neurontools.monitor.configuration import MonitorConfiguration
 from neurontools.monitor.recorder import Recorder
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message, to_message
-from tests.scenario_host import STARTED_AT_SECONDS, ScenarioHost
+from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost
 
 RECORDS = 10_000
 MEASURED = 300

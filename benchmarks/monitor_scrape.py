@@ -24,7 +24,7 @@ from neurontools.http.compression import Document
 from neurontools.http.limits import Limits
 from neurontools.http.server import HttpServer
 from neurontools.http.site import Page, Site
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 SCRAPES = 200
 PEAK_FLOPS = 95e12

@@ -1,149 +1,17 @@
-"""A real neurond as a process of its own, on a private socket."""
+"""Daemons for tests, and how the tests are run."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 import pytest
 
-from neurontools import model
-from neurontools.rpc import neuron_pb2, unary
-from neurontools.rpc.convert import from_message
-
-T = TypeVar("T")
-DEADLINE_SECONDS = 30.0
-MONITOR = "/neurontools.v1.MonitorService"
-RUNTIME = "/neurontools.v1.RuntimeService"
-
-
-def wait_until(look: Callable[[], T | None]) -> T:
-    """What `look` answers, asked again until it is neither None nor False; fails the test after a long while."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        answer = look()
-        if answer is not None and answer is not False:
-            return answer
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.005)
-
-
-class Attachment:
-    """A connection to the attach socket; the process is attached for as long as it is open."""
-
-    def __init__(self, daemon: RunningDaemon) -> None:
-        self.daemon = daemon
-        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.connection.settimeout(DEADLINE_SECONDS)
-        self.connection.connect(f"{daemon.socket}.attach")
-        with self.connection.makefile("r", encoding="ascii") as lines:
-            self.line = lines.readline()
-        self.token = self.line.strip()
-
-    def attach(self, **fields: object) -> neuron_pb2.AttachResponse:
-        """Asks for cores: the fields of AttachRequest, all cores when there are none."""
-        request = neuron_pb2.AttachRequest(token=self.token, **(fields or {"all_cores": True}))  # type: ignore[arg-type]
-        return neuron_pb2.AttachResponse.FromString(self.daemon.call(f"{RUNTIME}/Attach", request))
-
-    def report(self, report: neuron_pb2.Report) -> None:
-        """Sends a report; unary.RpcError when it is refused."""
-        self.daemon.call(f"{RUNTIME}/Report", neuron_pb2.ReportRequest(token=self.token, report=report))
-
-    def close(self) -> None:
-        self.connection.close()
-
-
-class RunningDaemon:
-    """A neurond; `stop` ends it. What it says goes to `log`."""
-
-    def __init__(
-        self, socket_path: Path, flags: tuple[str, ...], environment: dict[str, str], file_limit: int | None = None
-    ) -> None:
-        self.socket = str(socket_path)
-        self.log_path = socket_path.with_suffix(".log")
-        readable, writable = os.pipe()
-        command = [sys.executable, "-m", "neurond", "--socket", self.socket, *flags, "--ready-fd", str(writable)]
-        if file_limit is not None:
-            command = ["sh", "-c", f'ulimit -n {file_limit} && exec "$@"', "sh", *command]
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command,
-                pass_fds=(writable,),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=os.environ | environment,
-            )
-        os.close(writable)
-        with os.fdopen(readable, "rb") as ready:
-            said = ready.readline()
-        if said != b"ready\n":
-            self.process.wait(DEADLINE_SECONDS)
-            raise AssertionError(f"the daemon did not start: {self.log}")
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    @property
-    def log(self) -> str:
-        return self.log_path.read_text("utf-8")
-
-    def call(self, method: str, request: object, timeout_seconds: float = DEADLINE_SECONDS) -> bytes:
-        """The reply to a unary call; `request` is a message, or its bytes."""
-        message = request if isinstance(request, bytes) else request.SerializeToString()  # type: ignore[attr-defined]
-        return unary.call(self.socket, method, message, timeout_seconds=timeout_seconds)
-
-    def snapshot(self) -> model.Snapshot:
-        """The latest snapshot."""
-        reply = self.call(f"{MONITOR}/GetSnapshot", b"")
-        return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
-
-    def next_snapshot(self, ticks: int = 2) -> model.Snapshot:
-        """A snapshot that was begun after this call."""
-        sequence = self.snapshot().sequence
-
-        def look() -> model.Snapshot | None:
-            snapshot = self.snapshot()
-            return snapshot if snapshot.sequence >= sequence + ticks else None
-
-        return wait_until(look)
-
-    def find(self, pid: int) -> model.Process | None:
-        """The process with this PID, if it is in the latest snapshot."""
-        return next((process for process in self.snapshot().processes if process.pid == pid), None)
-
-    def owners(self) -> tuple[int | None, ...]:
-        """The owner of each core."""
-        return tuple(core.owner_pid for core in self.snapshot().cores)
-
-    def descriptor_count(self) -> int:
-        """How many files the daemon has open."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208
-
-    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Sends a signal and waits for the end; the exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(DEADLINE_SECONDS)
-
-
-class StartDaemon(Protocol):
-    def __call__(
-        self,
-        *flags: str,
-        name: str = "n.sock",
-        environment: dict[str, str] | None = None,
-        file_limit: int | None = None,
-    ) -> RunningDaemon: ...
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
 
 
 def pytest_configure() -> None:
@@ -177,7 +45,7 @@ def socket_directory() -> Iterator[Path]:
 @pytest.fixture
 def start_daemon(socket_directory: Path) -> Iterator[StartDaemon]:
     """Starts daemons that end with the test; without flags a trn1.32xlarge that ticks every 50 ms."""
-    yield from _starter(socket_directory)
+    yield from starter(socket_directory)
 
 
 @pytest.fixture
@@ -190,35 +58,12 @@ def daemon(start_daemon: StartDaemon) -> RunningDaemon:
 def shared_daemon() -> Iterator[RunningDaemon]:
     """One daemon for all tests of a module that leave nothing behind; it ticks every 20 ms."""
     directory = tempfile.mkdtemp(prefix="nd-")
-    starter = _starter(Path(directory))
-    yield next(starter)("--simulate", "trn1.32xlarge", "--interval", "0.02")
+    started = starter(Path(directory))
+    yield next(started)("--simulate", "trn1.32xlarge", "--interval", "0.02")
     try:
-        next(starter, None)
+        next(started, None)
     finally:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _starter(directory: Path) -> Iterator[StartDaemon]:
-    daemons: list[RunningDaemon] = []
-
-    def start(
-        *flags: str,
-        name: str = "n.sock",
-        environment: dict[str, str] | None = None,
-        file_limit: int | None = None,
-    ) -> RunningDaemon:
-        given = flags or ("--simulate", "trn1.32xlarge", "--interval", "0.05")
-        daemons.append(RunningDaemon(directory / name, given, environment or {}, file_limit))
-        return daemons[-1]
-
-    yield start
-    for daemon in daemons:
-        if daemon.process.poll() is None:
-            daemon.process.kill()
-            daemon.process.wait()
-    for daemon in daemons:
-        # Whatever a test did to it, nothing was left to the event loop's last resort.
-        assert "Traceback" not in daemon.log, daemon.log
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, co
 from neurontools.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
 from neurontools.recording.writer import new_recording
 from neurontools.rpc import hpack
-from tests.conftest import RunningDaemon, StartDaemon
-from tests.rpc.raw_server import HEADERS, VALID, FrameReader, RawServer
+from tests.harness.raw_server import HEADERS, VALID, FrameReader, RawServer
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 
 
 @contextmanager

@@ -86,7 +86,7 @@ def test_dashboard_is_one_by_grafanas_own_models(tmp_path: Path) -> None:
     python = consumer("python")
 
     def unknown(file: Path) -> list[str]:
-        command = [python, str(Path(__file__).with_name("grafana_round_trip.py")), str(file)]
+        command = [python, str(ROOT / "tests/harness/grafana_round_trip.py"), str(file)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         return done.stdout.split()
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from neurontools import client, free_cores
 from neurontools.model import Snapshot
 from neurontools.nrt.core_request import parse_visible_cores
-from tests.conftest import Attachment, RunningDaemon, StartDaemon
-from tests.scenario_host import ScenarioHost
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.scenario_host import ScenarioHost
 
 
 def held(instance_type: str, *cores: int, lnc: int | None = None) -> Snapshot:

@@ -7,7 +7,7 @@ import pytest
 from neurontools import health
 from neurontools.health import Kind, Severity, Thresholds
 from neurontools.model import Device, EccCounters, HbmStack, LatencyHistogram, Snapshot
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 
 def kinds(found: tuple[health.Verdict, ...]) -> dict[int, list[str]]:

@@ -21,7 +21,7 @@ import pytest
 import neurontools
 from neurontools.client import connect
 from neurontools.recording.writer import new_recording
-from tests.conftest import RunningDaemon
+from tests.harness.running_daemon import RunningDaemon
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 TEXT = PAGE.read_text("utf-8")

@@ -8,7 +8,7 @@ from neurontools import catalog, health, rows
 from neurontools.query import document
 from neurontools.query.fields import FIELDS, peak_flops_per_core
 from neurontools.query.fields import rows as query_rows
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 
 def test_rows_are_those_of_the_query() -> None:

@@ -6,20 +6,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 
 from neurontools.model import Snapshot
-from tests.cli.monitor_server import MonitorServer
-from tests.views.snapshots import process_of, snapshot_of
+from tests.harness.monitor_server import MonitorServer
+from tests.harness.neuron_ls import RunNeuronLs
+from tests.harness.paths import NEURON_LS
+from tests.harness.snapshots import process_of, snapshot_of
 
-NEURON_LS = Path(__file__).parents[2] / "scripts" / "neuron-ls"
 TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"
-
-
-class RunNeuronLs(Protocol):
-    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]: ...
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from neurontools import catalog
 from neurontools.cli.line.completion import script
 from neurontools.cli.ls.options import OPTIONS
-from tests.cli.conftest import RunNeuronLs
+from tests.harness.neuron_ls import RunNeuronLs
 
 DRIVER = """
 source {script}

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from neurontools.recording.writer import RecordingWriter
-from tests.conftest import DEADLINE_SECONDS, RunningDaemon
+from tests.harness.running_daemon import RunningDaemon
+from tests.harness.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 NEURON_LS = [sys.executable, str(ROOT / "scripts/neuron-ls")]
@@ -51,7 +52,7 @@ def ended(name: str, daemon: RunningDaemon, redirection: str) -> subprocess.Comp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_SECONDS * 4,
+        timeout=HANG_SECONDS * 4,
         check=False,
     )
 
@@ -90,7 +91,7 @@ def test_a_reader_that_went_away(name: str, shared_daemon: RunningDaemon) -> Non
             stdin=subprocess.DEVNULL,
             stdout=writable,
             stderr=subprocess.PIPE,
-            timeout=DEADLINE_SECONDS * 4,
+            timeout=HANG_SECONDS * 4,
             check=False,
         )
     finally:
@@ -120,7 +121,7 @@ def test_signals(command: list[str], number: signal.Signals, shared_daemon: Runn
         process.stdin.flush()
         assert isinstance(json.loads(process.stdout.readline()), dict)  # it is at work
         process.send_signal(number)
-        assert process.wait(DEADLINE_SECONDS) == SIGNALS[number]
+        assert process.wait(HANG_SECONDS) == SIGNALS[number]
         assert re.sub(r"neuron-monitor-prometheus: a line is skipped: .*\n", "", process.stderr.read()) == ""
 
 
@@ -138,7 +139,7 @@ def test_signals_to_one_that_waits_for_an_answer(number: signal.Signals, socket_
         with connection:
             assert connection.recv(3) == b"PRI"
             process.send_signal(number)
-            assert process.communicate(timeout=DEADLINE_SECONDS) == (b"", b"")
+            assert process.communicate(timeout=HANG_SECONDS) == (b"", b"")
     assert process.returncode == SIGNALS[number]
 
 
@@ -164,7 +165,7 @@ def test_interrupted_while_it_is_imported(command: list[str], tmp_path: Path) ->
         assert process.stdout is not None
         assert process.stdout.readline() == "here\n"
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=DEADLINE_SECONDS) == ("", "")
+        assert process.communicate(timeout=HANG_SECONDS) == ("", "")
     assert process.returncode == 130
 
 
@@ -183,7 +184,7 @@ def test_a_recording_that_fills_the_disk(tmp_path: Path, shared_daemon: RunningD
         preexec_fn=fill,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_SECONDS * 4,
+        timeout=HANG_SECONDS * 4,
         check=False,
     )
     assert done.returncode == 1

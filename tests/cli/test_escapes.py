@@ -19,7 +19,8 @@ from pathlib import Path
 import google.protobuf
 import pytest
 
-from tests.conftest import RunningDaemon, wait_until
+from tests.harness.running_daemon import RunningDaemon
+from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = {

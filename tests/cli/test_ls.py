@@ -22,9 +22,10 @@ from neurontools.model import Snapshot
 from neurontools.rpc.socket_path import SYSTEM_SOCKET, attach_socket
 from neurontools.version import __version__
 from neurontools.views.device_list import device_list_json, device_list_table
-from tests.cli.conftest import NEURON_LS, RunNeuronLs
-from tests.cli.monitor_server import MonitorServer
-from tests.views.snapshots import process_of, snapshot_of
+from tests.harness.monitor_server import MonitorServer
+from tests.harness.neuron_ls import RunNeuronLs
+from tests.harness.paths import NEURON_LS
+from tests.harness.snapshots import process_of, snapshot_of
 
 without_own_daemon = pytest.mark.skipif(
     Path(SYSTEM_SOCKET).exists() or Path("/dev/neuron0").exists(), reason="this host has a daemon or devices"

@@ -10,8 +10,10 @@ import time
 
 import pytest
 
-from tests.cli.conftest import NEURON_LS, RunNeuronLs
-from tests.conftest import Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.harness.neuron_ls import RunNeuronLs
+from tests.harness.paths import NEURON_LS
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 
 def test_query(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:

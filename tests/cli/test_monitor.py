@@ -16,8 +16,9 @@ import pytest
 
 from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc.convert import to_message
-from tests.conftest import DEADLINE_SECONDS, Attachment, RunningDaemon, StartDaemon, wait_until
-from tests.monitor.record_models import Record
+from tests.harness.record_models import Record
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.command"]
 MOST_RECORDS = 200  # rather than waiting without end
@@ -172,7 +173,7 @@ def test_a_closed_pipe_ends_it_at_once_and_quietly(monitor: Start, daemon: Runni
     assert process.stderr is not None
     process.stdout.close()
     began = time.monotonic()
-    assert process.wait(DEADLINE_SECONDS) == -signal.SIGPIPE
+    assert process.wait(HANG_SECONDS) == -signal.SIGPIPE
     assert time.monotonic() - began < 4
     assert process.stderr.read() == ""
 
@@ -234,7 +235,7 @@ def test_a_closed_pipe_leaves_no_private_daemon_behind(monitor: Start, short_pat
     line_of(process)
     assert process.stdout is not None
     process.stdout.close()
-    assert process.wait(DEADLINE_SECONDS) == -signal.SIGPIPE
+    assert process.wait(HANG_SECONDS) == -signal.SIGPIPE
     assert [path.name for path in short_path.iterdir()] == []
 
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import StartDaemon, wait_until
+from tests.harness.running_daemon import StartDaemon
+from tests.harness.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.prometheus"]
 

@@ -16,7 +16,7 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.unary import call
-from tests.cli.conftest import RunNeuronLs
+from tests.harness.neuron_ls import RunNeuronLs
 
 HOLDER = """
 import sys

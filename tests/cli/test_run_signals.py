@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.run_process import TRAINING, OnTerminal, Started, owners, until
-from tests.conftest import StartDaemon
+from tests.harness.neuron_run import TRAINING, OnTerminal, Started, owners
+from tests.harness.running_daemon import StartDaemon
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch")
 Start = Callable[..., Started]
@@ -48,7 +49,7 @@ def test_a_signal_ends_all_workers_and_frees_their_cores(
     # A script that SIGINT interrupts ends as Python does, with a traceback and by the signal.
     assert exit_code == 128 + number, errors
     assert not [pid for pid in pids if is_alive(pid)]
-    until(lambda: owners(daemon.socket) == [])
+    wait_until(lambda: owners(daemon.socket) == [])
     summary = json.loads((tmp_path / "out.json").read_text())
     assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
 
@@ -97,7 +98,7 @@ def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> No
     assert (tmp_path / "interrupts").read_text() == "i", "the script was interrupted more than once"
     assert exit_code == 0
     assert "steps        " in written
-    until(lambda: owners(daemon.socket) == [])
+    wait_until(lambda: owners(daemon.socket) == [])
 
 
 DYING = """

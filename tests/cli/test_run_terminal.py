@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from neurontools.cli.run.progress import Progress
 from neurontools.cli.run.terminal import Terminal
-from tests.cli.run_process import TRAINING, OnTerminal, Started
-from tests.cli.screen import screen
+from tests.harness.neuron_run import TRAINING, OnTerminal, Started
+from tests.harness.written_screen import screen
 
 FRAME = re.compile(
     r"\d+:\d\d  step [\d,]+  [\d.]+ steps/s  [\d.]+ [KM]?FLOPS  \d graphs? compiled  HBM [\d.]+ K?B(?=\r\x1b\[K|\r?$)"

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.run_process import ROOT, TRAINING, OnTerminal, environment, until
+from tests.harness.neuron_run import TRAINING, OnTerminal, environment
+from tests.harness.paths import ROOT
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch")
 pytest.importorskip("textual")
@@ -29,7 +31,7 @@ def test_the_output_follows_when_the_script_has_ended(tmp_path: Path, commands: 
     run = OnTerminal(tmp_path, 120, "--simulate", "trn1.2xlarge", "--top", "script.py", PATH=commands)
     try:
         run.read_until("trn1.2xlarge")
-        until(lambda: (tmp_path / "alive0").exists())
+        wait_until(lambda: (tmp_path / "alive0").exists())
         (tmp_path / "stop").touch()
         exit_code, written = run.end()
     finally:
@@ -46,7 +48,7 @@ def test_whoever_leaves_neuron_top_sees_the_output_as_it_comes(tmp_path: Path, c
     run = OnTerminal(tmp_path, 120, "--simulate", "trn1.2xlarge", "--top", "script.py", PATH=commands)
     try:
         run.read_until("trn1.2xlarge")
-        until(lambda: (tmp_path / "alive0").exists())
+        wait_until(lambda: (tmp_path / "alive0").exists())
         run.type("q")
         run.read_until("from the script")
         assert run.process.poll() is None

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.run_process import Started, environment, owners, until
-from tests.conftest import RunningDaemon, StartDaemon
+from tests.harness.neuron_run import Started, environment, owners
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch")
 HOLDER = """
@@ -165,4 +166,4 @@ def test_a_signal_ends_the_waiting(start: Callable[..., Started], hold: Hold, tm
     again = start("--wait", "0", "script.py")
     waits(again)
     os.kill(again.process.pid, signal.SIGKILL)
-    until(lambda: again.process.poll() is not None)
+    wait_until(lambda: again.process.poll() is not None)

@@ -24,9 +24,10 @@ import pytest
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.testing import DriverTree
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
-from tests.exporters.test_prometheus import FORMAT
-from tests.scenario_host import ScenarioHost
+from tests.harness.original_families import FORMAT
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -130,7 +131,7 @@ def test_datadog_gets_all_metrics_of_its_integration(consumers: str, start_daemo
     )
     wait_until(lambda: all(process.total_latency for process in daemon.snapshot().processes))
     (url,) = re.findall(r"http://\S+/metrics", daemon.log)
-    check = Path(__file__).with_name("datadog_check.py")
+    check = ROOT / "tests/harness/datadog_check.py"
     done = subprocess.run([consumers, check, url], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from tests.certificates import Authority, needs_openssl
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
-from tests.exporters.test_prometheus import FORMAT
+from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.original_families import FORMAT
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 FLAGS = ("--simulate", "trn1.2xlarge", "--interval", "0.05")
 WORKER = """

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch", reason="the example needs the extra `runtime`")
 

@@ -20,7 +20,8 @@ import pytest
 
 from neurontools.model import ErrorCounters, ExecutionCounters, Process
 from neurontools.version import __version__
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch")
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 torch = pytest.importorskip("torch")
 

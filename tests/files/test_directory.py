@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.files.directory import Directory, NotTrusted
-from tests.hostile_user import HOSTILE, needs_two_users, public_directory
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from dataclasses import replace
 from neurontools.history.events import IDLE_SECONDS, MEMORY_USED_RATIO, STUCK_SECONDS, events_between
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc.convert import to_message
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 
 def told(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:

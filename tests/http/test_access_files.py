@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.http.access_files import AccessFiles, FileProblem, load_certificate, problems, read_token
-from tests.certificates import Authority, needs_openssl
+from tests.harness.certificates import Authority, needs_openssl
 
 
 def test_without_files_nothing_is_wrong() -> None:

@@ -21,9 +21,9 @@ from neurontools.http.limits import Limits
 from neurontools.http.request import Request
 from neurontools.http.response import Response
 from neurontools.http.site import Page
-from tests.certificates import Authority, needs_openssl
-from tests.conftest import wait_until
-from tests.http.conftest import PATIENCE_SECONDS, Serve, Served
+from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.http_server import Serve, Served
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 LINES = b"water_level_ratio 0.5\n" * 10_000
 FRONT = Page(lambda _: Response(b"front\n"), is_open=True)
@@ -46,7 +46,7 @@ def is_closed(connection: socket.socket) -> bool:
     except ConnectionError:
         pass
     finally:
-        connection.settimeout(PATIENCE_SECONDS)
+        connection.settimeout(HANG_SECONDS)
     return True
 
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 import pytest
 
 from neurontools.model import DeviceMemory, EccCounters, LatencyHistogram, Snapshot, logical_cores
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 LONGEST = 320
 

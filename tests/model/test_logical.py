@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from neurontools.model import DeviceMemory, logical_cores
-from tests.views.snapshots import snapshot_of
+from tests.harness.snapshots import snapshot_of
 
 
 @pytest.mark.parametrize(("lnc", "count", "size"), [(None, 64, 2), (1, 128, 1), (2, 64, 2)])

@@ -7,7 +7,7 @@ from dataclasses import replace
 from neurontools.model import ExecutionCounters, Process, Snapshot
 from neurontools.monitor.baseline import LONGEST_AWAY_SECONDS, Baseline
 from neurontools.monitor.period import Period
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 
 def snapshot(second: float, *, daemon_pid: int, with_process: bool = True) -> Snapshot:

@@ -6,12 +6,11 @@ from typing import Any
 import pytest
 
 from neurontools.monitor.baseline import Baseline
-from neurontools.monitor.configuration import configuration_from
+from neurontools.monitor.configuration import MonitorConfiguration, configuration_from
 from neurontools.monitor.json_schema import record_schema
 from neurontools.monitor.record import record
-from tests.monitor.record_models import InstanceInfo, Record
-from tests.monitor.test_record import EVERYTHING
-from tests.scenario_host import ScenarioHost
+from tests.harness.record_models import InstanceInfo, Record
+from tests.harness.scenario_host import ScenarioHost
 
 
 def meets(value: Any, schema: Any, root: Any) -> bool:
@@ -42,7 +41,8 @@ def test_records_meet_the_schema(instance_type: str) -> None:
     host = ScenarioHost(instance_type)
     before = host.at(10)
     schema = json.loads(json.dumps(record_schema()))
-    document = json.loads(json.dumps(record(host.at(15), EVERYTHING, lambda _: Baseline.first(before))))
+    everything = MonitorConfiguration.everything()
+    document = json.loads(json.dumps(record(host.at(15), everything, lambda _: Baseline.first(before))))
     assert meets(document, schema, schema)
     document["neuron_runtime_data"][0]["report"]["execution_stats"]["execution_summary"]["completed"] = 1.0
     assert not meets(document, schema, schema), "a count is an integer"

@@ -20,7 +20,7 @@ from neurontools.model import (
 )
 from neurontools.monitor.baseline import Baseline
 from neurontools.monitor.period import Period
-from tests.views.snapshots import process_of, snapshot_of
+from tests.harness.snapshots import process_of, snapshot_of
 
 KNOWN = LatencyPercentiles(*[0.5] * 7)
 HOST = snapshot_of("trn1.2xlarge")

@@ -16,8 +16,8 @@ from neurontools.monitor.configuration import MonitorConfiguration, configuratio
 from neurontools.monitor.groups import RUNTIME_GROUPS, SYSTEM_GROUPS
 from neurontools.monitor.record import K8S, GroupKey, group_periods, record
 from neurontools.monitor.recorder import Recorder
-from tests.monitor.record_models import Record
-from tests.scenario_host import STARTED_AT_SECONDS, ScenarioHost
+from tests.harness.record_models import Record
+from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost
 
 GOLDEN = Path(__file__).parent / "golden"
 EVERYTHING = MonitorConfiguration.everything()

@@ -16,9 +16,10 @@ import pytest
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message
-from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.harness.paths import ATTACHED_CHILD
+from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
-CHILD = Path(__file__).with_name("attached_child.py")
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
@@ -27,7 +28,7 @@ class Child:
 
     def __init__(self, daemon: RunningDaemon, *arguments: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(CHILD), daemon.socket, *arguments],
+            [sys.executable, str(ATTACHED_CHILD), daemon.socket, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             encoding="ascii",
@@ -83,7 +84,7 @@ def test_a_process_is_known_by_what_the_kernel_says(daemon: RunningDaemon, child
     assert process.core_indices == process.neuroncore_indices == (0, 1)
     assert process.device_indices == (0,)
     assert process.tag == str(attached.pid)
-    assert process.command == f"{sys.executable} {CHILD} {daemon.socket} 2"
+    assert process.command == f"{sys.executable} {ATTACHED_CHILD} {daemon.socket} 2"
     assert process.started_at_unix_seconds is not None
     assert process.attached_at_unix_seconds is not None
     assert process.started_at_unix_seconds < process.attached_at_unix_seconds

@@ -18,8 +18,9 @@ from neurond.attribution.process import Attributions, attribution_from, read_att
 
 from neurontools.model import Attribution, PodAllocation
 from neurontools.rpc import wire
-from tests.conftest import DEADLINE_SECONDS, RunningDaemon, wait_until
-from tests.scenario_host import ScenarioHost
+from tests.harness.running_daemon import RunningDaemon
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 ID = "0123456789abcdef" * 4
 OTHER = "fedcba9876543210" * 4
@@ -92,7 +93,7 @@ def test_a_real_process() -> None:
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "SLURM_JOB_ID": "123"}
     ) as process:
         wait_until(lambda: read_attribution(Path(f"/proc/{process.pid}")).slurm_job_id == "123")
-        process.communicate(b"\n", timeout=DEADLINE_SECONDS)
+        process.communicate(b"\n", timeout=HANG_SECONDS)
     assert read_attribution(Path(f"/proc/{process.pid}")) == Attribution()
 
 
@@ -180,7 +181,7 @@ async def test_a_kubelet_that_comes_changes_fails_and_goes(socket_directory: Pat
             changed.set()
 
     async def until(wanted: tuple[PodAllocation, ...]) -> None:
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             while not told or told[-1] != wanted:
                 changed.clear()
                 await changed.wait()
@@ -212,7 +213,7 @@ async def test_a_socket_that_nobody_serves(socket_directory: Path) -> None:
         told = asyncio.Event()
         watcher = KubeletWatcher(lambda allocations: told.set() if allocations == () else None, str(path), 0.02)
         watcher.start()
-        async with asyncio.timeout(DEADLINE_SECONDS):
+        async with asyncio.timeout(HANG_SECONDS):
             await told.wait()
         await watcher.close()
 
@@ -230,4 +231,4 @@ def test_the_daemon_tells_the_job_of_an_attached_process(daemon: RunningDaemon) 
         seen = wait_until(lambda: (found := daemon.find(process.pid)) and found.attribution)
         assert isinstance(seen, Attribution)
         assert (seen.slurm_job_id, seen.pod_name) == ("99", None)
-        process.communicate(b"\n", timeout=DEADLINE_SECONDS)
+        process.communicate(b"\n", timeout=HANG_SECONDS)

@@ -21,7 +21,9 @@ import pytest
 from neurontools import catalog, model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc import unary
-from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.harness.paths import ATTACHED_CHILD
+from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 
 @pytest.mark.parametrize("instance_type", catalog.names())
@@ -211,8 +213,7 @@ def test_a_daemon_without_file_descriptors_goes_on_when_it_has_them_again(daemon
 
 
 def test_a_process_whose_command_line_is_not_utf_8(daemon: RunningDaemon) -> None:
-    child = Path(__file__).with_name("attached_child.py")
-    command: list[str | bytes] = [sys.executable, str(child), daemon.socket, "1", "0", b"\xff\xfe"]
+    command: list[str | bytes] = [sys.executable, str(ATTACHED_CHILD), daemon.socket, "1", "0", b"\xff\xfe"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline().strip()

@@ -7,7 +7,7 @@ import psutil
 import pytest
 from neurond.system.host_reader import HostReader
 
-from tests.conftest import wait_until
+from tests.harness.waiting import wait_until
 
 
 def test_the_first_read_knows_levels_and_no_shares() -> None:

@@ -11,7 +11,8 @@ import urllib.request
 
 import pytest
 
-from tests.conftest import Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 
 @pytest.fixture

@@ -14,8 +14,9 @@ from neurond.settings import Settings
 from neurond.startup.configuration import resolve
 
 from neurontools.errors import EXIT_USAGE, UserError
-from tests.certificates import Authority, needs_openssl
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 Serve = Callable[..., str]
 

@@ -15,7 +15,8 @@ from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc import neuron_pb2_grpc as api
 from neurontools.rpc.convert import from_message
 from neurontools.views.device_list import device_list_json, device_list_table
-from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 Format = pb.RenderDeviceListRequest
 

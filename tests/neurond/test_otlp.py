@@ -14,8 +14,9 @@ from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
 
 from neurontools import health
 from neurontools.model import SourceKind
-from tests.conftest import StartDaemon, wait_until
-from tests.scenario_host import ScenarioHost
+from tests.harness.running_daemon import StartDaemon
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.waiting import wait_until
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
-from tests.conftest import wait_until
+from tests.harness.waiting import wait_until
 
 SLEEP = "import sys; print(flush=True); sys.stdin.read()"
 

@@ -16,9 +16,8 @@ from neurontools import catalog, model
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message, to_message
-from tests.neurond.messages import messages
+from tests.harness.messages import UUID, mended, messages
 
-UUID = "0123456789abcdef" * 2
 LARGEST = 2**63 - 1
 
 
@@ -127,18 +126,6 @@ def test_a_huge_report_is_refused_before_it_is_unpacked() -> None:
     models = [pb.LoadedModel(model_id=index, uuid=UUID, subgraphs=[pb.Subgraph()] * 1024) for index in range(100)]
     with pytest.raises(InvalidReport, match="more than 1024 subgraphs in all models"):
         read(models=models)
-
-
-def mended(report: pb.Report) -> pb.Report:
-    """With what hardly any random report gets right."""
-    report.measured_at_seconds = 5.0
-    del report.cores[2:]
-    for index, reported in enumerate(report.cores):
-        reported.local_index = index
-        reported.busy_seconds_total = 1.0
-    for index, loaded_ in enumerate(report.models):
-        loaded_.model_id, loaded_.uuid, loaded_.last_execution_at_unix_seconds = index, UUID, 4.0
-    return report
 
 
 reports = messages(pb.Report)

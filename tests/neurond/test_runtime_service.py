@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.call import RpcError, Status
-from tests.conftest import RUNTIME, Attachment, RunningDaemon, StartDaemon, wait_until
-from tests.neurond.messages import messages
-from tests.neurond.test_report_reader import UUID, mended
+from tests.harness.messages import UUID, mended, messages
+from tests.harness.paths import ATTACHED_CHILD
+from tests.harness.running_daemon import RUNTIME, Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 GIB = 2**30
 REFUSALS = {Status.INVALID_ARGUMENT, Status.OUT_OF_RANGE, Status.RESOURCE_EXHAUSTED, Status.FAILED_PRECONDITION}
@@ -79,11 +80,9 @@ def test_an_attach_that_cannot_be_met(on_trn2: Attachment, fields_: dict[str, An
 def test_cores_of_others(trn2: RunningDaemon, on_trn2: Attachment) -> None:
     import subprocess
     import sys
-    from pathlib import Path
 
-    child = Path(__file__).with_name("attached_child.py")
     with subprocess.Popen(
-        [sys.executable, str(child), trn2.socket, "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, str(ATTACHED_CHILD), trn2.socket, "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline().strip()

@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from neurontools.rpc import neuron_pb2 as pb
-from tests.conftest import RUNTIME, RunningDaemon
+from tests.harness.running_daemon import RUNTIME, RunningDaemon
 
 SERVICES = ("neurontools.v1.MonitorService", "neurontools.v1.RuntimeService")
 

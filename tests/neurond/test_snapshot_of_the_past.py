@@ -8,7 +8,7 @@ from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.convert import from_message
-from tests.conftest import MONITOR, RunningDaemon, StartDaemon
+from tests.harness.running_daemon import MONITOR, RunningDaemon, StartDaemon
 
 
 def past(daemon: RunningDaemon, age_seconds: float) -> Snapshot:

@@ -13,7 +13,8 @@ import pytest
 from neurond.service.socket_files import SocketFiles
 
 from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
-from tests.conftest import Attachment, StartDaemon, wait_until
+from tests.harness.running_daemon import Attachment, StartDaemon
+from tests.harness.waiting import wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 

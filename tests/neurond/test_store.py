@@ -10,7 +10,7 @@ from neurond.snapshots.store import Store
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message
-from tests.views.snapshots import snapshot_of
+from tests.harness.snapshots import snapshot_of
 
 SNAPSHOT = snapshot_of("trn1.2xlarge")
 

@@ -13,7 +13,7 @@ from neurontools.model import Attribution, Snapshot
 from neurontools.query.document import document, help_text, parse_fields, parse_format
 from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, FIELDS, rows
 from neurontools.query.health_report import health_json, health_text
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 PEAK = 95e12
 

@@ -28,8 +28,8 @@ from neurontools.recording.field_list import CURRENT, FIRST
 from neurontools.recording.reader import RecordingReader
 from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc import neuron_pb2
-from tests.scenario_host import ScenarioHost
-from tests.tui.feeds import message_of
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.still_feed import message_of
 
 MUTANTS = int(os.environ.get("NEURONTOOLS_FUZZ_MUTANTS", "400"))
 SEED = int(os.environ.get("NEURONTOOLS_FUZZ_SEED", "1"))

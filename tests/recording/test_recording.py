@@ -18,8 +18,8 @@ from neurontools.errors import UserError
 from neurontools.recording.codec import read_integers, write_integers
 from neurontools.recording.reader import RecordingReader
 from neurontools.recording.writer import KEY_EVERY, RecordingWriter, new_recording
-from tests.scenario_host import ScenarioHost
-from tests.tui.feeds import message_of, snapshots
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.still_feed import message_of, snapshots
 
 
 def write(path: Path, taken: tuple[model.Snapshot, ...]) -> None:
@@ -176,7 +176,7 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
     script = (
         "import sys, os, signal\n"
         "from neurontools.recording.writer import RecordingWriter\n"
-        "from tests.tui.feeds import message_of, snapshots\n"
+        "from tests.harness.still_feed import message_of, snapshots\n"
         "writer = RecordingWriter(sys.argv[1])\n"
         "for snapshot in snapshots()[:12]: writer.write(message_of(snapshot))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rpc.raw_server import RawServer
+from tests.harness.raw_server import RawServer
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message, to_message
-from tests.neurond.messages import messages
+from tests.harness.messages import messages
 
 KINDS = [
     kind for kind in vars(pb).values() if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message

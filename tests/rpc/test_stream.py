@@ -12,7 +12,7 @@ import pytest
 from neurontools.rpc import hpack, http2
 from neurontools.rpc.call import RpcError, Status, UnexpectedReply, Unreachable
 from neurontools.rpc.stream import StreamConnection
-from tests.rpc.raw_server import (
+from tests.harness.raw_server import (
     BODY,
     DATA,
     END,

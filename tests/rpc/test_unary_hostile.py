@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from neurontools.rpc import hpack, unary
 from neurontools.rpc.call import CallError, RpcError, Status, UnexpectedReply
 from neurontools.rpc.unary import Connection
-from tests.rpc.raw_server import (
+from tests.harness.raw_server import (
     ACK,
     BODY,
     CONTINUATION,

@@ -2,71 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from neurontools import model
-from neurontools.rpc import neuron_pb2, unary
-from neurontools.rpc.convert import from_message
-from tests.conftest import wait_until
-
-
-class Daemon:
-    """A neurond of a test's own, simulating a trn1.32xlarge unless told otherwise."""
-
-    def __init__(self, socket: str) -> None:
-        self.socket = socket
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, instance_type: str = "trn1.32xlarge") -> None:
-        readable, writable = os.pipe()
-        command = [sys.executable, "-m", "neurond", "--simulate", instance_type, "--socket", self.socket]
-        self.process = subprocess.Popen(
-            [*command, "--interval", "0.05", "--log-level", "error", "--ready-fd", str(writable)],
-            pass_fds=(writable,),
-            stdout=subprocess.DEVNULL,
-        )
-        os.close(writable)
-        with os.fdopen(readable, "rb") as ready:
-            assert ready.readline() == b"ready\n"
-
-    def signal(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """SIGKILL, also of a stopped one, and the end of it."""
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait()
-            self.process = None
-
-    def snapshot(self) -> model.Snapshot:
-        reply = unary.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
-        return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
-
-    def find(self, pid: int) -> model.Process | None:
-        """The process with this PID, if it is in the latest snapshot."""
-        return next((process for process in self.snapshot().processes if process.pid == pid), None)
-
-    def reported(self, pid: int) -> model.Process:
-        """The process with this PID, once a report of it is in the snapshot."""
-
-        def look() -> model.Process | None:
-            process = self.find(pid)
-            return process if process is not None and process.measured_at_seconds is not None else None
-
-        return wait_until(look)
-
-    def owners(self) -> tuple[int, ...]:
-        """The PIDs that hold a core, in order of the cores."""
-        return tuple(core.owner_pid for core in self.snapshot().cores if core.owner_pid is not None)
+from tests.harness.restarted_daemon import RestartedDaemon
 
 
 @pytest.fixture
@@ -75,14 +16,14 @@ def socket(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def stopped_daemon(socket: str) -> Iterator[Daemon]:
+def stopped_daemon(socket: str) -> Iterator[RestartedDaemon]:
     """A daemon that a test starts by itself."""
-    daemon = Daemon(socket)
+    daemon = RestartedDaemon(socket)
     yield daemon
     daemon.kill()
 
 
 @pytest.fixture
-def daemon(stopped_daemon: Daemon) -> Daemon:
+def daemon(stopped_daemon: RestartedDaemon) -> RestartedDaemon:
     stopped_daemon.start()
     return stopped_daemon

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from neurontools.errors import EXIT_NO_DAEMON
-from tests.conftest import wait_until
-from tests.runtime.conftest import Daemon
+from tests.harness.restarted_daemon import RestartedDaemon
+from tests.harness.waiting import wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARAMETER_BYTES = 4 * (64 * 1024 + 1024 + 1024 * 10 + 10)
@@ -49,7 +49,7 @@ def loss_of(line: str) -> float:
     return float(line.partition("loss ")[2].split(maxsplit=1)[0])
 
 
-def test_training_reports_what_it_is(daemon: Daemon, start: Start) -> None:
+def test_training_reports_what_it_is(daemon: RestartedDaemon, start: Start) -> None:
     training = start("train_mlp.py", "--seconds", "60", "--quiet", NEURONTOOLS_SOCKET=daemon.socket)
     process = wait_until(
         lambda: (
@@ -83,7 +83,7 @@ def test_training_learns_without_a_daemon(socket: str, start: Start) -> None:
     assert "nothing is monitored" in told
 
 
-def test_training_tells_errors_in_a_line(daemon: Daemon, start: Start) -> None:
+def test_training_tells_errors_in_a_line(daemon: RestartedDaemon, start: Start) -> None:
     for environment, exit_code, text in (
         ({"NEURON_RT_NUM_CORES": "99"}, 1, "this host has 32 NeuronCores"),
         ({"NEURON_RT_VISIBLE_CORES": "1,3"}, 1, "not contiguous"),

@@ -19,8 +19,8 @@ from neurontools.nrt.environment import InvalidCoreRequest
 from neurontools.nrt.status import NrtStatus
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime import Core, CoresUnavailable, ErrorKind, Outcome, Reporter
-from tests.conftest import wait_until
-from tests.runtime.conftest import Daemon
+from tests.harness.restarted_daemon import RestartedDaemon
+from tests.harness.waiting import wait_until
 
 HBM_BYTES = 16 * 2**30
 PID = os.getpid()
@@ -60,7 +60,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def test_cores_asked_for_are_held_until_close(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_cores_asked_for_are_held_until_close(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="4-6", NEURON_PROCESS_TAG="x" * 300)
     assert reporter.cores == (Core(0, 4, 2, HBM_BYTES, 0), Core(1, 5, 2, HBM_BYTES, 1), Core(2, 6, 3, HBM_BYTES, 0))
     assert reporter.is_monitored
@@ -84,14 +84,14 @@ def test_cores_asked_for_are_held_until_close(daemon: Daemon, reporters: list[Re
     ],
 )
 def test_environment_chooses_cores(
-    daemon: Daemon, reporters: list[Reporter], environment: dict[str, str], cores: tuple[int, ...]
+    daemon: RestartedDaemon, reporters: list[Reporter], environment: dict[str, str], cores: tuple[int, ...]
 ) -> None:
     reporter = attach(reporters, daemon.socket, **environment)
     assert tuple(core.neuroncore_index for core in reporter.cores) == cores
     assert daemon.reported(PID).neuroncore_indices == cores
 
 
-def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_report_says_what_was_done(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="2")
     model = reporter.load_model("mlp", memory={1: DeviceMemory(constants_bytes=1000)})
     reporter.add_memory(0, "tensors_bytes", 500)
@@ -128,7 +128,7 @@ def test_report_says_what_was_done(daemon: Daemon, reporters: list[Reporter]) ->
     assert (reporter.dropped_reports, reporter.ignored_calls, reporter.last_error) == (0, 0, None)
 
 
-def test_execution_in_flight_is_seen(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_execution_in_flight_is_seen(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("slow")
     before = time.time()
@@ -140,13 +140,13 @@ def test_execution_in_flight_is_seen(daemon: Daemon, reporters: list[Reporter]) 
     wait_until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds is None)
 
 
-def test_reports_come_by_themselves(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_reports_come_by_themselves(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     attach(reporters, daemon.socket)
     first = daemon.reported(PID).measured_at_seconds
     wait_until(lambda: daemon.reported(PID).measured_at_seconds != first)
 
 
-def test_counts_of_many_threads_are_exact(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_counts_of_many_threads_are_exact(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="2")
     model = reporter.load_model("m")
 
@@ -166,7 +166,7 @@ def test_counts_of_many_threads_are_exact(daemon: Daemon, reporters: list[Report
 
 
 def test_cores_held_by_another_are_refused_in_the_words_of_the_original(
-    daemon: Daemon, reporters: list[Reporter]
+    daemon: RestartedDaemon, reporters: list[Reporter]
 ) -> None:
     other = holder(daemon.socket, NEURON_RT_VISIBLE_CORES="0-1")
     threads = threading.active_count()
@@ -181,7 +181,7 @@ def test_cores_held_by_another_are_refused_in_the_words_of_the_original(
     end(other)
 
 
-def test_cores_that_the_host_lacks_are_refused(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_cores_that_the_host_lacks_are_refused(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     for name, value in (("NEURON_RT_NUM_CORES", "33"), ("NEURON_RT_VISIBLE_CORES", "30-32")):
         with pytest.raises(CoresUnavailable, match=f"{name}.*this host has") as caught:
             attach(reporters, daemon.socket, **{name: value})
@@ -219,7 +219,7 @@ def test_required_daemon_that_is_missing_is_an_error(reporters: list[Reporter], 
 
 
 def test_daemon_is_looked_for_where_it_would_listen(
-    daemon: Daemon, reporters: list[Reporter], monkeypatch: pytest.MonkeyPatch
+    daemon: RestartedDaemon, reporters: list[Reporter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "neurontools.runtime.reporting.reporter.candidates", lambda environment: ("/nowhere/n.sock", daemon.socket)
@@ -229,7 +229,7 @@ def test_daemon_is_looked_for_where_it_would_listen(
     assert reporter.is_monitored
 
 
-def test_daemon_that_comes_later_sees_everything(stopped_daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_daemon_that_comes_later_sees_everything(stopped_daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, stopped_daemon.socket, NEURON_RT_NUM_CORES="2")
     model = reporter.load_model("early")
     with model.execution(core=1, flop=9):
@@ -246,7 +246,9 @@ def test_daemon_that_comes_later_sees_everything(stopped_daemon: Daemon, reporte
     wait_until(lambda: stopped_daemon.snapshot().cores[1].flop_total == 8)
 
 
-def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(
+    daemon: RestartedDaemon, reporters: list[Reporter]
+) -> None:
     first = holder(daemon.socket, NEURON_RT_NUM_CORES="3")
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="2")
     end(first)  # a new request for two cores would be given others
@@ -272,7 +274,7 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(daemon: Daemo
 
 
 def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_free(
-    daemon: Daemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
+    daemon: RestartedDaemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="0-1")
     assert reporter.flush(10)
@@ -291,7 +293,7 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
     assert daemon.reported(PID).neuroncore_indices == (0, 1)
 
 
-def test_stopped_daemon_stops_nothing(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_stopped_daemon_stops_nothing(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("m")
     assert reporter.flush(10)
@@ -308,7 +310,7 @@ def test_stopped_daemon_stops_nothing(daemon: Daemon, reporters: list[Reporter])
 
 
 def test_too_much_memory_is_told_once_and_training_goes_on(
-    daemon: Daemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
+    daemon: RestartedDaemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     reporter.set_memory(0, "tensors_bytes", HBM_BYTES + 1)
@@ -324,7 +326,7 @@ def test_too_much_memory_is_told_once_and_training_goes_on(
     assert reporter.last_error is None
 
 
-def test_wrong_calls_are_counted_and_never_raise(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_wrong_calls_are_counted_and_never_raise(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("m")
     with model.execution(core=1):
@@ -341,7 +343,7 @@ def test_wrong_calls_are_counted_and_never_raise(daemon: Daemon, reporters: list
     assert reporter.last_error is not None
 
 
-def test_closed_reporter_does_nothing(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_closed_reporter_does_nothing(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     before = set(threading.enumerate())  # other tests of this process may have left the device's reporter
     with attach(reporters, daemon.socket) as reporter:
         model = reporter.load_model("m")
@@ -353,14 +355,14 @@ def test_closed_reporter_does_nothing(daemon: Daemon, reporters: list[Reporter])
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_killed_process_frees_its_cores(daemon: Daemon) -> None:
+def test_killed_process_frees_its_cores(daemon: RestartedDaemon) -> None:
     process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
     wait_until(lambda: daemon.owners() == (process.pid,) * 4)
     end(process)
     wait_until(lambda: daemon.owners() == ())
 
 
-def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: Daemon) -> None:
+def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: RestartedDaemon) -> None:
     process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
     wait_until(lambda: daemon.owners() == (process.pid,) * 4)
     daemon.signal(signal.SIGSTOP)
@@ -370,7 +372,7 @@ def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: Daemon)
     wait_until(lambda: daemon.owners() == ())
 
 
-def test_started_programs_inherit_no_descriptor(daemon: Daemon, reporters: list[Reporter]) -> None:
+def test_started_programs_inherit_no_descriptor(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     before = open_descriptors()
     reporter = attach(reporters, daemon.socket)
     assert reporter.flush(10)
@@ -413,7 +415,7 @@ def test_attach_socket_that_says_something_else(
     assert f"({reason})" in capsys.readouterr().err
 
 
-def test_no_grpcio_comes_into_the_process(daemon: Daemon) -> None:
+def test_no_grpcio_comes_into_the_process(daemon: RestartedDaemon) -> None:
     code = """
 import sys
 from neurontools.runtime import Reporter
@@ -425,7 +427,7 @@ assert "grpc" not in sys.modules and "pydantic" not in sys.modules
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
 
 
-def test_a_look_before_each_report(reporters: list[Reporter], daemon: Daemon) -> None:
+def test_a_look_before_each_report(reporters: list[Reporter], daemon: RestartedDaemon) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     steps = iter(range(1, 1000))
 
@@ -448,7 +450,7 @@ def test_a_look_before_each_report(reporters: list[Reporter], daemon: Daemon) ->
     assert second_bytes == second * 10
 
 
-def test_a_look_that_fails_costs_nothing_else(reporters: list[Reporter], daemon: Daemon) -> None:
+def test_a_look_that_fails_costs_nothing_else(reporters: list[Reporter], daemon: RestartedDaemon) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     reporter.before_reports(lambda _: 1 // 0)  # type: ignore[arg-type]
     reporter.set_memory(0, "tensors_bytes", 7)

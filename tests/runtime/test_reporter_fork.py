@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.runtime.conftest import Daemon
+from tests.harness.restarted_daemon import RestartedDaemon
+from tests.harness.waiting import wait_until
 
 BEGIN = """
 import multiprocessing, os, signal, sys, threading
@@ -123,12 +123,12 @@ def run(code: str, socket: str, *arguments: str, tmp_path: Path | None = None) -
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def test_forks_among_busy_threads_neither_hang_nor_disturb(daemon: Daemon) -> None:
+def test_forks_among_busy_threads_neither_hang_nor_disturb(daemon: RestartedDaemon) -> None:
     done = run(MANY_FORKS, daemon.socket)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_forks_while_the_daemon_does_not_answer(daemon: Daemon) -> None:
+def test_forks_while_the_daemon_does_not_answer(daemon: RestartedDaemon) -> None:
     """The reporter's thread then waits for an answer at nearly all times."""
     code = MANY_FORKS.replace("threads = [", "os.kill(int(sys.argv[1]), signal.SIGSTOP)\nthreads = [").replace(
         "stop.set()\n", "stop.set()\nos.kill(int(sys.argv[1]), signal.SIGCONT)\n"
@@ -151,7 +151,7 @@ def test_forks_while_there_is_no_daemon(socket: str) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_cores_are_free_when_the_process_dies_before_its_child(daemon: Daemon, number: signal.Signals) -> None:
+def test_cores_are_free_when_the_process_dies_before_its_child(daemon: RestartedDaemon, number: signal.Signals) -> None:
     environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
     process = subprocess.Popen([sys.executable, "-c", ORPHAN], env=environment, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -172,17 +172,17 @@ def descriptors(pid: int) -> list[Path]:
     return list(Path(f"/proc/{pid}/fd").iterdir())
 
 
-def test_forked_pools_do_not_report(daemon: Daemon) -> None:
+def test_forked_pools_do_not_report(daemon: RestartedDaemon) -> None:
     done = run(POOLS, daemon.socket, "fork")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_spawned_pools_attach_for_themselves(daemon: Daemon, tmp_path: Path) -> None:
+def test_spawned_pools_attach_for_themselves(daemon: RestartedDaemon, tmp_path: Path) -> None:
     done = run(SPAWNED, daemon.socket, tmp_path=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_data_loader_workers_do_not_disturb(daemon: Daemon, tmp_path: Path) -> None:
+def test_data_loader_workers_do_not_disturb(daemon: RestartedDaemon, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     code = f"""{BEGIN}
 from torch.utils.data import DataLoader
@@ -198,7 +198,7 @@ print("done")
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
-def test_forked_child_can_attach_for_itself(daemon: Daemon) -> None:
+def test_forked_child_can_attach_for_itself(daemon: RestartedDaemon) -> None:
     code = """
 import os, signal, threading
 from neurontools.runtime import Reporter

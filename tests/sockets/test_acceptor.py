@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.harness.waiting import wait_until
 
 # Keeps every connection until a line comes in, then closes them all.
 LISTENER = """

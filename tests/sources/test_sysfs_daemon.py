@@ -13,7 +13,8 @@ import pytest
 from neurontools.model import DeviceMemory, SourceKind
 from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, SimulatedDriver, process_on
-from tests.conftest import RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 
 def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:

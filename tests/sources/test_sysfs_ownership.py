@@ -17,8 +17,9 @@ from neurond.sources.sysfs import SysfsSource
 from neurontools.model import DeviceMemory, HostMemory, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.testing import DriverTree, process_on
-from tests.conftest import Attachment, RunningDaemon, StartDaemon, wait_until
-from tests.monitor.record_models import Record
+from tests.harness.record_models import Record
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 
 VERSION = "2.34.10"
 ALONE, FIRST, SECOND, NAMED, UNNAMED, MONITOR = range(5_000_001, 5_000_007)

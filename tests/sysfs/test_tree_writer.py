@@ -12,7 +12,7 @@ import pytest
 
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.sysfs.tree_writer import TreeWriter
-from tests.hostile_user import HOSTILE, needs_two_users, public_directory
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory
 
 
 def _entries(directory: Path) -> set[str]:

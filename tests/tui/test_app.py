@@ -16,7 +16,7 @@ from neurontools.tui.settings import Settings, load
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.style import THEMES
-from tests.tui.feeds import StillFeed, nearly_full, snapshots
+from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (200, 50))

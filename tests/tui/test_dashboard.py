@@ -17,8 +17,8 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load, save, settings_path
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Page, line_width, plain
-from tests.rpc.test_convert import parts
-from tests.tui.feeds import StillFeed, snapshots
+from tests.harness.model_parts import parts
+from tests.harness.still_feed import StillFeed, snapshots
 
 WIDTH, HEIGHT = 120, 40
 

@@ -8,7 +8,7 @@ from rich.color import ColorSystem
 
 from neurontools.tui.painter import sgr, spans, update
 from neurontools.views.drawing.line import Line, fit, plain
-from tests.tui.terminal_screen import TerminalScreen
+from tests.harness.terminal_screen import TerminalScreen
 
 WIDTH = 30
 RUNS = st.lists(

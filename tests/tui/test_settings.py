@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.tui.settings import Settings, load, save, settings_path
-from tests.hostile_user import HOSTILE, needs_two_users, public_directory
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory
 
 
 def test_settings_are_kept_in_a_directory_that_is_made(tmp_path: Path) -> None:

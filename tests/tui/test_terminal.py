@@ -22,9 +22,10 @@ from pathlib import Path
 import pytest
 
 from neurontools.recording.writer import RecordingWriter
-from tests.conftest import DEADLINE_SECONDS, RunningDaemon, StartDaemon
-from tests.tui.feeds import message_of, snapshots
-from tests.tui.terminal_screen import TerminalScreen
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.still_feed import message_of, snapshots
+from tests.harness.terminal_screen import TerminalScreen
+from tests.harness.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).parents[2]
 TOP = [sys.executable, str(ROOT / "scripts/neuron-top")]
@@ -90,7 +91,7 @@ class Terminal:
         return bool(data)
 
     def until(self, look: Callable[[str], object]) -> str:
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while not look(self.screen.text):
             assert time.monotonic() < deadline, f"did not come to pass:\n{self.screen.text}"
             self.read()
@@ -107,7 +108,7 @@ class Terminal:
         fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
     def ends(self) -> int:
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while self.exit_code is None:
             assert time.monotonic() < deadline, "it did not end"
             self.read()
@@ -173,7 +174,7 @@ def test_a_training_is_seen_from_its_start_to_its_end(
     top.press("jjjjjjjj\r")
     top.shows(f"Send SIGKILL to PID {training.pid}?")
     top.press("j\r")
-    assert training.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+    assert training.wait(HANG_SECONDS) == -signal.SIGKILL
     top.shows("no process holds a NeuronCore")
     top.press("e")
     text = top.shows("ended, 2 cores are free")
@@ -290,7 +291,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(daemon: RunningDaemon) -> None:
     assert endless.stderr is not None
     assert endless.stdout.readline()
     endless.send_signal(signal.SIGINT)
-    assert endless.wait(DEADLINE_SECONDS) == 130
+    assert endless.wait(HANG_SECONDS) == 130
     assert endless.stderr.read() == ""
     endless.stdout.close()
     endless.stderr.close()

@@ -11,7 +11,7 @@ import pytest
 
 from neurontools import catalog
 from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
-from tests.views.snapshots import process_of, snapshot_of, with_device
+from tests.harness.snapshots import process_of, snapshot_of, with_device
 
 GOLDEN = Path(__file__).parent / "golden"
 TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"

@@ -9,7 +9,7 @@ from neurontools import catalog
 from neurontools.model import Process, Snapshot
 from neurontools.text.terminal import cell_width, visible
 from neurontools.views.device_list import device_list_json, device_list_table
-from tests.views.snapshots import process_of, snapshot_of
+from tests.harness.snapshots import process_of, snapshot_of
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))  # surrogates and control characters too
 VERSIONS = st.none() | st.sampled_from(["2.34.10", "", "\x1b]0;x\x07"])

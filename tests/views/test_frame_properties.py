@@ -19,7 +19,7 @@ from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
 from neurontools.views.overview.memory_tree import every_key
 from neurontools.views.pages import PAGES
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 SIZES = st.tuples(st.integers(1, 260), st.integers(1, 80))
 NASTY = (

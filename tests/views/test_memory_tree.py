@@ -19,7 +19,7 @@ from neurontools.model import (
 from neurontools.views.drawing.line import Page, plain
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.overview.memory_tree import Node, every_key, memory_tree, nodes
-from tests.views.snapshots import process_of, snapshot_of, with_device
+from tests.harness.snapshots import process_of, snapshot_of, with_device
 
 TRAIN, SERVE = 7, 8
 MODEL = LoadedModel(

@@ -10,7 +10,7 @@ from neurontools.model import Attribution, Snapshot, TrainingCounters, TrainingR
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.processes.page import process_page
 from neurontools.views.top_document import document
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
 PLACES = {

@@ -6,7 +6,7 @@ import pytest
 
 from neurontools.model import Snapshot
 from neurontools.views.topology.picture import topology_picture
-from tests.views.snapshots import snapshot_of
+from tests.harness.snapshots import snapshot_of
 
 
 def host(links: list[tuple[int, ...]], topology: str = "torus_2d") -> Snapshot:

@@ -18,7 +18,7 @@ from neurontools.files.directory import Directory
 from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
-from tests.conftest import wait_until
+from tests.harness.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.torch_device.test_monitored import Host, until
+from tests.harness.training_host import TrainingHost
+from tests.harness.waiting import wait_until
 
 HOOKS = """
 import gc, json, sys, torch
@@ -119,24 +120,24 @@ sys.stdin.read()
 
 
 @pytest.fixture
-def host(tmp_path: Path, device_environment: dict[str, str]) -> Iterator[Host]:
-    made = Host(tmp_path, device_environment)
+def host(tmp_path: Path, device_environment: dict[str, str]) -> Iterator[TrainingHost]:
+    made = TrainingHost(tmp_path, device_environment)
     yield made
     made.close()
 
 
-def go_on(host: Host, count: int = 20) -> None:
+def go_on(host: TrainingHost, count: int = 20) -> None:
     """Waits until the training has done so many steps more."""
     seen = host.steps()
-    until(lambda: host.steps() > seen + count)
+    wait_until(lambda: host.steps() > seen + count)
 
 
-def attached(host: Host, script: subprocess.Popen[str]) -> None:
+def attached(host: TrainingHost, script: subprocess.Popen[str]) -> None:
     """Waits until the daemon shows the script, with figures."""
-    until(lambda: [p.pid for p in host.snapshot().processes if p.executions.completed_total] == [script.pid])
+    wait_until(lambda: [p.pid for p in host.snapshot().processes if p.executions.completed_total] == [script.pid])
 
 
-def end(host: Host, script: subprocess.Popen[str]) -> dict[str, Any]:
+def end(host: TrainingHost, script: subprocess.Popen[str]) -> dict[str, Any]:
     """Has the training stop; what it says of itself."""
     host.stop()
     assert script.stdout is not None
@@ -156,7 +157,7 @@ def test_hooks_that_raise_cost_what_they_cost_on_the_cpu(run_python: Callable[..
     assert got == expected
 
 
-def test_numbers_resume_and_are_right_after_forks_and_all_that_befalls_a_daemon(host: Host) -> None:
+def test_numbers_resume_and_are_right_after_forks_and_all_that_befalls_a_daemon(host: TrainingHost) -> None:
     host.start_daemon()
     script = host.start_script(DISTURBED, NEURON_RT_VISIBLE_CORES="0")
     attached(host, script)
@@ -166,7 +167,7 @@ def test_numbers_resume_and_are_right_after_forks_and_all_that_befalls_a_daemon(
     go_on(host, 50)
     host.daemon.send_signal(signal.SIGCONT)
     seen = host.steps()
-    until(lambda: host.snapshot().cores[0].executions_total > seen)
+    wait_until(lambda: host.snapshot().cores[0].executions_total > seen)
     host.daemon.kill()
     host.daemon.wait()
     go_on(host, 50)
@@ -179,7 +180,7 @@ def test_numbers_resume_and_are_right_after_forks_and_all_that_befalls_a_daemon(
     host.start_daemon()
     attached(host, script)
     done = end(host, script)
-    until(lambda: host.snapshot().cores[0].executions_total >= done["steps"])
+    wait_until(lambda: host.snapshot().cores[0].executions_total >= done["steps"])
     (process,) = host.snapshot().processes
     core = host.snapshot().cores[0]
     assert done["children"] > 10
@@ -191,7 +192,7 @@ def test_numbers_resume_and_are_right_after_forks_and_all_that_befalls_a_daemon(
     assert (process.training.steps_total, process.training.samples_total) == (done["steps"], done["samples"])
 
 
-def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(host: Host) -> None:
+def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(host: TrainingHost) -> None:
     host.start_daemon()
     script = host.start_script(EXHAUSTED, NEURON_RT_VISIBLE_CORES="0")
     attached(host, script)
@@ -207,5 +208,5 @@ def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(host: Host) ->
     exhaust.unlink()
     attached(host, script)
     done = end(host, script)
-    until(lambda: host.snapshot().cores[0].executions_total >= done["steps"])
+    wait_until(lambda: host.snapshot().cores[0].executions_total >= done["steps"])
     assert script.poll() is None

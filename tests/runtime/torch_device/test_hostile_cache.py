@@ -15,7 +15,7 @@ from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
-from tests.hostile_user import HOSTILE, needs_two_users, public_directory, swapping_new_files_for_links
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, swapping_new_files_for_links
 
 FLAGS = CompilerFlags()
 MODULE = "MODULE_123+d41d8cd9"

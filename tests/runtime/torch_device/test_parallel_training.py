@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.runtime.torch_device.test_ranks import torchrun
+from tests.harness.torchrun import torchrun
 
 RANKS = """
 import json, os, sys, torch, torch.distributed as dist, torch_xla.core.xla_model as xm

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.harness.torchrun import torchrun
 
 COLLECTIVES = """
 import torch, torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend
@@ -104,14 +105,6 @@ def train(index, scale):
     open(f"out{index}", "w").write(f"{xm.get_ordinal()} {xm.xrt_world_size()} {xm.all_reduce('sum', value).tolist()}")
 if __name__ == "__main__": xmp.spawn(train, args=(10,), nprocs=2)
 """
-
-
-def torchrun(run_python: Callable[..., Any], script: str, **environment: str) -> Any:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", str(port))
-    return run_python(*launcher, "-m", "neurontools.runtime", script, NEURON_RT_NUM_CORES="", **environment)
 
 
 def test_collectives(run_python: Callable[..., Any], tmp_path: Path) -> None:

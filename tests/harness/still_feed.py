@@ -11,7 +11,7 @@ from neurontools.history.timeline import Moment, MomentMaker, Timeline
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
-from tests.scenario_host import ScenarioHost
+from tests.harness.scenario_host import ScenarioHost
 
 MOMENTS = 90
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
+from tests.harness.waiting import wait_until
 
 HOSTILE = 65534
 """The user and group that attacks are run as."""

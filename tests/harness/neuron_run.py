@@ -12,15 +12,12 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from neurontools.rpc import neuron_pb2, unary
+from tests.harness.paths import PYTHONPATH
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_SECONDS = 60.0
-T = TypeVar("T")
 COMMAND = (sys.executable, "-m", "neurontools.cli.run.command")
 
 TRAINING = """
@@ -39,21 +36,12 @@ while not os.path.exists("stop"):
 """Trains on as many workers as there are until there is a file `stop`; writes its PID, and a dot a step."""
 
 
-def until(look: Callable[[], T]) -> T:
-    """What `look` answers, once it is true."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (answer := look()):
-        assert time.monotonic() < deadline, "what the test waits for did not happen"
-        time.sleep(0.02)
-    return answer
-
-
 def environment(directory: Path, socket: str = "", **changes: str) -> dict[str, str]:
     """The variables of a user who has none of ours set, with a compile cache of the test's own."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
     return {
         **kept,
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+        "PYTHONPATH": PYTHONPATH,
         "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
         "NEURONTOOLS_SOCKET": socket or str(directory / "none.sock"),
         "OMP_NUM_THREADS": "1",
@@ -79,7 +67,7 @@ class Started:
 
     def pid_of(self, rank: int = 0) -> int:
         """The PID of a worker that has trained some steps."""
-        until(lambda: len(self._read(f"alive{rank}")) > 5)
+        wait_until(lambda: len(self._read(f"alive{rank}")) > 5)
         return int(self._read(f"pid{rank}"))
 
     def stop_training(self) -> None:
@@ -87,14 +75,14 @@ class Started:
 
     def end(self) -> tuple[int, str, str]:
         """Waits for the end: exit code, output, errors."""
-        output, errors = self.process.communicate(timeout=DEADLINE_SECONDS)
+        output, errors = self.process.communicate(timeout=HANG_SECONDS)
         return self.process.returncode, output, errors
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.communicate(timeout=DEADLINE_SECONDS)
+                self.process.communicate(timeout=HANG_SECONDS)
             except subprocess.TimeoutExpired:
                 self.process.kill()
         for stream in (self.process.stdout, self.process.stderr):
@@ -132,7 +120,7 @@ class OnTerminal:
 
     def read_until(self, pattern: str) -> str:
         """Reads until what was written has this in it; all that was written."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
+        deadline = time.monotonic() + HANG_SECONDS
         while re.search(pattern, self.written) is None:
             assert time.monotonic() < deadline, self.written
             assert self._read(), self.written
@@ -148,19 +136,19 @@ class OnTerminal:
         """Waits for the end: exit code and all that was written."""
         while self._read():
             pass
-        return self.process.wait(DEADLINE_SECONDS), self.written
+        return self.process.wait(HANG_SECONDS), self.written
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.terminate()
             while self._read():
                 pass
-            self.process.wait(DEADLINE_SECONDS)
+            self.process.wait(HANG_SECONDS)
         os.close(self._own)
 
     def _read(self) -> bool:
         """Reads something; False at the end."""
-        if not select.select([self._own], [], [], DEADLINE_SECONDS)[0]:
+        if not select.select([self._own], [], [], HANG_SECONDS)[0]:
             return False
         try:
             data = os.read(self._own, 65536)

@@ -1,0 +1,73 @@
+"""A server in a thread of this process, on a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import socket
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from neurontools.http.limits import Limits
+from neurontools.http.server import HttpServer
+from neurontools.http.site import Site
+from tests.harness.waiting import HANG_SECONDS
+
+T = TypeVar("T")
+
+
+class Served:
+    """A site that is served on `port`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, site: Site, limits: Limits) -> None:
+        self.loop = loop
+        self.context: ssl.SSLContext | None = None
+
+        async def start() -> int:
+            self._server = HttpServer(site, name="pages", limits=limits)
+            return await self._server.listen("127.0.0.1", 0)
+
+        self.port = self.run(start())
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What a coroutine returns in the server's thread."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(HANG_SECONDS)
+
+    def connect(self, address: str = "127.0.0.1") -> socket.socket:
+        """A connection from an address of this host: all of 127.0.0.0/8 are."""
+        return socket.create_connection(("127.0.0.1", self.port), HANG_SECONDS, source_address=(address, 0))
+
+    def get(self, path: str, *, method: str = "GET", address: str = "127.0.0.1", **headers: str) -> Reply:
+        """The reply to one request."""
+        client: http.client.HTTPConnection
+        if self.context is None:
+            client = http.client.HTTPConnection("127.0.0.1", self.port, HANG_SECONDS, (address, 0))
+        else:
+            client = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=HANG_SECONDS, source_address=(address, 0), context=self.context
+            )
+        try:
+            client.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+            response = client.getresponse()
+            return Reply(response.status, response.headers, response.read())
+        finally:
+            client.close()
+
+    def close(self) -> None:
+        async def stop() -> None:
+            self._server.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.gather(*others, return_exceptions=True)
+
+        self.run(stop())
+
+
+class Reply:
+    def __init__(self, status: int, headers: http.client.HTTPMessage, body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+
+Serve = Callable[..., Served]

@@ -1,0 +1,153 @@
+"""A real neurond as a process of its own, on a private socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from neurontools import model
+from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc.convert import from_message
+from tests.harness.waiting import HANG_SECONDS, wait_until
+
+MONITOR = "/neurontools.v1.MonitorService"
+RUNTIME = "/neurontools.v1.RuntimeService"
+
+
+class Attachment:
+    """A connection to the attach socket; the process is attached for as long as it is open."""
+
+    def __init__(self, daemon: RunningDaemon) -> None:
+        self.daemon = daemon
+        self.connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.connection.settimeout(HANG_SECONDS)
+        self.connection.connect(f"{daemon.socket}.attach")
+        with self.connection.makefile("r", encoding="ascii") as lines:
+            self.line = lines.readline()
+        self.token = self.line.strip()
+
+    def attach(self, **fields: object) -> neuron_pb2.AttachResponse:
+        """Asks for cores: the fields of AttachRequest, all cores when there are none."""
+        request = neuron_pb2.AttachRequest(token=self.token, **(fields or {"all_cores": True}))  # type: ignore[arg-type]
+        return neuron_pb2.AttachResponse.FromString(self.daemon.call(f"{RUNTIME}/Attach", request))
+
+    def report(self, report: neuron_pb2.Report) -> None:
+        """Sends a report; unary.RpcError when it is refused."""
+        self.daemon.call(f"{RUNTIME}/Report", neuron_pb2.ReportRequest(token=self.token, report=report))
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+class RunningDaemon:
+    """A neurond; `stop` ends it. What it says goes to `log`."""
+
+    def __init__(
+        self, socket_path: Path, flags: tuple[str, ...], environment: dict[str, str], file_limit: int | None = None
+    ) -> None:
+        self.socket = str(socket_path)
+        self.log_path = socket_path.with_suffix(".log")
+        readable, writable = os.pipe()
+        command = [sys.executable, "-m", "neurond", "--socket", self.socket, *flags, "--ready-fd", str(writable)]
+        if file_limit is not None:
+            command = ["sh", "-c", f'ulimit -n {file_limit} && exec "$@"', "sh", *command]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=(writable,),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=os.environ | environment,
+            )
+        os.close(writable)
+        with os.fdopen(readable, "rb") as ready:
+            said = ready.readline()
+        if said != b"ready\n":
+            self.process.wait(HANG_SECONDS)
+            raise AssertionError(f"the daemon did not start: {self.log}")
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text("utf-8")
+
+    def call(self, method: str, request: object, timeout_seconds: float = HANG_SECONDS) -> bytes:
+        """The reply to a unary call; `request` is a message, or its bytes."""
+        message = request if isinstance(request, bytes) else request.SerializeToString()  # type: ignore[attr-defined]
+        return unary.call(self.socket, method, message, timeout_seconds=timeout_seconds)
+
+    def snapshot(self) -> model.Snapshot:
+        """The latest snapshot."""
+        reply = self.call(f"{MONITOR}/GetSnapshot", b"")
+        return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
+
+    def next_snapshot(self, ticks: int = 2) -> model.Snapshot:
+        """A snapshot that was begun after this call."""
+        sequence = self.snapshot().sequence
+
+        def look() -> model.Snapshot | None:
+            snapshot = self.snapshot()
+            return snapshot if snapshot.sequence >= sequence + ticks else None
+
+        return wait_until(look)
+
+    def find(self, pid: int) -> model.Process | None:
+        """The process with this PID, if it is in the latest snapshot."""
+        return next((process for process in self.snapshot().processes if process.pid == pid), None)
+
+    def owners(self) -> tuple[int | None, ...]:
+        """The owner of each core."""
+        return tuple(core.owner_pid for core in self.snapshot().cores)
+
+    def descriptor_count(self) -> int:
+        """How many files the daemon has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Sends a signal and waits for the end; the exit code."""
+        self.process.send_signal(number)
+        return self.process.wait(HANG_SECONDS)
+
+
+class StartDaemon(Protocol):
+    def __call__(
+        self,
+        *flags: str,
+        name: str = "n.sock",
+        environment: dict[str, str] | None = None,
+        file_limit: int | None = None,
+    ) -> RunningDaemon: ...
+
+
+def starter(directory: Path) -> Iterator[StartDaemon]:
+    """Starts daemons with sockets in this directory, and ends them after."""
+    daemons: list[RunningDaemon] = []
+
+    def start(
+        *flags: str,
+        name: str = "n.sock",
+        environment: dict[str, str] | None = None,
+        file_limit: int | None = None,
+    ) -> RunningDaemon:
+        given = flags or ("--simulate", "trn1.32xlarge", "--interval", "0.05")
+        daemons.append(RunningDaemon(directory / name, given, environment or {}, file_limit))
+        return daemons[-1]
+
+    yield start
+    for daemon in daemons:
+        if daemon.process.poll() is None:
+            daemon.process.kill()
+            daemon.process.wait()
+    for daemon in daemons:
+        # Whatever a test did to it, nothing was left to the event loop's last resort.
+        assert "Traceback" not in daemon.log, daemon.log
