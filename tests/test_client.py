@@ -19,6 +19,7 @@ from neurontools.client import Client, Closed, NoDaemon, Recording, TimedOut, co
 from neurontools.errors import EXIT_NO_DAEMON, EXIT_PERMISSION, UserError
 from neurontools.recording.writer import new_recording
 from neurontools.rpc import hpack
+from tests.harness import python_process
 from tests.harness.raw_server import HEADERS, VALID, FrameReader, RawServer
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 
@@ -26,11 +27,12 @@ from tests.harness.running_daemon import RunningDaemon, StartDaemon
 @contextmanager
 def _daemon(socket: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     ready, tell = os.pipe()
-    child = subprocess.Popen(
+    child = python_process.popen(
         [
             *(sys.executable, "-m", "neurond", "--simulate", "trn1.32xlarge", "--socket", str(socket)),
             *("--interval", "0.05", "--ready-fd", str(tell), "--exit-with-parent", *options),
         ],
+        loaded=python_process.MONITORS,
         pass_fds=(tell,),
         stderr=subprocess.DEVNULL,
     )

@@ -18,6 +18,7 @@ import pytest
 from neurond.startup.configuration import Configuration
 
 from neurontools import catalog
+from tests.harness.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -46,7 +47,12 @@ needs_promtool = needs("promtool")
 )
 def test_rules(arguments: list[str]) -> None:
     done = subprocess.run(
-        ["promtool", *arguments], cwd=DEPLOY / "prometheus", capture_output=True, text=True, timeout=60, check=False
+        ["promtool", *arguments],
+        cwd=DEPLOY / "prometheus",
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -87,7 +93,7 @@ def test_dashboard_is_one_by_grafanas_own_models(tmp_path: Path) -> None:
 
     def unknown(file: Path) -> list[str]:
         command = [python, str(ROOT / "tests/harness/grafana_round_trip.py"), str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
         return done.stdout.split()
 
     # The text of a variable's query: Grafana writes it beside the query, the models don't have it.
@@ -132,7 +138,7 @@ def test_manifests_meet_the_schemas_of_kubernetes(version: str) -> None:
         version,
         str(DEPLOY / "kubernetes/neurond.yaml"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("passed for resource") + done.stderr.count("passed for resource") == 3
 
@@ -165,7 +171,7 @@ def test_tmpfiles_puts_the_tools_where_the_original_has_them(theirs: tuple[str, 
         subprocess.run(
             ["systemd-tmpfiles", "--create", f"--root={tmp_path}", DEPLOY / "neurontools.tmpfiles.conf"],
             check=True,
-            timeout=60,
+            timeout=HANG_SECONDS,
         )
     assert sorted(path.name for path in place.iterdir()) == sorted(ORIGINAL_TOOLS)
     for name in ORIGINAL_TOOLS:
@@ -181,7 +187,7 @@ def test_unit_is_one_that_systemd_takes() -> None:
         ["systemd-analyze", "verify", "--man=no", DEPLOY / "neurond.service"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")

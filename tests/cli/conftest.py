@@ -14,6 +14,7 @@ from tests.harness.monitor_server import MonitorServer
 from tests.harness.neuron_ls import RunNeuronLs
 from tests.harness.paths import NEURON_LS
 from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.waiting import HANG_SECONDS
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"
 
@@ -41,7 +42,7 @@ def neuron_ls(clean_environment: dict[str, str]) -> RunNeuronLs:
             capture_output=True,
             encoding="utf-8",
             env=clean_environment | environment,
-            timeout=60,
+            timeout=HANG_SECONDS,
             check=False,
         )
 

@@ -10,6 +10,7 @@ import pytest
 
 from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, process_on
+from tests.harness.waiting import HANG_SECONDS
 
 
 def _environment(tree: DriverTree) -> dict[str, str]:
@@ -28,7 +29,7 @@ def _run(tree: DriverTree, *flags: str, environment: dict[str, str] | None = Non
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
 
 

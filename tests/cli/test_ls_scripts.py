@@ -13,7 +13,7 @@ import pytest
 from tests.harness.neuron_ls import RunNeuronLs
 from tests.harness.paths import NEURON_LS
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 def test_query(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
@@ -56,7 +56,7 @@ def test_it_waits_until_cores_are_free(daemon: RunningDaemon) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         waiting.wait(0.5)
     attachment.close()
-    assert waiting.communicate(timeout=30)[0] == "0-31\n"
+    assert waiting.communicate(timeout=HANG_SECONDS)[0] == "0-31\n"
     assert waiting.returncode == 0
 
 

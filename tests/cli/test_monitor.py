@@ -16,6 +16,7 @@ import pytest
 
 from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc.convert import to_message
+from tests.harness import python_process
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -56,8 +57,9 @@ def monitor(clean_environment: dict[str, str]) -> Iterator[Start]:
     def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
         clean = clean_environment | {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}
         running.append(
-            subprocess.Popen(
+            python_process.popen(
                 [*COMMAND, *arguments],
+                loaded=python_process.MONITORS,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -84,7 +86,7 @@ def fast(tmp_path: Path) -> str:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, told = process.communicate(timeout=60)
+    out, told = process.communicate(timeout=HANG_SECONDS)
     return process.returncode, out, told
 
 
@@ -180,7 +182,7 @@ def test_a_closed_pipe_ends_it_at_once_and_quietly(monitor: Start, daemon: Runni
 
 def test_head(monitor: Start, daemon: RunningDaemon) -> None:
     command = f'"{sys.executable}" -m neurontools.cli.monitor.command --socket "{daemon.socket}" | head -n 1'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
     assert json.loads(done.stdout)["instance_info"]["instance_type"] == "trn1.32xlarge"
     assert done.stderr == ""
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.harness import python_process
 from tests.harness.running_daemon import StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.prometheus"]
 
@@ -21,7 +22,7 @@ COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.prometheus"]
 def scrape(port: int, accept: str = "") -> str | None:
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept": accept})
     try:
-        with urllib.request.urlopen(request, timeout=10) as reply:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as reply:
             body: bytes = reply.read()
             return body.decode()
     except OSError:
@@ -30,8 +31,9 @@ def scrape(port: int, accept: str = "") -> str | None:
 
 @pytest.fixture
 def piped(port: int) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
+    process = python_process.popen(
         [*COMMAND, "--port", str(port), "--address", "127.0.0.1", "--enable-k8s-info"],
+        loaded=python_process.MONITORS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -66,10 +68,12 @@ def test_behind_neuron_monitor(start_daemon: StartDaemon, port: int) -> None:
     daemon = start_daemon(
         "--simulate", "trn1.32xlarge", "--load", "steady", "--load-neuroncores", "2", "--interval", "0.1"
     )
-    monitor = subprocess.Popen(
-        [sys.executable, "-m", "neurontools.cli.monitor.command", "--socket", daemon.socket], stdout=subprocess.PIPE
+    monitor = python_process.popen(
+        [sys.executable, "-m", "neurontools.cli.monitor.command", "--socket", daemon.socket],
+        loaded=python_process.MONITORS,
+        stdout=subprocess.PIPE,
     )
-    exporter = subprocess.Popen([*COMMAND, "-p", str(port)], stdin=monitor.stdout)
+    exporter = python_process.popen([*COMMAND, "-p", str(port)], loaded=python_process.MONITORS, stdin=monitor.stdout)
     try:
         text = wait_until(lambda: (found := scrape(port)) and "system_memory_total_bytes" in found and found)
         assert isinstance(text, str)

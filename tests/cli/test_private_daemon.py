@@ -17,6 +17,7 @@ from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.unary import call
 from tests.harness.neuron_ls import RunNeuronLs
+from tests.harness.waiting import HANG_SECONDS
 
 HOLDER = """
 import sys
@@ -96,7 +97,7 @@ def test_daemon_ends_with_the_command(short_path: Path, number: signal.Signals) 
         holder.send_signal(number)
         wait_for_end(int(pid_text), pidfd)
         os.close(pidfd)
-        holder.communicate(timeout=60)
+        holder.communicate(timeout=HANG_SECONDS)
     if number != signal.SIGKILL:
         assert list(short_path.iterdir()) == []
 

@@ -14,6 +14,8 @@ import pytest
 
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
+from tests.harness import python_process
+from tests.harness.waiting import HANG_SECONDS
 
 pytest.importorskip("torch")
 
@@ -40,13 +42,12 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def neuron_run(tmp_path: Path) -> Run:
     def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-        return subprocess.run(
+        return python_process.run(
             [sys.executable, "-m", "neurontools.cli.run.command", *arguments],
-            capture_output=True,
+            loaded=python_process.TORCH,
             text=True,
             cwd=tmp_path,
-            check=False,
-            timeout=120,
+            timeout=HANG_SECONDS,
             env={
                 **kept,
                 "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",

@@ -73,8 +73,8 @@ def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
     pids = [run.pid_of(rank) for rank in range(workers)]
     assert sorted(owners(daemon.socket)) == sorted(pids)
     run.process.kill()
-    until(lambda: not any(map(is_running, pids)))
-    until(lambda: owners(daemon.socket) == [])
+    wait_until(lambda: not any(map(is_running, pids)))
+    wait_until(lambda: owners(daemon.socket) == [])
 
 
 def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.neuron_run import TRAINING, OnTerminal, environment
 from tests.harness.paths import ROOT
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytest.importorskip("torch")
 pytest.importorskip("textual")
@@ -80,7 +80,7 @@ def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, l
         env=environment(tmp_path),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 0

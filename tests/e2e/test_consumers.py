@@ -27,7 +27,7 @@ from neurontools.testing import DriverTree
 from tests.harness.original_families import FORMAT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,7 +70,7 @@ def test_scalene_reads_neuron_monitor(tools: Path) -> None:
         env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=True,
     )
     has_devices, cores, utilization, memory = done.stdout.split()
@@ -119,7 +119,7 @@ def test_ray_schedules_on_neuroncores(consumers: str, tree: DriverTree) -> None:
             env=os.environ | {"HOME": directory, "RAY_USAGE_STATS_ENABLED": "0"},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECONDS,
             check=False,
         )
     assert done.stdout.split() == ["32", "0,1,2,3"], done.stderr
@@ -132,7 +132,7 @@ def test_datadog_gets_all_metrics_of_its_integration(consumers: str, start_daemo
     wait_until(lambda: all(process.total_latency for process in daemon.snapshot().processes))
     (url,) = re.findall(r"http://\S+/metrics", daemon.log)
     check = ROOT / "tests/harness/datadog_check.py"
-    done = subprocess.run([consumers, check, url], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([consumers, check, url], capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert set(told["health"]) == {0}, "OK at both runs"

@@ -19,7 +19,7 @@ import pytest
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import FORMAT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -87,7 +87,7 @@ class Prometheus:
     def get(self, path: str, **parameters: str) -> Any:
         url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as reply:
+            with urllib.request.urlopen(url, timeout=HANG_SECONDS) as reply:
                 return json.loads(reply.read())["data"]
         except urllib.error.HTTPError as error:
             with error:

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.harness import python_process
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytest.importorskip("torch", reason="the example needs the extra `runtime`")
 
@@ -42,9 +43,12 @@ def holders(daemon: RunningDaemon) -> dict[int, list[dict[str, Any]]]:
     return {device["neuron_device"]: device["neuron_processes"] for device in devices if device["neuron_processes"]}
 
 
-def train(daemon: RunningDaemon, **environment: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+def train(
+    daemon: RunningDaemon, loaded: tuple[str, ...] = python_process.TORCH, **environment: str
+) -> subprocess.Popen[bytes]:
+    return python_process.popen(
         [sys.executable, str(TRAIN), "--seconds", "600", "--batch-size", str(BATCH), "--quiet"],
+        loaded=loaded,
         env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, **environment},
     )
 
@@ -55,7 +59,7 @@ def daemon(start_daemon: StartDaemon) -> RunningDaemon:
 
 
 def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaemon) -> None:
-    process = train(daemon, NEURON_RT_VISIBLE_CORES="3-4", NEURON_PROCESS_TAG="mlp")
+    process = train(daemon, (), NEURON_RT_VISIBLE_CORES="3-4", NEURON_PROCESS_TAG="mlp")
     try:
         wait_until(
             lambda: (seen := daemon.find(process.pid)) and seen.executions and seen.executions.completed_total > 50
@@ -83,7 +87,7 @@ def test_killing_a_training_process_frees_its_cores_and_the_next_one_gets_them(d
     first = train(daemon, NEURON_RT_NUM_CORES="2")
     wait_until(lambda: daemon.find(first.pid) and holders(daemon))
     refused = train(daemon, NEURON_RT_VISIBLE_CORES="0-1")
-    assert refused.wait(60) == 1
+    assert refused.wait(HANG_SECONDS) == 1
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     wait_until(lambda: not holders(daemon))

@@ -21,7 +21,7 @@ import pytest
 from neurontools.model import ErrorCounters, ExecutionCounters, Process
 from neurontools.version import __version__
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytest.importorskip("torch")
 
@@ -130,7 +130,7 @@ def training(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess
     yield process
     if process.poll() is None:
         process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=HANG_SECONDS)
 
 
 @pytest.fixture
@@ -284,7 +284,7 @@ def test_every_number_that_is_shown_is_the_scripts_own(
 
     # The end: no process, and a summary with the same numbers.
     (tmp_path / "stop").touch()
-    output, errors = training.communicate(timeout=60)
+    output, errors = training.communicate(timeout=HANG_SECONDS)
     assert (training.returncode, output) == (0, ""), errors
     wait_until(lambda: daemon.find(ready["pid"]) is None)
     assert neuron_ls(environment)[0]["neuron_processes"] == []

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 torch = pytest.importorskip("torch")
 
@@ -105,7 +105,7 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
     for _, process in made:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_SECONDS)
 
 
 def has_no_processes(daemon: RunningDaemon) -> bool:
@@ -140,7 +140,7 @@ def test_losses_are_those_of_one_process_and_each_node_shows_its_own_ranks(
     (tmp_path / "seen").touch()
     said = []
     for _, process in nodes:
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=HANG_SECONDS)
         assert process.returncode == 0, errors[-3000:]
         said.append(output.splitlines())
     assert said == [["said by the first rank of all", "said by the first rank of a node"], said[0][1:]]

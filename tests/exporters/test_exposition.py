@@ -24,6 +24,7 @@ from neurontools.exporters.exposition import (
 from neurontools.exporters.labels import LabelTexts
 from neurontools.sockets.listen_address import listen_address
 from neurontools.text.terminal import visible
+from tests.harness.waiting import HANG_SECONDS
 
 GAUGE = Definition("water_level_ratio", Kind.GAUGE, "How full")
 COUNTER = Definition("drops", Kind.COUNTER, "Drops that fell")
@@ -129,7 +130,9 @@ def test_escaping_can_be_undone_up_to_control_characters(value: str) -> None:
 @given(value=st.text(alphabet=st.characters(codec="utf-8"), max_size=20))
 def test_promtool_takes_any_label_value(value: str) -> None:
     text = text_format([Family(GAUGE, [(label_text([("tag", value)]), 1)])])
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=HANG_SECONDS, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 

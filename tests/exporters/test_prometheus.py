@@ -17,6 +17,7 @@ from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Snapshot, TrainingCounters
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
+from tests.harness.waiting import HANG_SECONDS
 
 GOLDEN = Path(__file__).parent / "golden"
 BASE = {"availability_zone", "instance_id", "instance_name", "instance_type", "region", "subnet_id"}
@@ -219,7 +220,7 @@ def test_promtool(instance_type: str) -> None:
         input=exposed(now, before),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
     complaints = (done.stdout + done.stderr).splitlines()

@@ -15,10 +15,12 @@ import time
 from pathlib import Path
 
 from neurontools.rpc import neuron_pb2, unary
+from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
-COMMAND = (sys.executable, "-m", "neurontools.cli.run.command")
+MODULE = "neurontools.cli.run.command"
+COMMAND = (sys.executable, "-m", MODULE)
 
 TRAINING = """
 import os, sys, torch, torch_xla.core.xla_model as xm
@@ -55,8 +57,9 @@ class Started:
 
     def __init__(self, directory: Path, *arguments: str, socket: str = "", **changes: str) -> None:
         self.directory = directory
-        self.process = subprocess.Popen(
+        self.process = python_process.popen(
             [*COMMAND, *arguments],
+            loaded=python_process.TORCH,
             cwd=directory,
             env=environment(directory, socket, **changes),
             stdin=subprocess.DEVNULL,
@@ -105,10 +108,12 @@ class OnTerminal:
         self.written = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")()
         script = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+            "import fcntl, runpy, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            f"runpy.run_module({MODULE!r}, run_name='__main__', alter_sys=True)"
         )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", script, *COMMAND, *arguments],
+        self.process = python_process.popen(
+            [sys.executable, "-c", script, *arguments],
+            loaded=python_process.TORCH,
             cwd=directory,
             env=environment(directory, socket, **changes),
             stdin=terminal,

@@ -10,6 +10,7 @@ import sys
 from neurontools import model
 from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.convert import from_message
+from tests.harness import python_process
 from tests.harness.waiting import wait_until
 
 
@@ -23,8 +24,9 @@ class RestartedDaemon:
     def start(self, instance_type: str = "trn1.32xlarge") -> None:
         readable, writable = os.pipe()
         command = [sys.executable, "-m", "neurond", "--simulate", instance_type, "--socket", self.socket]
-        self.process = subprocess.Popen(
+        self.process = python_process.popen(
             [*command, "--interval", "0.05", "--log-level", "error", "--ready-fd", str(writable)],
+            loaded=python_process.MONITORS,
             pass_fds=(writable,),
             stdout=subprocess.DEVNULL,
         )

@@ -14,6 +14,7 @@ from typing import Protocol
 from neurontools import model
 from neurontools.rpc import neuron_pb2, unary
 from neurontools.rpc.convert import from_message
+from tests.harness import python_process
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 MONITOR = "/neurontools.v1.MonitorService"
@@ -58,8 +59,9 @@ class RunningDaemon:
         if file_limit is not None:
             command = ["sh", "-c", f'ulimit -n {file_limit} && exec "$@"', "sh", *command]
         with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
+            self.process = python_process.popen(
                 command,
+                loaded=python_process.MONITORS,
                 pass_fds=(writable,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

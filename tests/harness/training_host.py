@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from neurontools.rpc import neuron_pb2, unary
+from tests.harness import python_process
 from tests.harness.paths import NEURON_LS, PYTHONPATH
 
 SCRIPT = """
@@ -65,8 +66,9 @@ class TrainingHost:
     def start_daemon(self) -> None:
         readable, writable = os.pipe()
         command = [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--socket", self.socket]
-        self.daemon = subprocess.Popen(
+        self.daemon = python_process.popen(
             [*command, "--interval", "0.05", "--log-level", "error", "--ready-fd", str(writable)],
+            loaded=python_process.MONITORS,
             pass_fds=(writable,),
             stdout=subprocess.DEVNULL,
             env=self.environment,
@@ -77,8 +79,9 @@ class TrainingHost:
 
     def start_script(self, text: str = SCRIPT, **environment: str) -> subprocess.Popen[str]:
         (self.directory / "script.py").write_text(text)
-        script = subprocess.Popen(
+        script = python_process.popen(
             [sys.executable, "-m", "neurontools.runtime", "script.py"],
+            loaded=python_process.TORCH,
             cwd=self.directory,
             env={**self.environment, **environment},
             stdin=subprocess.PIPE,

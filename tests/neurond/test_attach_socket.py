@@ -18,7 +18,7 @@ from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message
 from tests.harness.paths import ATTACHED_CHILD
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
@@ -146,7 +146,7 @@ def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDa
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "3600")
     with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
         watch: Any = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
-        stream = watch(b"", timeout=60)
+        stream = watch(b"", timeout=HANG_SECONDS)
 
         def next_owners() -> set[int | None]:
             shown = pb.WatchSnapshotsResponse.FromString(next(stream)).snapshot

@@ -15,6 +15,7 @@ from neurond.startup.configuration import FLAGS, Configuration, read, resolve
 
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
+from tests.harness.waiting import HANG_SECONDS
 
 
 def neurond(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,7 +26,7 @@ def neurond(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         encoding="utf-8",
         env=clean | environment,
-        timeout=60,
+        timeout=HANG_SECONDS,
         check=False,
     )
 

@@ -12,7 +12,7 @@ import urllib.request
 import pytest
 
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def daemon(start_daemon: StartDaemon, port: int) -> RunningDaemon:
 def scrape(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as reply:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as reply:
             return reply.status, reply.headers["Content-Type"], reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:

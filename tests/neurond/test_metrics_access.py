@@ -16,7 +16,7 @@ from neurond.startup.configuration import resolve
 from neurontools.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Serve = Callable[..., str]
 
@@ -42,7 +42,7 @@ def serve(start_daemon: StartDaemon, daemons: list[RunningDaemon], tmp_path: Pat
 def scrape(url: str, context: ssl.SSLContext | None = None, token: str | None = None) -> int:
     request = urllib.request.Request(url, headers={} if token is None else {"Authorization": token})
     try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as reply:
+        with urllib.request.urlopen(request, timeout=HANG_SECONDS, context=context) as reply:
             assert b"neurontools_neuroncore_held" in reply.read() or not url.endswith("/metrics")
             status: int = reply.status
             return status

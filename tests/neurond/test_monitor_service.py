@@ -16,7 +16,7 @@ from neurontools.rpc import neuron_pb2_grpc as api
 from neurontools.rpc.convert import from_message
 from neurontools.views.device_list import device_list_json, device_list_table
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Format = pb.RenderDeviceListRequest
 
@@ -167,4 +167,4 @@ def test_deadlines_are_kept(monitor: api.MonitorServiceStub) -> None:
     next(stream)
     code, _ = refused(lambda: next(stream))
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert monitor.GetSnapshot(pb.GetSnapshotRequest(), timeout=30).snapshot.sequence
+    assert monitor.GetSnapshot(pb.GetSnapshotRequest(), timeout=HANG_SECONDS).snapshot.sequence

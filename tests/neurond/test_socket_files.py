@@ -13,21 +13,21 @@ import pytest
 from neurond.service.socket_files import SocketFiles
 
 from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
+from tests.harness import python_process
 from tests.harness.running_daemon import Attachment, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
 
 
 def neurond(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A daemon that is expected not to start."""
-    return subprocess.run(
+    return python_process.run(
         [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", *flags],
-        capture_output=True,
+        loaded=python_process.MONITORS,
         encoding="utf-8",
         env=os.environ | environment,
-        timeout=60,
-        check=False,
+        timeout=HANG_SECONDS,
     )
 
 
@@ -132,7 +132,7 @@ def test_a_signal_while_the_daemon_starts_leaves_nothing_behind(socket_directory
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
         wait_until((socket_directory / "n.sock.lock").exists)
         process.send_signal(number)
-        assert process.wait(30) == 0
+        assert process.wait(HANG_SECONDS) == 0
     assert files_of(socket_directory) == set()
 
 
@@ -278,8 +278,9 @@ def test_a_path_that_is_too_long() -> None:
 def test_the_runtime_directory_is_the_default(socket_directory: Path) -> None:
     environment = {"XDG_RUNTIME_DIR": str(socket_directory), "NEURONTOOLS_SOCKET": ""}
     readable, writable = os.pipe()
-    with subprocess.Popen(
+    with python_process.popen(
         [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--ready-fd", str(writable)],
+        loaded=python_process.MONITORS,
         pass_fds=(writable,),
         stderr=subprocess.DEVNULL,
         env=os.environ | environment,

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from neurontools.errors import EXIT_NO_DAEMON
+from tests.harness import python_process
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PARAMETER_BYTES = 4 * (64 * 1024 + 1024 + 1024 * 10 + 10)
@@ -29,8 +30,9 @@ def start() -> Iterator[Start]:
 
     def run(name: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         cleared = {key: value for key, value in os.environ.items() if not key.startswith("NEURON")}
-        process = subprocess.Popen(
+        process = python_process.popen(
             [sys.executable, str(EXAMPLES / name), *arguments],
+            loaded=python_process.TORCH,
             env={**cleared, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -75,7 +77,7 @@ def test_training_reports_what_it_is(daemon: RestartedDaemon, start: Start) -> N
 
 def test_training_learns_without_a_daemon(socket: str, start: Start) -> None:
     training = start("train_mlp.py", "--steps", "150", NEURONTOOLS_SOCKET=socket, NEURON_RT_NUM_CORES="3")
-    printed, told = training.communicate(timeout=120)
+    printed, told = training.communicate(timeout=HANG_SECONDS)
     assert training.returncode == 0
     assert printed.splitlines()[-1].startswith("trained 150 steps, loss ")
     assert loss_of(printed.splitlines()[-1]) < 1.0  # log(10) is 2.3
@@ -90,7 +92,7 @@ def test_training_tells_errors_in_a_line(daemon: RestartedDaemon, start: Start) 
         ({"NEURONTOOLS_SOCKET": "/nowhere", "NEURONTOOLS_REQUIRE_DAEMON": "1"}, EXIT_NO_DAEMON, "no monitor daemon at"),
     ):
         training = start("train_mlp.py", "--steps", "1", **{"NEURONTOOLS_SOCKET": daemon.socket, **environment})
-        _, told = training.communicate(timeout=120)
+        _, told = training.communicate(timeout=HANG_SECONDS)
         assert training.returncode == exit_code
         assert told.startswith("train_mlp: ")
         assert told.count("\n") == 1
@@ -99,7 +101,7 @@ def test_training_tells_errors_in_a_line(daemon: RestartedDaemon, start: Start) 
 
 def test_demo_shows_the_process_and_leaves_nothing(tmp_path: Path, start: Start) -> None:
     demo = start("demo.py", TMPDIR=str(tmp_path))
-    printed, told = demo.communicate(timeout=180)
+    printed, told = demo.communicate(timeout=HANG_SECONDS)
     assert (demo.returncode, told) == (0, "")
     before, after = printed.split("$ neuron-ls\n")[1:]
     assert "train_mlp.py" in before

@@ -19,8 +19,9 @@ from neurontools.nrt.environment import InvalidCoreRequest
 from neurontools.nrt.status import NrtStatus
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime import Core, CoresUnavailable, ErrorKind, Outcome, Reporter
+from tests.harness import python_process
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 HBM_BYTES = 16 * 2**30
 PID = os.getpid()
@@ -44,8 +45,9 @@ def attach(reporters: list[Reporter], socket: str, **environment: str) -> Report
 def holder(socket: str, **environment: str) -> subprocess.Popen[bytes]:
     """Another process that holds cores, until it is killed or its standard input ends."""
     code = "import sys; from neurontools.runtime import Reporter; r = Reporter.attach(); print(flush=True); "
-    process = subprocess.Popen(
+    process = python_process.popen(
         [sys.executable, "-c", code + "sys.stdin.read()"],
+        loaded=python_process.MONITORS,
         env={**os.environ, "NEURONTOOLS_SOCKET": socket, **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -366,7 +368,7 @@ def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: Restart
     process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
     wait_until(lambda: daemon.owners() == (process.pid,) * 4)
     daemon.signal(signal.SIGSTOP)
-    process.communicate(timeout=30)
+    process.communicate(timeout=HANG_SECONDS)
     assert process.returncode == 0
     daemon.signal(signal.SIGCONT)
     wait_until(lambda: daemon.owners() == ())
@@ -424,7 +426,7 @@ with Reporter.attach() as reporter:
 assert "grpc" not in sys.modules and "pydantic" not in sys.modules
 """
     environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=HANG_SECONDS)
 
 
 def test_a_look_before_each_report(reporters: list[Reporter], daemon: RestartedDaemon) -> None:

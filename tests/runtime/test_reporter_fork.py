@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 BEGIN = """
 import multiprocessing, os, signal, sys, threading
@@ -120,7 +120,7 @@ def run(code: str, socket: str, *arguments: str, tmp_path: Path | None = None) -
     else:
         command = [sys.executable, "-c", code, *arguments]
     environment = {**os.environ, "NEURONTOOLS_SOCKET": socket, "PYTHONWARNINGS": "ignore::DeprecationWarning"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
 
 
 def test_forks_among_busy_threads_neither_hang_nor_disturb(daemon: RestartedDaemon) -> None:

@@ -19,7 +19,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.testing import DriverTree, process_on
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 VERSION = "2.34.10"
 ALONE, FIRST, SECOND, NAMED, UNNAMED, MONITOR = range(5_000_001, 5_000_007)
@@ -54,7 +54,7 @@ def _run(daemon: RunningDaemon, module: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=HANG_SECONDS,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout

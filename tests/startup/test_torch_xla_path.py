@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.waiting import HANG_SECONDS
+
 pytest.importorskip("torch")
 ROOT = Path(__file__).parents[2]
 PTH = ROOT / "scripts" / "neurontools.pth"
@@ -33,7 +35,7 @@ def python(site_directory: Path, code: str, *paths: Path, **environment: str) ->
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=HANG_SECONDS,
         env={**inherited, "PYTHONPATH": path, "NEURONTOOLS_SOCKET": str(site_directory / "none.sock"), **environment},
     )
 

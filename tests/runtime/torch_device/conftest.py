@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests.harness import python_process
+from tests.harness.paths import PYTHONPATH
+from tests.harness.waiting import HANG_SECONDS
+
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[3]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -58,25 +61,18 @@ def xla(set_up_device: None) -> Iterator[Any]:
 
 @pytest.fixture
 def run_python(device_environment: dict[str, str], tmp_path: Path) -> Run:
-    """Runs Python in a process of its own, as a user would."""
+    """Runs Python in a process of its own, as a user would; `is_started`: from its very start, without a fork."""
 
-    def run(*arguments: str, timeout: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, is_started: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-        variables = {
-            **base,
-            **device_environment,
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}:{os.environ.get('PYTHONPATH', '')}",
-            **environment,
-        }
-        variables = {name: value for name, value in variables.items() if value != ""}
-        return subprocess.run(
+        variables = {**base, **device_environment, "PYTHONPATH": PYTHONPATH, **environment}
+        return python_process.run(
             [sys.executable, *arguments],
-            capture_output=True,
+            loaded=() if is_started else python_process.TORCH,
             text=True,
-            timeout=timeout,
+            timeout=HANG_SECONDS,
             cwd=tmp_path,
-            env=variables,
-            check=False,
+            env={name: value for name, value in variables.items() if value != ""},
         )
 
     return run

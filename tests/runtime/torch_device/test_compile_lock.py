@@ -18,9 +18,10 @@ from neurontools.files.directory import Directory
 from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
-from tests.harness.waiting import wait_until
+from tests.harness import python_process
+from tests.harness.paths import PYTHONPATH
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
-ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.debug.metrics as met
 value = (torch.ones(3, 3).to(xm.xla_device()) * 2).sum()
@@ -46,13 +47,14 @@ class Rank:
         self.errors = directory / "errors"
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
         with self.errors.open("wb") as errors:
-            self.process = subprocess.Popen(
+            self.process = python_process.popen(
                 [sys.executable, "-m", "neurontools.runtime", "script.py"],
+                loaded=python_process.TORCH,
                 cwd=directory,
                 env={
                     **kept,
                     **environment,
-                    "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+                    "PYTHONPATH": PYTHONPATH,
                     "NEURON_COMPILE_CACHE_URL": str(cache),
                     "NEURON_RT_LOG_LEVEL": "INFO",
                 },
@@ -66,7 +68,7 @@ class Rank:
 
     def end(self) -> tuple[int, float]:
         """How many graphs it compiled, and its result."""
-        output, _ = self.process.communicate(timeout=120)
+        output, _ = self.process.communicate(timeout=HANG_SECONDS)
         assert self.process.returncode == 0, self.errors.read_text()
         compiled, value = output.split()
         return int(compiled), float(value)
@@ -94,9 +96,10 @@ def hold() -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
     holders: list[subprocess.Popen[str]] = []
 
     def start(path: Path) -> subprocess.Popen[str]:
-        holder = subprocess.Popen(
+        holder = python_process.popen(
             [sys.executable, "-c", HOLDER, str(path)],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            loaded=python_process.TORCH,
+            env={**os.environ, "PYTHONPATH": PYTHONPATH},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

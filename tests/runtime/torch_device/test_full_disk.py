@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from tests.harness.waiting import HANG_SECONDS
+
 SCRIPT = """
 import torch, torch_xla, torch_xla.core.xla_model as xm
 torch.manual_seed(0)
@@ -64,7 +66,7 @@ def train(
             env={**kept, **device_environment, "PYTHONPATH": f"{root}:{root / 'daemon'}", **environment},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=HANG_SECONDS,
             check=False,
         )
         result = tmp_path / "result"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.harness import python_process
 
 SCRIPT = """
 import torch, torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend
@@ -23,8 +24,10 @@ def test_a_process_that_nobody_gave_a_rank_is_the_only_one(tmp_path: Path, argum
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(arguments=arguments))
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    done = subprocess.run(
+    done = python_process.run(
         [sys.executable, "-m", "neurontools.runtime", str(script)],
-        capture_output=True, text=True, check=False, env=environment | {"NEURON_RT_NUM_CORES": "1"},
-    )  # fmt: skip
+        loaded=python_process.TORCH,
+        text=True,
+        env=environment | {"NEURON_RT_NUM_CORES": "1"},
+    )
     assert (done.returncode, done.stdout) == (0, "0 1 1 [1.0, 1.0]\n"), done.stderr

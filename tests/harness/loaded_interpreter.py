@@ -1,0 +1,327 @@
+"""An interpreter with modules imported, whose forks run what `python script.py`, `-m module` or `-c code` would run.
+
+    python loaded_interpreter.py DESCRIPTOR module ...
+
+It answers at the socket of that descriptor: a message is a process to start, with the files it is to have; the answer
+is its PID. The process is no child of this one but of whoever asked, who has made itself a reaper of orphans for that
+moment. It has arguments, variables, files, directory, session and signals as after fork and exec, and ends as any
+interpreter does. Processes of this interpreter that it starts itself with `subprocess` are forks too, since importing
+torch is most of what a test of two ranks would cost; so is what it executes in its own place. What can't be forked
+truthfully, such as with flags of the interpreter, is started for real (`can_be_forked`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import fcntl
+import gc
+import importlib
+import importlib.machinery
+import inspect
+import io
+import json
+import logging
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import types
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+MESSAGE_BYTES = 1 << 20
+MOST_FILES = 64
+_OPT_IN = ("TORCHELASTIC_RUN_ID", "NEURONTOOLS_RUNTIME")
+_SETTLED = ("PYTHONPATH", "PYTHONUNBUFFERED", "PYTEST_")
+_paths = sys.path[1:]
+_Popen = subprocess.Popen
+_execv = os.execv
+_loaded: frozenset[str] = frozenset()
+_finalizers: frozenset[Any] = frozenset()
+
+
+def can_be_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether a fork of an interpreter that was started with our variables is what these would start."""
+    rest = [argument for argument in arguments if argument != "-u"]
+    if not rest or (rest[0].startswith("-") and (rest[0] not in ("-m", "-c") or len(rest) < 2)):
+        return False
+    # Torch's autoload and our .pth file act while the interpreter and torch start.
+    if any(name in environment for name in _OPT_IN) and rest[:2] != ["-m", "neurontools.runtime"]:
+        return False
+    return _of_interpreter(environment) == _of_interpreter(os.environ)
+
+
+def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that act when an interpreter starts."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(("PYTHON", "LC_", "LANG", "LD_", "MALLOC_")) and not name.startswith(_SETTLED)
+    }
+
+
+class ForkingPopen(_Popen[Any]):
+    """Starts this interpreter by forking, and everything else as its base does."""
+
+    def _execute_child(self, *given: Any) -> None:
+        wanted = inspect.signature(_Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
+        process = asked_for(wanted)
+        if process is None:
+            super()._execute_child(*given)  # type: ignore[misc]
+            return
+        self.pid = self._start(process, files_of(wanted))
+        self._child_created = True
+        self._close_pipe_fds(*(wanted[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+    def _start(self, process: dict[str, Any], files: dict[int, int]) -> int:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            become(process, files, is_own_child=True)
+        return pid
+
+
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+
+
+def asked_for(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The process that Popen's arguments ask for, for `become`; None when it has to be started for real."""
+    command, environment = wanted["args"], os.environ if wanted["env"] is None else wanted["env"]
+    unusual = ("preexec_fn", "shell", "gid", "gids", "uid")
+    if (
+        not isinstance(command, (list, tuple))
+        or not all(isinstance(argument, (str, os.PathLike)) for argument in command)
+        or os.fspath(command[0]) != sys.executable
+        or wanted["executable"] not in (None, command[0])
+        or any(wanted[name] not in (None, False) for name in unusual)
+        or wanted["umask"] != -1
+        or not wanted["close_fds"]
+    ):
+        return None
+    arguments = [os.fspath(argument) for argument in command[1:]]
+    if not can_be_forked(arguments, environment):
+        return None
+    return {
+        "arguments": arguments,
+        "environment": dict(environment),
+        "directory": os.path.abspath(wanted["cwd"] or os.getcwd()),  # noqa: PTH100, PTH109
+        "new_session": bool(wanted["start_new_session"]),
+        "process_group": wanted.get("process_group", -1),
+        "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
+    }
+
+
+def files_of(wanted: Mapping[str, Any]) -> dict[int, int]:
+    """The descriptors that the process is to have, and which ones of ours they are."""
+    files = {0: wanted["p2cread"], 1: wanted["c2pwrite"], 2: wanted["errwrite"]}
+    files = {number: number if descriptor == -1 else descriptor for number, descriptor in files.items()}
+    return files | {number: number for number in wanted["pass_fds"]}
+
+
+def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool = False) -> NoReturn:
+    """Makes this process, which was just forked, the one that was asked for; `files` are its descriptors and ours.
+
+    `is_own_child`: it was forked in the midst of a process whose objects it must leave alone.
+    """
+    signal.set_wakeup_fd(-1)
+    ignored = {*process["ignored"], signal.SIGPIPE, signal.SIGXFSZ}
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with contextlib.suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+    if signal.SIGINT not in ignored:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if process["new_session"]:
+        os.setsid()
+    elif process["process_group"] not in (None, -1):
+        os.setpgid(0, process["process_group"])
+    os.chdir(process["directory"])
+    _take_files(files)
+    if is_own_child:
+        gc.freeze()
+        for finalizer in set(weakref.finalize._registry) - _finalizers:  # type: ignore[attr-defined]
+            finalizer.detach()
+        atexit._clear()
+        atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+        atexit.register(logging.shutdown)
+    os.environ.clear()
+    os.environ.update(process["environment"])
+    code = _run(process["arguments"])
+    if is_own_child:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
+    ctypes.pythonapi.Py_Exit(code)
+    raise AssertionError("unreachable")
+
+
+def _take_files(files: dict[int, int]) -> None:
+    above = max(files) + 1
+    moved = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, above) for number, ours in files.items()}
+    for number, descriptor in moved.items():
+        os.dup2(descriptor, number, inheritable=True)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        if int(name) not in files:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _run(arguments: list[str]) -> int:
+    """Runs this as an interpreter does; the exit code."""
+    for name in [name for name in sys.modules if name not in _loaded]:
+        if name.startswith(("neuron", "torch_xla", "torch_neuronx", "tests.")):
+            del sys.modules[name]
+    unbuffered = arguments[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
+    for name, number in (("stdin", 0), ("stdout", 1), ("stderr", 2)):
+        stream = _stream(number, unbuffered)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    sys.orig_argv[:] = [sys.executable, *arguments]
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("neurontools")]
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None:
+        processes.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]  # noqa: PTH109
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0))))
+        torch.default_generator.seed()  # which a start draws anew
+    try:
+        if any(name in os.environ for name in _OPT_IN) and os.environ.get("NEURONTOOLS_RUNTIME") != "0":
+            importlib.import_module("neurontools.startup.torch_xla_path")
+        _run_main([argument for argument in arguments if argument != "-u"] if unbuffered else arguments)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, frames
+        sys.last_exc = error  # type: ignore[attr-defined,unused-ignore]
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
+        if isinstance(error, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGINT)
+        return 1
+    return 0
+
+
+def _stream(number: int, unbuffered: bool) -> Any:
+    try:
+        raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+    except OSError:
+        return None  # the descriptor is closed
+    if number == 0:
+        return io.TextIOWrapper(io.BufferedReader(raw), sys.getfilesystemencoding(), "strict")
+    return io.TextIOWrapper(
+        raw if unbuffered else io.BufferedWriter(raw),
+        sys.getfilesystemencoding(),
+        "backslashreplace" if number == 2 else "strict",
+        line_buffering=number == 2 or raw.isatty(),
+        write_through=unbuffered,
+    )
+
+
+def _run_main(arguments: list[str]) -> None:
+    given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [*given, *(path for path in _paths if path not in given)]
+    importlib.invalidate_caches()
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
+    sys.modules["__main__"] = main
+    if arguments[0] == "-m":
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        sys.argv[:] = ["-m", *arguments[2:]]
+        runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]
+    elif arguments[0] == "-c":
+        sys.path.insert(0, "")
+        sys.argv[:] = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), main.__dict__)
+    else:
+        path = arguments[0]
+        sys.path.insert(0, os.path.dirname(os.path.realpath(path)))  # noqa: PTH120
+        sys.argv[:] = list(arguments)
+        loader = importlib.machinery.SourceFileLoader("__main__", path)
+        main.__dict__.update(__file__=path, __loader__=loader, __cached__=None)
+        with open(path, "rb") as file:  # noqa: PTH123
+            source = file.read()
+        exec(compile(source, path, "exec"), main.__dict__)
+
+
+def _execute(program: Any, command: list[str]) -> NoReturn:
+    """execv: of this interpreter, in this process."""
+    arguments = [argument for argument in command[1:] if argument not in ("-P", "-B")]
+    if program != sys.executable or not can_be_forked(arguments, os.environ):
+        _execv(program, command)
+    files = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    kept = {}
+    for number in files:
+        with contextlib.suppress(OSError):
+            if os.get_inheritable(number):
+                kept[number] = number
+    _take_files(kept)
+    sys.exit(_run(arguments))
+
+
+def _serve(server: socket.socket) -> None:
+    """Starts processes until nobody can ask any more."""
+    while True:
+        message, received, _, _ = socket.recv_fds(server, MESSAGE_BYTES, MOST_FILES)
+        if not message:
+            return
+        process = json.loads(message)
+        began, begin = os.pipe()
+        told, tell = os.pipe()
+        middle = os.fork()
+        if middle == 0:
+            child = os.fork()
+            if child:
+                os.write(tell, str(child).encode())
+                os._exit(0)
+            os.close(begin)
+            os.read(began, 1)  # until our parent is who asked
+            become(process, dict(zip(process["files"], received, strict=True)))
+        os.waitpid(middle, 0)
+        pid = os.read(told, 20)
+        for descriptor in (*received, began, begin, told, tell):
+            os.close(descriptor)
+        server.send(pid)
+
+
+def _main() -> None:
+    global _loaded, _finalizers
+    subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    os.execv = _execute  # type: ignore[assignment]
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # here, where no process is meant to have a device
+    for name in sys.argv[2:]:
+        importlib.import_module(name)
+    sys.modules["loaded_interpreter"] = sys.modules["__main__"]
+    _loaded = frozenset(sys.modules)
+    _finalizers = frozenset(weakref.finalize._registry)  # type: ignore[attr-defined]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.collect()
+    gc.freeze()
+    with socket.socket(fileno=int(sys.argv[1])) as server:
+        try:
+            _serve(server)
+        except Exception:
+            traceback.print_exc()
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,121 @@
+"""Python processes that begin with modules imported: as subprocess starts them, for a fraction of the CPU time.
+
+A test that is about how a process starts (imports, import hooks, flags of the interpreter, its command line) uses
+subprocess itself. All others start theirs here: `popen` and `run` take what those of subprocess take.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tests.harness.loaded_interpreter import ForkingPopen
+from tests.harness.paths import PYTHONPATH
+
+_SERVER = Path(__file__).with_name("loaded_interpreter.py")
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+MONITORS = (
+    "neurond.daemon",
+    "neurond.startup.command_line",
+    "neurontools.cli.daemon.private",
+    "neurontools.monitor.record",
+    "neurontools.monitor.configuration",
+)
+TORCH = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed.elastic.agent.server.local_elastic_agent",
+    "torch.distributed.launcher.api",
+    "torch.utils.data",
+    "torch.utils.flop_counter",
+    "neurontools.runtime.launch.setup",
+    "neurontools.runtime.torch_device.sharing",
+    *MONITORS,
+)
+
+
+def popen(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> subprocess.Popen[Any]:
+    """Starts a process of this interpreter that has these modules imported; for real where there are none."""
+    return _LoadedPopen(loaded, command, **options) if loaded else subprocess.Popen(command, **options)
+
+
+def run(
+    command: Sequence[Any],
+    *,
+    loaded: tuple[str, ...],
+    timeout: float | None = None,
+    check: bool = False,
+    **options: Any,
+) -> subprocess.CompletedProcess[Any]:
+    """Starts such a process and waits for its end; its output is captured."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with popen(command, loaded=loaded, **options) as process:
+        try:
+            output, errors = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
+    if check:
+        done.check_returncode()
+    return done
+
+
+class _LoadedPopen(ForkingPopen):
+    """Popen whose process is a fork of a loaded interpreter, where that can be had."""
+
+    def __init__(self, loaded: tuple[str, ...], *arguments: Any, **options: Any) -> None:
+        self._modules = loaded
+        super().__init__(*arguments, **options)
+
+    def _start(self, process: dict[str, Any], files: dict[int, int]) -> int:
+        return _interpreter(self._modules).start(process, files)
+
+
+class _Interpreter:
+    """A loaded interpreter of this process; it ends with it."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER), str(number), *modules],
+                pass_fds=(number,),
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, "OMP_NUM_THREADS": "1"},
+            )
+        atexit.register(self._end)
+
+    def start(self, process: dict[str, Any], files: dict[int, int]) -> int:
+        """The PID of a new child of this process."""
+        message = json.dumps({**process, "files": list(files)}).encode()
+        # Orphans of descendants become our children: the new process, whose parent ends when it has made it.
+        _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        try:
+            socket.send_fds(self._socket, [message], list(files.values()))
+            return int(self._socket.recv(20))
+        finally:
+            _libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+    def _end(self) -> None:
+        self._socket.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10)
+
+
+@cache
+def _interpreter(modules: tuple[str, ...]) -> _Interpreter:
+    return _Interpreter(modules)
