@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.examples import load_profile
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
 
 
 def pytest_configure() -> None:
     """Has processes of tests end on the signals that a background job of a shell, and nohup, make them ignore."""
+    load_profile()
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)

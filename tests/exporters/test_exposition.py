@@ -24,6 +24,7 @@ from neurontools.exporters.exposition import (
 from neurontools.exporters.labels import LabelTexts
 from neurontools.sockets.listen_address import listen_address
 from neurontools.text.terminal import visible
+from tests.harness.examples import examples
 from tests.harness.waiting import HANG_SECONDS
 
 GAUGE = Definition("water_level_ratio", Kind.GAUGE, "How full")
@@ -117,7 +118,6 @@ def unescaped(text: str) -> str:
     return "".join(out)
 
 
-@settings(deadline=None)
 @given(st.text())
 def test_escaping_can_be_undone_up_to_control_characters(value: str) -> None:
     written = escaped(value)
@@ -126,7 +126,7 @@ def test_escaping_can_be_undone_up_to_control_characters(value: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=examples(30))
 @given(value=st.text(alphabet=st.characters(codec="utf-8"), max_size=20))
 def test_promtool_takes_any_label_value(value: str) -> None:
     text = text_format([Family(GAUGE, [(label_text([("tag", value)]), 1)])])

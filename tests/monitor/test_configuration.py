@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
@@ -196,7 +196,6 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(documents)
 def test_every_sensible_configuration_is_taken(document: Any) -> None:
     configuration = configuration_from(json.loads(json.dumps(document)))
@@ -222,7 +221,6 @@ json_values = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(json_values)
 def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
     text = ""
@@ -233,7 +231,6 @@ def test_any_document_is_taken_or_refused_in_one_line(document: Any) -> None:
     assert "\n" not in text
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0, 7.0]), min_size=1, max_size=5), st.lists(st.floats(0, 5), max_size=30)
 )

@@ -14,6 +14,7 @@ from neurond.ownership.shape import Shape
 
 from neurontools import model
 from neurontools.nrt.core_request import CoreRequest
+from tests.harness.examples import examples
 
 TRN1 = Shape(2, 2, 2, 16 * 2**30, 1, (1,))
 INF1 = Shape(1, 4, 2, 4 * 2**30, 1, (1,))
@@ -571,7 +572,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return ledger.OutOfDeviceMemory if max(used.values(), default=0) > self.shape.stack_bytes else None
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=examples(150), stateful_step_count=40)
 TestLedger = LedgerMachine.TestCase
 
 

@@ -16,6 +16,7 @@ from neurontools import catalog, model
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message, to_message
+from tests.harness.examples import examples
 from tests.harness.messages import UUID, mended, messages
 
 LARGEST = 2**63 - 1
@@ -132,7 +133,7 @@ reports = messages(pb.Report)
 
 
 @given(st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 def test_whatever_is_taken_can_be_shown(data: st.DataObject) -> None:
     """Reports of two owners, one after the other: refused, or in the next snapshot, which readers can be sent."""
     host = Ledger(shape_of(catalog.load("trn2.3xlarge")))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.call import RpcError, Status
+from tests.harness.examples import examples
 from tests.harness.messages import UUID, mended, messages
 from tests.harness.paths import ATTACHED_CHILD
 from tests.harness.running_daemon import RUNTIME, Attachment, RunningDaemon, StartDaemon
@@ -19,7 +20,7 @@ from tests.harness.waiting import wait_until
 
 GIB = 2**30
 REFUSALS = {Status.INVALID_ARGUMENT, Status.OUT_OF_RANGE, Status.RESOURCE_EXHAUSTED, Status.FAILED_PRECONDITION}
-fuzzed = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+fuzzed = settings(max_examples=examples(80), suppress_health_check=list(HealthCheck))
 
 
 @pytest.fixture

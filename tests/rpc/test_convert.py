@@ -8,18 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import _Plan, _plans, from_message, to_message
+from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 
 
 @given(parts(model.Snapshot))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.data_too_large])
 def test_any_snapshot_survives_the_wire(snapshot: model.Snapshot) -> None:
     wire = to_message(snapshot).SerializeToString()
     assert from_message(model.Snapshot, pb.Snapshot.FromString(wire)) == snapshot
 
 
 @given(parts(model.Snapshot))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.data_too_large])
 def test_who_reads_much_reads_the_same(snapshot: model.Snapshot) -> None:
     before = {plan: plan.read for plan in _plans.values()}
     for plan in before:

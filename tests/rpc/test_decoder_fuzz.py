@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import from_message, to_message
+from tests.harness.examples import examples
 from tests.harness.messages import messages
 
 KINDS = [
@@ -30,7 +31,7 @@ PARTS = [
 
 
 @given(kind=st.sampled_from(KINDS), data=st.binary(max_size=200))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500))
 def test_random_bytes_are_a_message_or_a_decode_error(kind: type[Message], data: bytes) -> None:
     try:
         message = kind.FromString(data)
@@ -40,7 +41,7 @@ def test_random_bytes_are_a_message_or_a_decode_error(kind: type[Message], data:
 
 
 @given(kind=st.sampled_from(PARTS), data=st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 def test_any_message_is_a_part_of_the_model_or_a_value_error(kind: type[Any], data: st.DataObject) -> None:
     message = data.draw(messages(getattr(pb, kind.__name__)))
     try:
@@ -54,7 +55,7 @@ def test_any_message_is_a_part_of_the_model_or_a_value_error(kind: type[Any], da
 
 
 @given(data=st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 def test_a_damaged_report_is_a_report_or_a_decode_error(data: st.DataObject) -> None:
     wire = bytearray(data.draw(messages(pb.ReportRequest)).SerializeToString())
     for _ in range(data.draw(st.integers(1, 4))):

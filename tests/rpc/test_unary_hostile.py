@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neurontools.rpc import hpack, unary
 from neurontools.rpc.call import CallError, RpcError, Status, UnexpectedReply
 from neurontools.rpc.unary import Connection
+from tests.harness.examples import examples
 from tests.harness.raw_server import (
     ACK,
     BODY,
@@ -352,7 +353,7 @@ def assert_ends_well(server: RawServer, reply: bytes) -> None:
         assert isinstance(answer, bytes)
 
 
-fuzz = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+fuzz = settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @fuzz

@@ -17,6 +17,7 @@ from neurontools.model.latency import bucket_index
 from neurontools.runtime import ErrorKind, LoadedModel, Outcome
 from neurontools.runtime.reporting.accounts import Accounts, Started
 from neurontools.runtime.reporting.journal import Journal
+from tests.harness.examples import examples
 
 CORES = 3
 UNIX = 1e6
@@ -168,4 +169,4 @@ class Hooks(RuleBasedStateMachine):
 
 
 TestHooks = Hooks.TestCase
-TestHooks.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestHooks.settings = settings(max_examples=examples(60), stateful_step_count=40)

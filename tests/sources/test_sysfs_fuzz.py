@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from neurond.sources.sysfs import SysfsSource
 
@@ -21,8 +21,9 @@ from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, process_on
 from neurontools.testing.driver_tree import temporary_directory
 from neurontools.views.device_list import device_list_json, device_list_table
+from tests.harness.examples import examples
 
-_SETTINGS = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+_SETTINGS = settings(max_examples=examples(60))
 
 
 def _file(content: bytes) -> Callable[[Path], None]:
@@ -171,7 +172,7 @@ def test_a_tree_of_random_things(entries: list[tuple[list[str], Callable[[Path],
         _read(roots)
 
 
-@settings(_SETTINGS, max_examples=30)
+@settings(_SETTINGS, max_examples=examples(30))
 @given(st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=300), st.binary(max_size=300))
 def test_processes_with_anything_in_their_files(stat: bytes, environ: bytes, maps: bytes, cmdline: bytes) -> None:
     with DriverTree("inf2.xlarge") as tree:

@@ -32,6 +32,7 @@ from neurontools.model import (
 from neurontools.sysfs.exported_tree import ExportedTree
 from neurontools.testing import idle_host
 from neurontools.testing.driver_tree import temporary_directory
+from tests.harness.examples import examples
 
 
 @pytest.fixture
@@ -235,8 +236,7 @@ def _days(draw: st.DrawFn) -> tuple[str, str, int, list[tuple[float, float]]]:
 
 
 @settings(
-    max_examples=25,
-    deadline=None,
+    max_examples=examples(25),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow],
 )
@@ -309,10 +309,9 @@ def _hosts(draw: st.DrawFn) -> Snapshot:
 
 # Trees take a while to write, so failures are not shrunk: the hosts are small enough to read.
 @settings(
-    max_examples=25,
-    deadline=None,
+    max_examples=examples(25),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    suppress_health_check=[HealthCheck.data_too_large],
 )
 @given(before=_hosts(), after=_hosts())
 def test_any_state_comes_back_also_after_another(before: Snapshot, after: Snapshot) -> None:

@@ -17,6 +17,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load, save, settings_path
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Page, line_width, plain
+from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 from tests.harness.still_feed import StillFeed, snapshots
 
@@ -306,7 +307,7 @@ def test_help_lists_every_key(dashboard: Dashboard) -> None:
     assert dashboard.choices is None
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(12), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(parts(model.Snapshot), st.sampled_from(["overview", "processes", "topology", "history", "health"]))
 def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot, page: str) -> None:
     dashboard = Dashboard(StillFeed([snapshot]), Settings(page=page), UNICODE)

@@ -19,6 +19,7 @@ from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
 from neurontools.views.overview.memory_tree import every_key
 from neurontools.views.pages import PAGES
+from tests.harness.examples import examples
 from tests.harness.scenario_host import ScenarioHost
 
 SIZES = st.tuples(st.integers(1, 260), st.integers(1, 80))
@@ -57,7 +58,7 @@ HOSTS = {
 }
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.sampled_from(sorted(HOSTS, key=str)),
     SIZES,

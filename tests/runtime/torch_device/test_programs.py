@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.harness.examples import examples
+
 Operation = Callable[[list[torch.Tensor], int, int, int], None]
 
 
@@ -67,7 +69,7 @@ OPERATIONS: dict[str, Operation] = {
     "drop": drop,
 }
 STEP = st.tuples(st.sampled_from(sorted(OPERATIONS)), st.integers(0, 9), st.integers(0, 9), st.integers(-3, 5))
-QUIET = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUIET = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def run(where: str, steps: list[tuple[str, int, int, int]], marks: set[int], mark: Callable[[], None]) -> list[Any]:
@@ -155,4 +157,4 @@ class Accounting(RuleBasedStateMachine):
 def test_accounting(xla: Any) -> None:
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(Accounting, settings=settings(deadline=None, max_examples=40, stateful_step_count=25))
+    run_state_machine_as_test(Accounting, settings=settings(max_examples=examples(40), stateful_step_count=25))
