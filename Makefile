@@ -25,7 +25,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 mutants: $(VENV)/test.stamp
 	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)'

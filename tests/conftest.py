@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -16,8 +17,13 @@ from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon,
 
 
 def pytest_configure() -> None:
-    """Has processes of tests end on the signals that a background job of a shell, and nohup, make them ignore."""
+    """What holds for all tests and the processes they start.
+
+    They end on the signals that a background job of a shell, and nohup, make them ignore. Torch has one thread: what
+    it multiplies here is too small for more.
+    """
     load_profile()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, handler)
