@@ -43,12 +43,10 @@ def holders(daemon: RunningDaemon) -> dict[int, list[dict[str, Any]]]:
     return {device["neuron_device"]: device["neuron_processes"] for device in devices if device["neuron_processes"]}
 
 
-def train(
-    daemon: RunningDaemon, loaded: tuple[str, ...] = python_process.TORCH, **environment: str
-) -> subprocess.Popen[bytes]:
+def train(daemon: RunningDaemon, **environment: str) -> subprocess.Popen[bytes]:
     return python_process.popen(
         [sys.executable, str(TRAIN), "--seconds", "600", "--batch-size", str(BATCH), "--quiet"],
-        loaded=loaded,
+        loaded=python_process.TORCH,
         env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, **environment},
     )
 
@@ -59,7 +57,7 @@ def daemon(start_daemon: StartDaemon) -> RunningDaemon:
 
 
 def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaemon) -> None:
-    process = train(daemon, (), NEURON_RT_VISIBLE_CORES="3-4", NEURON_PROCESS_TAG="mlp")
+    process = train(daemon, NEURON_RT_VISIBLE_CORES="3-4", NEURON_PROCESS_TAG="mlp")
     try:
         wait_until(
             lambda: (seen := daemon.find(process.pid)) and seen.executions and seen.executions.completed_total > 50
@@ -100,9 +98,8 @@ def test_killing_a_training_process_frees_its_cores_and_the_next_one_gets_them(d
 
 
 def test_the_demo_runs_without_a_terminal_and_leaves_nothing_behind() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples/demo.py")], capture_output=True, text=True, check=False, cwd="/"
-    )
+    command = [sys.executable, str(ROOT / "examples/demo.py")]
+    done = python_process.run(command, loaded=python_process.TORCH, text=True, cwd="/")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("instance-type: trn1.32xlarge") == 2
     assert "\r" not in done.stdout

@@ -20,7 +20,7 @@ import pytest
 
 from neurontools.model import ErrorCounters, ExecutionCounters, Process
 from neurontools.version import __version__
-from tests.harness import examples
+from tests.harness import examples, python_process
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -117,11 +117,12 @@ def environment(tmp_path: Path, daemon: RunningDaemon) -> dict[str, str]:
 @pytest.fixture
 def training(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "train.py").write_text(SCRIPT)
-    process = subprocess.Popen(
+    process = python_process.popen(
         [
             *(sys.executable, "-m", "neurontools.cli.run.command", "--cores", "1", "--summary-json", "summary.json"),
             *("train.py", "--epochs", "3"),
         ],
+        loaded=python_process.TORCH,
         cwd=tmp_path,
         env=environment,
         stdout=subprocess.PIPE,
@@ -143,8 +144,9 @@ def monitor(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.
         json.dumps({"period": "1s", "neuron_runtimes": runtimes, "system_metrics": []})
     )
     with (tmp_path / "records").open("wb") as output:
-        process = subprocess.Popen(
+        process = python_process.popen(
             [sys.executable, "-m", "neurontools.cli.monitor.command", "-c", "monitor.json"],
+            loaded=python_process.MONITORS,
             cwd=tmp_path,
             env=environment,
             stdout=output,

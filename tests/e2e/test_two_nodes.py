@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness import python_process
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -85,8 +86,9 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
         daemon = start_daemon("--simulate", instance_type, "--interval", "0.05", name=f"{node}.sock")
         launcher = (*(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)),)
         rendezvous = ("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port))
-        process = subprocess.Popen(
+        process = python_process.popen(
             [*launcher, *rendezvous, "-m", "neurontools.runtime", "script.py"],
+            loaded=python_process.TORCH,
             cwd=tmp_path,
             env={
                 **kept,

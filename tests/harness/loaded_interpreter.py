@@ -8,6 +8,8 @@ moment. It has arguments, variables, files, directory, session and signals as af
 interpreter does. Processes of this interpreter that it starts itself with `subprocess` are forks too, since importing
 torch is most of what a test of two ranks would cost; so is what it executes in its own place. What can't be forked
 truthfully, such as with flags of the interpreter, is started for real (`can_be_forked`).
+
+Apart from its memory, such a process shows that it is a fork by nothing: /proc has its own command line too.
 """
 
 from __future__ import annotations
@@ -46,6 +48,12 @@ _Popen = subprocess.Popen
 _execv = os.execv
 _loaded: frozenset[str] = frozenset()
 _finalizers: frozenset[Any] = frozenset()
+_libc = ctypes.CDLL(None, use_errno=True)
+_PR_SET_MM, _PR_SET_MM_MAP = 35, 14
+_MAP_FIELDS = (
+    "start_code end_code start_data end_data start_brk brk start_stack arg_start arg_end env_start env_end auxv"
+).split()
+_told: Any = None
 
 
 def can_be_forked(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
@@ -167,6 +175,41 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     raise AssertionError("unreachable")
 
 
+class _MemoryMap(ctypes.Structure):
+    """`struct prctl_mm_map` of linux/prctl.h: where the parts of a process lie."""
+
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in _MAP_FIELDS),
+        ("auxv_size", ctypes.c_uint32),
+        ("exe_fd", ctypes.c_uint32),
+    ]
+
+
+def tell(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Makes these what /proc says are this process's command line and environment; whether the kernel lets us."""
+    global _told
+    command = b"".join(os.fsencode(argument) + b"\0" for argument in arguments)
+    variables = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+    told = ctypes.create_string_buffer(command + variables, len(command) + len(variables))
+    begin = ctypes.addressof(told)
+    with open("/proc/self/stat", encoding="utf-8") as file:  # noqa: PTH123
+        fields = file.read().rpartition(")")[2].split()
+    start_code, end_code, start_stack, start_data, end_data, start_brk = (
+        int(fields[number - 3])
+        for number in (26, 27, 28, 45, 46, 47)  # as proc(5) numbers them
+    )
+    _libc.sbrk.restype = ctypes.c_void_p
+    parts = _MemoryMap(
+        *(start_code, end_code, start_data, end_data, start_brk, _libc.sbrk(0), start_stack),
+        *(begin, begin + len(command), begin + len(command), begin + len(told), 0, 0, 0xFFFFFFFF),
+    )
+    size = ctypes.c_ulong(ctypes.sizeof(parts))
+    if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(parts), size, 0):
+        return False
+    _told = told
+    return True
+
+
 def _take_files(files: dict[int, int]) -> None:
     above = max(files) + 1
     moved = {number: fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, above) for number, ours in files.items()}
@@ -188,6 +231,7 @@ def _run(arguments: list[str]) -> int:
         stream = _stream(number, unbuffered)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    tell([sys.executable, *arguments], os.environ)
     sys.orig_argv[:] = [sys.executable, *arguments]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not type(finder).__module__.startswith("neurontools")]
     processes = sys.modules.get("multiprocessing.process")

@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.harness import loaded_interpreter
 from tests.harness.loaded_interpreter import ForkingPopen
 from tests.harness.paths import PYTHONPATH
 
@@ -48,7 +49,9 @@ TORCH = (
 
 def popen(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> subprocess.Popen[Any]:
     """Starts a process of this interpreter that has these modules imported; for real where there are none."""
-    return _LoadedPopen(loaded, command, **options) if loaded else subprocess.Popen(command, **options)
+    if not loaded or not _commands_can_be_told():
+        return subprocess.Popen(command, **options)
+    return _LoadedPopen(loaded, command, **options)
 
 
 def run(
@@ -71,6 +74,15 @@ def run(
     if check:
         done.check_returncode()
     return done
+
+
+@cache
+def _commands_can_be_told() -> bool:
+    """Whether the kernel lets a process say what its command line is (CONFIG_CHECKPOINT_RESTORE)."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(not loaded_interpreter.tell([sys.executable], {}))
+    return os.waitpid(pid, 0)[1] == 0
 
 
 class _LoadedPopen(ForkingPopen):

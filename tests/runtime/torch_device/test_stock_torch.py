@@ -206,7 +206,8 @@ def test_device_tensors_go_through_queues_as_copies(run_python: Run, tmp_path: P
 
 
 FSDP = """
-import os, torch, torch.distributed as dist
+import os, warnings, torch, torch.distributed as dist
+warnings.simplefilter("ignore")
 from neurontools.runtime.launch.install import install
 install()
 D = os.environ["NEURONTOOLS_DEVICE"]
@@ -230,7 +231,7 @@ print("stepped")
 @pytest.mark.parametrize("name", ["xla", "neuron"])
 def test_fsdp_is_refused_by_name_and_its_substitutes_work(run_python: Run, tmp_path: Path, name: str) -> None:
     (tmp_path / "fsdp_script.py").write_text(FSDP)
-    run = run_python("-W", "ignore", "fsdp_script.py", NEURONTOOLS_DEVICE=name)
+    run = run_python("fsdp_script.py", NEURONTOOLS_DEVICE=name)
     lines = run.stdout.splitlines()
     assert lines[3:] == ["stepped"], run.stderr
     for line, what in zip(lines[:3], ["FullyShardedDataParallel"] * 2 + ["fully_shard"], strict=True):
