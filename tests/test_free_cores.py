@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import client, free_cores
@@ -68,7 +68,6 @@ def test_free_logical_cores() -> None:
     assert free_cores.free_indices(snapshot, 1) == frozenset(range(1, 128))
 
 
-@settings(deadline=None)
 @given(st.sets(st.integers(0, 31)), st.integers(1, 32))
 def test_what_is_found_is_free_and_found_when_there_is_any(busy_cores: set[int], count: int) -> None:
     found = selected(TRN1 if not busy_cores else held_of_trn1(busy_cores), count)

@@ -3,13 +3,12 @@ from __future__ import annotations
 import gzip
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.http.compression import Document, Part, accepts_gzip
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=100_000)))
 def test_parts_make_one_gzip_file(contents: list[bytes]) -> None:
     document = Document(map(Part, contents))

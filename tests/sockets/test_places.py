@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.sockets.places import Place, Places
@@ -37,7 +37,6 @@ def test_when_all_are_busy_nobody_comes_in() -> None:
     assert places.enter("b", nothing) is not None
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("enter busy wait leave".split()), st.integers(0, 9)), max_size=200))
 def test_the_limits_hold_whatever_happens(steps: list[tuple[str, int]]) -> None:
     places = Places(most=6, share=2)
