@@ -26,7 +26,8 @@ from neurontools.rpc import unary
 from neurontools.rpc.ask import ask
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.stream import StreamConnection
-from tests.conftest import MONITOR, Attachment, RunningDaemon, StartDaemon, wait_until
+from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
 from tests.neurond.hostile_peer import ATTACKS, opened, request
 
 PEER = Path(__file__).with_name("hostile_peer.py")
