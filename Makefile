@@ -7,12 +7,14 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 SEED ?= 1
 COUNT ?= 100
+MINUTES ?= 20
 
-.PHONY: help demo test mutants consumers check lint types imports spelling generated package man-pages format proto benchmarks clean
+.PHONY: help demo test campaign mutants consumers check lint types imports spelling generated package man-pages format proto benchmarks clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
 	@echo "make test        run all tests"
+	@echo "make campaign    kill, flood and feed the suite odd input; MINUTES=20 CAMPAIGN='--seed 1 floods'"
 	@echo "make mutants     show which small changes to the central modules no test notices; SEED=1 COUNT=100 MODULE="
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, models of Kubernetes and Grafana"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
@@ -26,6 +28,9 @@ demo: $(VENV)/demo.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+campaign: $(VENV)/test.stamp
+	@$(BIN)/python -m campaign --minutes $(MINUTES) $(CAMPAIGN)
 
 mutants: $(VENV)/test.stamp
 	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)'

@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> int:
 
     from neurontools.errors import UserError
     from neurontools.runtime.launch.install import install
-    from neurontools.runtime.launch.script import run_module, run_script
+    from neurontools.runtime.launch.script import look_for_module, run_module, run_script
     from neurontools.runtime.reporting.link import CoresUnavailable
 
     try:
@@ -28,20 +28,23 @@ def main(arguments: list[str]) -> int:
             if len(arguments) < 2:
                 print(_USAGE, file=sys.stderr)  # noqa: T201
                 return 2
+            look_for_module(arguments[1])
             install()
-            run_module(arguments[1], arguments[2:])
-            return 0
-        if not Path(arguments[0]).is_file():
+        elif not Path(arguments[0]).is_file():
             print(f"neurontools.runtime: {arguments[0]}: no such file; give the path of a script", file=sys.stderr)  # noqa: T201
             return 2
-        install(script=arguments[0])
+        else:
+            install(script=arguments[0])
     except CoresUnavailable as error:
         print(f"neurontools.runtime: NRT_{error.status.name}: {error}", file=sys.stderr)  # noqa: T201
         return 1
     except (UserError, ValueError) as error:
         print(f"neurontools.runtime: {error}", file=sys.stderr)  # noqa: T201
         return getattr(error, "exit_code", 1)
-    run_script(arguments[0], arguments[1:])
+    if arguments[0] == "-m":
+        run_module(arguments[1], arguments[2:])
+    else:
+        run_script(arguments[0], arguments[1:])
     return 0
 
 

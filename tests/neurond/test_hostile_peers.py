@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +121,9 @@ def test_a_fifth_reader_of_the_past_is_refused(daemon: RunningDaemon) -> None:
 def test_out_of_descriptors_is_one_line_and_passes(daemon: RunningDaemon) -> None:
     daemon.snapshot()
     limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.descriptor_count(), limits[1]))
+    used = {int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir()}
+    first_unused = next(number for number in count() if number not in used)
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (first_unused, limits[1]))
     told = ""
     for path in (daemon.socket, f"{daemon.socket}.attach"):
         for _ in range(40):

@@ -20,9 +20,13 @@ from neurontools.rpc import neuron_pb2
 
 MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
 MAX_STREAMS = 100  # of one connection; RFC 9113 (section 6.5.2) would not have fewer
+# grpcio drops calls by chance, anybody's, when a thousand wait for Python. The gate has limits for each peer instead.
+_MAX_WAITING_CALLS = 2**20
 _OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     ("grpc.max_concurrent_streams", MAX_STREAMS),
+    ("grpc.server.max_pending_requests", _MAX_WAITING_CALLS),
+    ("grpc.server.max_pending_requests_hard_limit", _MAX_WAITING_CALLS),
     ("grpc.so_reuseport", 0),
     # Readers come and go quickly: a finished call must not keep its memory for later ones.
     ("grpc.optimization_target", "blend"),
@@ -61,8 +65,12 @@ def make_server(
 
 
 def _is_told(record: logging.LogRecord) -> bool:
-    """False for calls whose client has left, which grpcio logs as exceptions that nobody handles."""
-    return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError | grpc.aio.InternalError))
+    """False for what a client alone is to blame for, and grpcio logs as exceptions that nobody handles.
+
+    It left, or sent what is no message to a service that reads its messages itself: health and reflection.
+    """
+    blamed = asyncio.CancelledError | grpc.aio.InternalError | DecodeError
+    return not (record.exc_info and isinstance(record.exc_info[1], blamed))
 
 
 async def announce_health(servicer: health.aio.HealthServicer) -> None:

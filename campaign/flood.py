@@ -1,0 +1,162 @@
+"""`python -m campaign.flood KIND PATH SECONDS`: a peer that does its worst for a bounded time, as a process of its own.
+
+Kinds are the functions of `KINDS`. PATH is a Unix socket, or HOST:PORT of this machine. It prints how often it did it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
+_HEADERS, _RST_STREAM, _END_HEADERS, _END_STREAM = 1, 3, 4, 1
+_MOST_CONNECTIONS = 1000
+_OWN_ADDRESS = "127.0.0.2"  # who floods is another host than who scrapes
+
+
+def _connected(place: str) -> socket.socket:
+    if place.startswith("/"):
+        made = socket.socket(socket.AF_UNIX)
+        made.settimeout(2)
+        made.connect(place)
+    else:
+        host, _, port = place.rpartition(":")
+        made = socket.create_connection((host, int(port)), 2, (_OWN_ADDRESS, 0))
+    return made
+
+
+def _literal(name: bytes, value: bytes) -> bytes:
+    """A header field as HPACK has it without any table (RFC 7541, 6.2.2)."""
+    return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def _call_headers(method: bytes) -> bytes:
+    return b"".join(
+        _literal(name, value)
+        for name, value in (
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", b"/neurontools.v1.MonitorService/" + method),
+            (b":authority", b"localhost"),
+            (b"te", b"trailers"),
+            (b"content-type", b"application/grpc"),
+        )
+    )
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
+
+
+def silent(place: str, until: float) -> int:
+    """Connections that say nothing, as many as there can be, refilled as they are dropped."""
+    held: list[socket.socket] = []
+    count = 0
+    while time.monotonic() < until:
+        try:
+            held.append(_connected(place))
+            count += 1
+        except OSError:
+            time.sleep(0.02)
+        if len(held) > _MOST_CONNECTIONS:
+            held.pop(0).close()
+    return count
+
+
+def half(place: str, until: float) -> int:
+    """Requests over HTTP/1 whose headers never end."""
+    held: list[socket.socket] = []
+    count = 0
+    while time.monotonic() < until:
+        try:
+            made = _connected(place)
+            made.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-")
+            held.append(made)
+            count += 1
+        except OSError:
+            time.sleep(0.02)
+        if len(held) > _MOST_CONNECTIONS:
+            held.pop(0).close()
+    return count
+
+
+def resets(place: str, until: float) -> int:
+    """Calls that are taken back as soon as they are made."""
+    count = 0
+    while time.monotonic() < until:
+        try:
+            made = _connected(place)
+            made.sendall(_PREFACE)
+            headers, stream = _call_headers(b"GetSnapshot"), 1
+            while time.monotonic() < until:
+                batch = b""
+                for _ in range(50):
+                    batch += _frame(_HEADERS, _END_HEADERS | _END_STREAM, stream, headers)
+                    batch += _frame(_RST_STREAM, 0, stream, struct.pack(">I", 8))
+                    stream += 2
+                made.sendall(batch)
+                count += 50
+        except OSError:
+            time.sleep(0.02)
+    return count
+
+
+def stalled(place: str, until: float) -> int:
+    """Calls with large answers that nobody reads."""
+    held: list[socket.socket] = []
+    count = 0
+    headers = _call_headers(b"WatchSnapshots")
+    while time.monotonic() < until:
+        try:
+            made = _connected(place)
+            made.sendall(_PREFACE)
+            for stream in range(1, 200, 2):
+                made.sendall(_frame(_HEADERS, _END_HEADERS, stream, headers) + _frame(0, 1, stream, b"\0" * 5))
+                count += 1
+            held.append(made)
+        except OSError:
+            time.sleep(0.02)
+        if len(held) > _MOST_CONNECTIONS:
+            held.pop(0).close()
+    return count
+
+
+def garbage(place: str, until: float) -> int:
+    """Bytes that mean nothing, behind a beginning that means something every other time."""
+    count = 0
+    chance = random.Random(count)
+    while time.monotonic() < until:
+        try:
+            with _connected(place) as made:
+                made.sendall((_PREFACE if count % 2 else b"") + chance.randbytes(chance.randrange(1, 5000)))
+                made.recv(100)
+        except OSError:
+            pass
+        count += 1
+    return count
+
+
+KINDS: dict[str, Callable[[str, float], int]] = {
+    kind.__name__: kind for kind in (silent, half, resets, stalled, garbage)
+}
+
+
+def main() -> int:
+    """Floods, and says how often."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * _MOST_CONNECTIONS)), hard))
+    kind, place, seconds = sys.argv[1:]
+    if os.environ.get("CAMPAIGN_UID") and os.geteuid() == 0:
+        os.setuid(int(os.environ["CAMPAIGN_UID"]))
+    print(KINDS[kind](place, time.monotonic() + float(seconds)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

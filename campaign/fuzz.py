@@ -1,0 +1,203 @@
+"""Input that others write, damaged in every way: it is taken or refused in a line, and nothing else happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from campaign.host import host
+from campaign.outcome import Outcome
+from neurontools.errors import UserError
+from neurontools.rpc.call import CallError
+from neurontools.rpc.unary import call
+
+_METHODS = (
+    "neurontools.v1.MonitorService/GetSnapshot",
+    "neurontools.v1.MonitorService/ListHistory",
+    "neurontools.v1.MonitorService/RenderDeviceList",
+    "neurontools.v1.RuntimeService/Attach",
+    "neurontools.v1.RuntimeService/Report",
+    "grpc.health.v1.Health/Check",
+    "neurontools.v1.MonitorService/No",
+)
+_COMMANDS = ("ls", "top", "monitor", "run")
+_EXIT_CODES = {0, 1, 2, 4, 5, 6, 12, 124, 130}
+
+
+def mutated(data: bytes, random: Random) -> bytes:
+    """The bytes with a few changes: bits turned, parts left out, doubled, replaced."""
+    wire = bytearray(data)
+    for _ in range(random.randrange(1, 6)):
+        at = random.randrange(len(wire) + 1)
+        kind = random.randrange(4)
+        if kind == 0 and at < len(wire):
+            wire[at] ^= 1 << random.randrange(8)
+        elif kind == 1:
+            del wire[at : at + random.randrange(1, 40)]
+        elif kind == 2:
+            wire[at:at] = wire[at : at + random.randrange(1, 40)]
+        else:
+            wire[at : at + 4] = random.randbytes(random.randrange(8))
+    return bytes(wire)
+
+
+def wire(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Messages that are none, to every method of the API."""
+    outcome = Outcome("fuzz of the API")
+    seed = b"\x0a\x04name\x12\x10" + bytes(range(16)) + b"\x18\x05\x21" + b"\0" * 8
+    with host(directory) as daemon:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            outcome.rounds += 1
+            try:
+                call(daemon.socket, f"/{random.choice(_METHODS)}", mutated(seed, random), timeout_seconds=30)
+            except CallError:
+                continue
+            except Exception as error:
+                outcome.failures.append(f"the client fails: {error!r}")
+        outcome.check(daemon.settles(lambda snapshot: len(snapshot.cores) == 32), "the daemon does not answer any more")
+        outcome.check("Traceback" not in daemon.log, "the daemon's log has a traceback")
+    outcome.figure = "the daemon answers as before"
+    return outcome
+
+
+def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Recordings with changes."""
+    from neurontools.recording.reader import RecordingReader
+
+    file = directory / "real.rec"
+    with host(directory) as daemon:
+        command = "from neurontools.cli.top.command import main; main()"
+        flags = ["--json-lines", "--count", "20", "--record", str(file), "--socket", daemon.socket, "-i", "0.1"]
+        made = subprocess.run([sys.executable, "-c", command, *flags], capture_output=True, check=False)
+    outcome = Outcome("fuzz of recordings")
+    if made.returncode or not file.exists():
+        outcome.failures.append(f"no recording could be made: {made.stderr.decode()[:200]}")
+        return outcome
+    real, target = file.read_bytes(), directory / "mutant.rec"
+
+    def read() -> None:
+        reader = RecordingReader(str(target))
+        try:
+            for _ in reader.messages():
+                pass
+        finally:
+            reader.close()
+
+    def one() -> None:
+        target.write_bytes(mutated(real, random))
+        read()
+
+    _many(outcome, one, seconds)
+    return outcome
+
+
+def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Configurations of neuron-monitor, and records on its exporter's standard input."""
+    from neurontools.exporters.record_metrics import RecordMetrics
+    from neurontools.monitor.configuration import InvalidConfiguration, configuration_from
+
+    outcome = Outcome("fuzz of configurations and records")
+    whole = {
+        "period": "1s",
+        "neuron_runtimes": [{"tag_filter": ".*", "metrics": [{"type": "execution_stats", "period": "2s"}]}],
+        "system_metrics": [{"type": "vcpu_usage"}, {"type": "neuron_hw_counters"}],
+        "k8s_info": {"period": "15s"},
+    }
+    record = {
+        "neuron_runtime_data": [{"pid": 7, "neuron_runtime_tag": "7", "error": "", "report": {}}],
+        "system_data": {"memory_info": {"period": 1.0, "memory_total_bytes": 1, "error": ""}},
+        "instance_info": {"instance_type": "x", "error": ""},
+        "neuron_hardware_info": {"neuron_device_count": 1, "error": ""},
+    }
+    metrics = RecordMetrics()
+
+    def one() -> None:
+        document = _odd(random.choice((whole, record)), random)
+        try:
+            configuration_from(document)
+        except InvalidConfiguration as refused:
+            if "\n" in str(refused):
+                raise ValueError("a refusal of several lines") from refused
+        if isinstance(document, dict):
+            with contextlib.suppress(ValueError):  # no record at all, which its reader is told
+                metrics.take(document)
+            list(metrics.families())
+
+    _many(outcome, one, seconds)
+    return outcome
+
+
+def flags(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Flags of every command, misspelt, doubled, without their values and with absurd ones."""
+    from neurontools.cli.ls import options as ls
+    from neurontools.cli.monitor import options as monitor
+    from neurontools.cli.run import options as run
+    from neurontools.cli.top import options as top
+
+    pages = dict(zip(_COMMANDS, (ls, top, monitor, run), strict=True))
+    values = ["", "0", "-1", "9" * 400, "1e999", "\x1b[2J", "/", "/dev/null", "é" * 50, "a,b,,", "--", "nan", "1-0"]
+    outcome = Outcome("fuzz of flags")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        outcome.rounds += 1
+        name = random.choice(_COMMANDS)
+        known = [flag for option in pages[name].OPTIONS for flag in option.flags]
+        words = []
+        for _ in range(random.randrange(4)):
+            flag = random.choice(known)
+            words.append(mutated(flag.encode(), random).decode(errors="replace") if random.random() < 0.3 else flag)
+            if random.random() < 0.6:
+                words.append(random.choice(values))
+        words = [word.replace("\0", "") for word in words]
+        code = f"from neurontools.cli.{name}.command import main; raise SystemExit(main())"
+        command = [sys.executable, "-c", code, "--socket", str(directory / "none.sock"), *words]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+        except subprocess.TimeoutExpired:
+            continue  # some of what it may be told to do takes long
+        told = done.stderr.decode(errors="replace")
+        outcome.check("Traceback" not in told, f"{name} {words}: {told[-200:]}")
+        outcome.check("\x1b[2J" not in told, f"{name} {words}: the terminal is told to clear itself")
+        outcome.check(done.returncode in _EXIT_CODES, f"{name} {words}: exit code {done.returncode}")
+    outcome.figure = "no traceback, no control character, known exit codes"
+    return outcome
+
+
+def _odd(part: object, random: Random) -> object:
+    """A document with something odd at some place in it."""
+    odd: list[object] = [None, "", "x" * 1000, -1, 10**400, 1e308, [], {}, [[[]]], True, "\x1b]0;x\x07", "1" * 20]
+    if not isinstance(part, dict | list) or not part or random.random() < 0.15:
+        return random.choice(odd)
+    if isinstance(part, dict):
+        chosen = random.choice(list(part))
+        return {key: _odd(value, random) if key == chosen else value for key, value in part.items()}
+    chosen_index = random.randrange(len(part))
+    return [_odd(value, random) if index == chosen_index else value for index, value in enumerate(part)]
+
+
+def _many(outcome: Outcome, one: Callable[[], None], seconds: float) -> None:
+    """As many rounds as there is time for; what is raised but a refusal is a failure, told once a kind."""
+    slowest_seconds = 0.0
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        outcome.rounds += 1
+        began = time.process_time()
+        try:
+            one()
+        except UserError as refused:
+            outcome.check("\n" not in str(refused), f"a refusal of several lines: {str(refused)[:100]!r}")
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            told = f"{type(error).__name__}: {str(error)[:150]}"
+            if told not in outcome.failures:
+                outcome.failures.append(told)
+        slowest_seconds = max(slowest_seconds, time.process_time() - began)
+    outcome.figure = f"taken or refused in a line, {1000 * slowest_seconds:.0f} ms of CPU at the most"

@@ -1,0 +1,111 @@
+"""Who owns which core, while processes come, fork and are killed, and the daemon is."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+from campaign.host import host
+from campaign.outcome import Outcome
+from campaign.population import Worker, executions_are, owners_are
+
+_MOST_WORKERS = 6
+_ENDS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None)
+
+
+def kills(seconds: float, random: Random, directory: Path) -> Outcome:
+    """Processes come, fork, execute and end in any way; after each the daemon says the same as they do."""
+    outcome = Outcome("kills, stops and forks")
+    errors = directory / "workers.log"
+    workers: list[Worker] = []
+    children: set[int] = set()
+    slowest_seconds = 0.0
+    with host(directory) as daemon:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            outcome.rounds += 1
+            action = random.choice(("start", "start", "end", "fork", "stop", "execute"))
+            if action == "start" and len(workers) < _MOST_WORKERS:
+                worker = Worker(daemon.socket, random.choice((1, 2, 4, 8)), errors)
+                if worker.cores:
+                    workers.append(worker)
+                else:
+                    worker.end()
+            elif workers and action == "end":
+                worker = workers.pop(random.randrange(len(workers)))
+                worker.end(random.choice(_ENDS))
+            elif workers and action == "fork":
+                worker = random.choice(workers)
+                outcome.check(worker.obey("fork"), "a worker that forked is gone")
+                children |= _children(worker.process.pid)
+            elif workers and action == "stop":
+                worker = random.choice(workers)
+                worker.process.send_signal(signal.SIGSTOP)
+                worker.process.send_signal(signal.SIGCONT)
+            elif workers:
+                outcome.check(random.choice(workers).execute(random.randrange(200)), "a worker that executed is gone")
+            began = time.monotonic()
+            outcome.check(
+                daemon.settles(lambda snapshot: owners_are(workers, snapshot)), f"wrong owners after {action!r}"
+            )
+            slowest_seconds = max(slowest_seconds, time.monotonic() - began)
+        for worker in workers:
+            outcome.check(worker.end() == 0, "a worker ended with an error")
+        outcome.check(daemon.settles(lambda snapshot: owners_are([], snapshot)), "cores stay held when all have ended")
+        outcome.check("Traceback" not in daemon.log, "the daemon's log has a traceback")
+    for child in children:
+        try:
+            os.kill(child, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    outcome.check("Traceback (most" not in _without_interrupts(errors), "a worker's output has a traceback")
+    outcome.figure = f"owners right after each; at the slowest {1000 * slowest_seconds:.0f} ms later"
+    return outcome
+
+
+def restarts(seconds: float, random: Random, directory: Path) -> Outcome:
+    """The daemon is killed or ended under processes that go on: they keep their cores, and nothing is miscounted."""
+    outcome = Outcome("restarts of the daemon")
+    errors = directory / "workers.log"
+    with host(directory) as daemon:
+        workers = [Worker(daemon.socket, count, errors) for count in (1, 2, 8)]
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            outcome.rounds += 1
+            for worker in workers:
+                outcome.check(worker.execute(random.randrange(300)), "a worker is gone")
+            daemon.restart(random.choice((signal.SIGKILL, signal.SIGTERM)))
+            for worker in workers:
+                outcome.check(worker.execute(random.randrange(300)), "a worker is gone")
+            outcome.check(
+                daemon.settles(lambda snapshot: owners_are(workers, snapshot)), "wrong owners after a restart"
+            )
+            outcome.check(
+                daemon.settles(lambda snapshot: executions_are(workers, snapshot)), "executions are miscounted"
+            )
+        for worker in workers:
+            outcome.check(worker.end() == 0, "a worker ended with an error")
+        outcome.check("Traceback" not in daemon.log, "the daemon's log has a traceback")
+    outcome.check("Traceback" not in errors.read_text(), "a worker's output has a traceback")
+    outcome.figure = f"{sum(worker.executions for worker in workers)} executions, each counted once"
+    return outcome
+
+
+def _children(pid: int) -> set[int]:
+    try:
+        return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    except OSError:
+        return set()
+
+
+def _without_interrupts(errors: Path) -> str:
+    """What workers said, but of those that Ctrl-C ended: there Python tells a traceback by itself."""
+    if not errors.exists():
+        return ""
+    text = errors.read_text("utf-8", "replace")
+    parts = text.split("Traceback (most")
+    kept = [parts[0], *(f"Traceback (most{part}" for part in parts[1:] if "KeyboardInterrupt" not in part)]
+    return "".join(kept)
