@@ -12,8 +12,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import count
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from neurontools.rpc.ask import ask
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.stream import StreamConnection
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.neurond.hostile_peer import ATTACKS, opened, request
 
 PEER = Path(__file__).with_name("hostile_peer.py")
@@ -121,20 +120,18 @@ def test_a_fifth_reader_of_the_past_is_refused(daemon: RunningDaemon) -> None:
 def test_out_of_descriptors_is_one_line_and_passes(daemon: RunningDaemon) -> None:
     daemon.snapshot()
     limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
-    used = {int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir()}
-    first_unused = next(number for number in count() if number not in used)
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (first_unused, limits[1]))
+    highest = max(int(entry.name) for entry in Path(f"/proc/{daemon.pid}/fd").iterdir())
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (highest + 1, limits[1]))
     told = ""
-    for path in (daemon.socket, f"{daemon.socket}.attach"):
-        for _ in range(40):
-            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-                connection.settimeout(30)
+    with ExitStack() as crowd:  # it stays, and takes what numbers are left
+        for path in (daemon.socket, f"{daemon.socket}.attach"):
+            for _ in range(40):
+                connection = crowd.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+                connection.settimeout(HANG_SECONDS)
                 connection.connect(path)
-                try:
+                with suppress(ConnectionResetError):
                     told += connection.recv(4096).decode("latin-1")
-                except ConnectionResetError:
-                    continue
-    assert os.strerror(errno.EMFILE) in told
+        assert os.strerror(errno.EMFILE) in told
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, limits)
     assert wait_until(lambda: answered(daemon.socket))
     attached = Attachment(daemon)
