@@ -57,6 +57,7 @@ class TrainingHost:
             **kept,
             **environment,
             "NEURONTOOLS_SOCKET": self.socket,
+            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),  # of its own: compilations are counted
             "PYTHONPATH": PYTHONPATH,
         }
         del self.environment["NEURON_RT_NUM_CORES"]

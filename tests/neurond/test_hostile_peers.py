@@ -26,11 +26,12 @@ from neurontools.rpc import unary
 from neurontools.rpc.ask import ask
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.stream import StreamConnection
+from tests.harness import hostile_peer
+from tests.harness.hostile_peer import ATTACKS, opened, request
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
-from tests.neurond.hostile_peer import ATTACKS, opened, request
 
-PEER = Path(__file__).with_name("hostile_peer.py")
+PEER = Path(hostile_peer.__file__)
 ANSWERS = 12
 GROWTH_BYTES = 24 * 2**20
 

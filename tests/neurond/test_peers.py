@@ -11,7 +11,7 @@ from neurond.peers.peers import AtLimit, Peers
 from neurond.service.server import MAX_REQUEST_BYTES, MAX_STREAMS
 
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
-from tests.neurond.hostile_peer import frame, request
+from tests.harness.hostile_peer import frame, request
 
 MAN = Path(__file__).parents[2] / "man/neurond.8"
 A, B, OTHER = Credentials(1, 1000), Credentials(2, 1000), Credentials(3, 1001)

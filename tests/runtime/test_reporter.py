@@ -107,7 +107,7 @@ def test_report_says_what_was_done(daemon: RestartedDaemon, reporters: list[Repo
     with model.execution(core=1) as execution:
         execution.flop, execution.outcome = 77, Outcome.COMPLETED_WITH_NUM_ERR
     model.end(model.begin(core=0), flop=5, outcome=Outcome.TIMED_OUT)
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     snapshot = wait_until(lambda: snapshot if (snapshot := daemon.snapshot()).cores[1].flop_total else None)
     process = snapshot.processes[0]
     assert process.pid == PID
@@ -125,7 +125,7 @@ def test_report_says_what_was_done(daemon: RestartedDaemon, reporters: list[Repo
     assert sum(process.device_latency_histogram.bucket_counts) == 3
     wait_until(lambda: [loaded.running for loaded in daemon.reported(PID).models] == [False])
     reporter.unload_model(model)
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     wait_until(lambda: daemon.snapshot().cores[1].memory == DeviceMemory())
     assert (reporter.dropped_reports, reporter.ignored_calls, reporter.last_error) == (0, 0, None)
 
@@ -159,7 +159,7 @@ def test_counts_of_many_threads_are_exact(daemon: RestartedDaemon, reporters: li
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     wait_until(lambda: sum(core.executions_total or 0 for core in daemon.snapshot().cores[:2]) == 18000)
     cores = daemon.snapshot().cores
     assert [core.executions_total for core in cores[:2]] == [9000, 9000]
@@ -244,7 +244,7 @@ def test_daemon_that_comes_later_sees_everything(stopped_daemon: RestartedDaemon
     assert stopped_daemon.snapshot().cores[1].flop_total == 0, "a core counts since the daemon began"
     with model.execution(core=1, flop=8):
         pass
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     wait_until(lambda: stopped_daemon.snapshot().cores[1].flop_total == 8)
 
 
@@ -257,18 +257,18 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(
     model = reporter.load_model("m")
     with model.execution(flop=10):
         pass
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     for executions in (3, 5):
         daemon.kill()
         with model.execution(flop=10):
             pass
         assert not reporter.flush(10)
         daemon.start()
-        assert reporter.flush(10)
+        assert reporter.flush(60)
         assert daemon.reported(PID).neuroncore_indices == (3, 4)
         with model.execution(flop=7):
             pass
-        assert reporter.flush(10)
+        assert reporter.flush(60)
         wait_until(lambda: daemon.snapshot().cores[3].flop_total == 7)  # a core counts since the daemon began
         assert daemon.reported(PID).models[0].executions_total == executions
     assert reporter.last_error is None
@@ -279,10 +279,10 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
     daemon: RestartedDaemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="0-1")
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporter, "_interval_seconds", 600.0)  # only as flush asks: the other one must come first
-        assert reporter.flush(10)
+        assert reporter.flush(60)
         daemon.kill()
         daemon.start()
         other = holder(daemon.socket, NEURON_RT_VISIBLE_CORES="1")
@@ -298,7 +298,7 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
 def test_stopped_daemon_stops_nothing(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("m")
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     daemon.signal(signal.SIGSTOP)
     for _ in range(5000):
         with model.execution(flop=1):
@@ -324,7 +324,7 @@ def test_too_much_memory_is_told_once_and_training_goes_on(
     assert told.count("\n") == 1
     assert told.startswith("neurontools: the monitor daemon refuses what this process reports: ")
     reporter.set_memory(0, "tensors_bytes", HBM_BYTES)
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     assert reporter.last_error is None
 
 
@@ -340,7 +340,7 @@ def test_wrong_calls_are_counted_and_never_raise(daemon: RestartedDaemon, report
     reporter.unload_model(model)
     reporter.unload_model(model)
     reporter.load_model(None)  # type: ignore[arg-type]
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     assert reporter.ignored_calls == 8
     assert reporter.last_error is not None
 
@@ -377,7 +377,7 @@ def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: Restart
 def test_started_programs_inherit_no_descriptor(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     before = open_descriptors()
     reporter = attach(reporters, daemon.socket)
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     opened = open_descriptors() - before
     assert len(opened) == 2
     assert not any(map(os.get_inheritable, opened))
@@ -422,7 +422,7 @@ def test_no_grpcio_comes_into_the_process(daemon: RestartedDaemon) -> None:
 import sys
 from neurontools.runtime import Reporter
 with Reporter.attach() as reporter:
-    assert reporter.flush(10)
+    assert reporter.flush(60)
 assert "grpc" not in sys.modules and "pydantic" not in sys.modules
 """
     environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}

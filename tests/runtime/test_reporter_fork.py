@@ -56,7 +56,7 @@ for _ in range(40):
 stop.set()
 for thread in threads:
     thread.join()
-assert reporter.flush(10), reporter.last_error
+assert reporter.flush(60), reporter.last_error
 assert reporter.is_monitored and not reporter.ignored_calls
 print("done")
 """
@@ -83,7 +83,7 @@ if __name__ == "__main__":
         assert process.exitcode == 0, method
         with context.Pool(2) as pool:
             assert pool.map(reports, range(4)) == [False] * 4
-    assert reporter.flush(10), reporter.last_error
+    assert reporter.flush(60), reporter.last_error
     print("done")
 """
 
@@ -102,11 +102,11 @@ def attach(core):
 if __name__ == "__main__":
     os.environ["NEURON_RT_NUM_CORES"] = "1"
     reporter = Reporter.attach()
-    assert reporter.flush(10)
+    assert reporter.flush(60)
     for method in ("spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert pool.map(attach, [7]) == [(7, True)], method
-    assert reporter.flush(10), reporter.last_error
+    assert reporter.flush(60), reporter.last_error
     print("done")
 """
 
@@ -191,7 +191,7 @@ for _ in range(3):
     for batch in loader:
         with model.execution(flop=len(batch)):
             pass
-assert reporter.flush(10), reporter.last_error
+assert reporter.flush(60), reporter.last_error
 print("done")
 """
     done = run(code, daemon.socket, tmp_path=tmp_path)
@@ -207,11 +207,11 @@ child = os.fork()
 if child == 0:
     def work():
         own = Reporter.attach({"NEURON_RT_NUM_CORES": "1"} | dict(os.environ))
-        os._exit(0 if own.flush(10) and own.cores[0].neuroncore_index == 1 else 1)
+        os._exit(0 if own.flush(60) and own.cores[0].neuroncore_index == 1 else 1)
     threading.Thread(target=work).start()
     signal.pause()
 assert os.waitpid(child, 0)[1] == 0
-assert mine.flush(10), mine.last_error
+assert mine.flush(60), mine.last_error
 """
     done = run(code, daemon.socket)
     assert (done.returncode, done.stderr) == (0, "")
