@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Hundreds of interpreters are started here: each would compile all anew where the environment forbids to keep that.
+unexport PYTHONDONTWRITEBYTECODE
+
 SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
