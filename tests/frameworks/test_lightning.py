@@ -1,4 +1,4 @@
-"""Lightning's Trainer, unmodified: its accelerator for XLA is the device."""
+"""Lightning's Trainer and Fabric, unmodified: their accelerator for XLA is the device."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def test_trainer_goes_on_from_a_checkpoint(run: Run) -> None:
     [whole] = run("neuron-run", "lightning_trainer.py")
     assert resumed["losses"] == whole["losses"][4:]
     assert resumed["weights"] == whole["weights"]
+
+
+@pytest.mark.long
+def test_fabric_has_the_losses_of_the_cpu_to_the_bit(run: Run) -> None:
+    [cpu] = run("cpu", "lightning_fabric.py")
+    [own] = run("neuron-run", "lightning_fabric.py")
+    assert (own["device"], own["world_size"], len(own["losses"])) == ("xla:0", 1, 8)
+    assert own["losses"] == cpu["losses"]
