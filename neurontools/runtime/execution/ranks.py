@@ -60,6 +60,12 @@ def subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     return _subgroups[members]
 
 
+def rank_in_group(rank: int, groups: Sequence[Sequence[int]] | None) -> int:
+    """The number that a rank of the job has in its group of `groups`, as `subgroup` makes them."""
+    members = next((tuple(g) for g in groups or () if rank in g), None)
+    return rank if members is None or len(members) == _groups[0].size() else members.index(rank)
+
+
 def group_size(group: int) -> int:
     """How many ranks a group has; 1 without any group."""
     return int(_groups[group].size()) if _groups else 1

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
 from neurontools.runtime.launch.missing import text_of
+
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution, DistributionFinder
 
 FORCE = "NEURONTOOLS_FORCE_TORCH_XLA"
 PACKAGES = ("torch_xla", "torch_neuronx")
@@ -37,6 +41,12 @@ class TorchXlaFinder(MetaPathFinder):
         if found is None:
             raise ModuleNotFoundError(f"{text_of(fullname)}; there are {', '.join(_offered(package))}", name=fullname)
         return found
+
+    def find_distributions(self, context: DistributionFinder.Context) -> Iterator[Distribution]:
+        """What importlib.metadata tells of our packages; of a real one it finds that before, as its modules."""
+        from neurontools.runtime.launch.distributions import stand_ins
+
+        return stand_ins(context.name)
 
 
 def install(environment: Mapping[str, str]) -> None:

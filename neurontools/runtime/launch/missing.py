@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 _INSTEAD = {
     "torch_xla.distributed.fsdp": "torch.nn.parallel.DistributedDataParallel",
     "torch_xla.distributed.spmd": "one process a NeuronCore (torchrun) with xm.all_reduce",
@@ -15,6 +13,7 @@ _INSTEAD = {
     "torch_xla.experimental": "the stable modules",
     "torch_xla.eager_mode": "NEURON_USE_EAGER_DEBUG_MODE=1",
     "torch_xla._internal": "torch_xla.runtime",
+    "torch_xla._XLAC": "the Python functions of torch_xla.core.xla_model",
     "torch_xla.runtime.use_spmd": "one process a NeuronCore (torchrun) with xm.all_reduce",
     "torch_xla.stablehlo": "torch.export on the CPU",
     "torch_xla.debug.profiler": "torch.profiler, or neuron-top beside the script",
@@ -30,17 +29,6 @@ _INSTEAD = {
     "torch_neuronx.distributed": "torch.distributed with torchrun",
     "torch_neuronx.xla_impl": "torch_xla.core.xla_model",
 }
-
-
-class Missing:
-    """Stands for something that is not there: any use of it is an AttributeError that says so."""
-
-    def __init__(self, name: str, instead: str) -> None:
-        self._name = name
-        self._instead = instead
-
-    def __getattr__(self, attribute: str) -> Any:
-        raise AttributeError(f"{self._name}.{attribute} is not part of the simulated runtime; use {self._instead}")
 
 
 def text_of(name: str) -> str:

@@ -117,8 +117,8 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
     ("statement", "error"),
     [
         (
-            "import torch_xla.distributed.spmd",
-            "torch_xla.distributed.spmd is not part of the simulated runtime; use one process a NeuronCore",
+            "import torch_xla.distributed.spmd as xs; xs.Mesh",
+            "torch_xla.distributed.spmd.Mesh is not part of the simulated runtime; use one process a NeuronCore",
         ),
         ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
         (
@@ -148,3 +148,36 @@ def test_a_real_torch_xla_wins_unless_ours_is_forced(run_python: Callable[..., A
     (tmp_path / "script.py").write_text("import torch_xla")
     assert run_python("-m", "neurontools.runtime", "script.py").stdout == "the real one\n"
     assert run_python("-m", "neurontools.runtime", "script.py", NEURONTOOLS_FORCE_TORCH_XLA="1").stdout == ""
+
+
+def test_the_distribution_is_found_in_every_spelling(xm: Any) -> None:
+    import importlib.metadata
+
+    import torch_xla
+
+    for name in ("torch_xla", "torch-xla", "Torch.XLA"):
+        assert importlib.metadata.version(name) == torch_xla.__version__
+    assert importlib.metadata.packages_distributions()["torch_neuronx"] == ["torch_neuronx"]
+
+
+def test_the_number_of_the_random_state_tells_what_comes(xm: Any) -> None:
+    xm.set_rng_state(42)
+    assert xm.get_rng_state() == 42
+    torch.rand(3, device="xla").tolist()
+    number = xm.get_rng_state()
+    assert number not in (42, xm.set_rng_state(7))
+    xm.set_rng_state(number)
+    assert xm.get_rng_state() == number
+    drawn = torch.rand(3, device="xla").tolist()
+    xm.set_rng_state(number)
+    assert torch.rand(3, device="xla").tolist() == drawn
+
+
+def test_forked_random_numbers_leave_the_others_alone(xm: Any) -> None:
+    xm.set_rng_state(1)
+    expected = torch.rand(4, device="xla").tolist()
+    xm.set_rng_state(1)
+    drawn = torch.rand(2, device="xla").tolist()
+    with xm.fork_rng():
+        torch.rand(5, device="xla").tolist()
+    assert drawn + torch.rand(2, device="xla").tolist() == expected

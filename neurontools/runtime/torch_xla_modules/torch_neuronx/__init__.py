@@ -6,9 +6,10 @@ from typing import Any
 
 import torch_xla  # noqa: F401
 
+from neurontools.runtime.launch.distributions import VERSIONS
 from neurontools.runtime.launch.missing import text_of
 
-__version__ = "2.9.0+neurontools"
+__version__ = VERSIONS["torch_neuronx"]
 
 
 def trace(*_args: Any, **_kwargs: Any) -> Any:

@@ -8,18 +8,20 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.launch.distributions import VERSIONS as _VERSIONS
 from neurontools.runtime.launch.install import install as _install
-from neurontools.runtime.launch.missing import Missing, text_of
+from neurontools.runtime.launch.missing import text_of
 
 _install()
 
 from neurontools.runtime.tensors.device import device as _device  # noqa: E402
 
+from . import _XLAC as _XLAC  # noqa: E402
 from . import runtime  # noqa: E402
 from .core import xla_model as _xm  # noqa: E402
+from .core._random_numbers import set_rng_state as _set_rng_state  # noqa: E402
 
-__version__ = "2.9.0+neurontools"
-_XLAC = Missing("torch_xla._XLAC", "the Python functions of torch_xla.core.xla_model")
+__version__ = _VERSIONS["torch_xla"]
 
 
 def device(index: int | None = None) -> torch.device:
@@ -77,7 +79,7 @@ def compile(  # noqa: A001  (the name of torch_xla)
 
 def manual_seed(seed: int, device: Any = None) -> None:
     """Seeds the random numbers of the devices."""
-    _xm.set_rng_state(seed, device)
+    _set_rng_state(seed, device)
 
 
 def launch(

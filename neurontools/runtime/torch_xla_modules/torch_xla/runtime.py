@@ -46,6 +46,11 @@ def local_process_count() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
 
 
+def host_index() -> int:
+    """The number of this host in the job."""
+    return int(os.environ.get("GROUP_RANK", "0") or 0)
+
+
 def global_device_count() -> int:
     """How many devices all processes have together."""
     return ensure_world() * len(device.cores) if world() is None else ensure_world()
@@ -69,6 +74,11 @@ def using_pjrt() -> bool:
 def is_spmd() -> bool:
     """Never: one process a core."""
     return False
+
+
+def is_bf16_supported() -> bool:
+    """Always."""
+    return True
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device as _device
 
 from .. import runtime
+from ._random_numbers import fork_rng, get_rng_state, set_rng_state  # noqa: F401  (their place in torch_xla is here)
 
 Tensor = torch.Tensor
 REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
@@ -123,20 +125,6 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
         }
 
 
-def set_rng_state(seed: int, device: Any = None) -> None:
-    """Seeds the random numbers of a device, or of all."""
-    cores = _device.cores if device is None else [_device.core(torch.device(device))]
-    for core in cores:
-        _device.flush(core, "GeneratorState")
-        core.generator.manual_seed(int(seed))
-
-
-def get_rng_state(device: Any = None) -> int:
-    """The seed of a device's random numbers."""
-    core = _device.current if device is None else _device.core(torch.device(device))
-    return core.generator.initial_seed()
-
-
 def optimizer_step(
     optimizer: torch.optim.Optimizer,
     barrier: bool = False,
@@ -157,17 +145,21 @@ def reduce_gradients(optimizer: torch.optim.Optimizer, groups: Any = None, pin_l
     count = ranks.ensure_world()
     if count <= 1:
         return
-    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-    for gradient in gradients:
-        if gradient.is_sparse:
-            raise NotImplementedError(f"sparse gradients are not supported on {_device.name}; use dense ones")
     all_reduce(
         REDUCE_SUM,
-        gradients,
+        _fetch_gradients(optimizer),
         scale=1.0 / ranks.group_size(ranks.subgroup(groups)),
         groups=groups,
         pin_layout=pin_layout,
     )
+
+
+def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """The gradients of an optimizer's parameters; accelerate averages them over the ranks by itself."""
+    gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    if any(gradient.is_sparse for gradient in gradients):
+        raise NotImplementedError(f"sparse gradients are not supported on {_device.name}; use dense ones")
+    return gradients
 
 
 def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
@@ -266,11 +258,20 @@ def _into(output: Any, value: Any) -> Any:
     return output
 
 
+def collective_broadcast(
+    tensors: list[Tensor], root_ordinal: int = 0, groups: Any = None, pin_layout: bool = True
+) -> None:
+    """Gives all ranks the tensors of one of them, in place."""
+    del pin_layout
+    if ranks.ensure_world() > 1:
+        group = ranks.subgroup(groups)
+        root = ranks.rank_in_group(root_ordinal, groups)
+        collectives.collective("broadcast", [tensor.data for tensor in tensors], [], root=root, group=group)
+
+
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives all ranks the parameters and buffers of rank 0."""
-    if ranks.ensure_world() > 1:
-        tensors = [t.data for t in (*model.parameters(), *model.buffers())]
-        collectives.collective("broadcast", tensors, [], root=0)
+    collective_broadcast([*model.parameters(), *model.buffers()])
     mark_step()
 
 
@@ -303,14 +304,21 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
     return reduce_fn([pickle.loads(part) for part in rendezvous(tag, payload)])  # noqa: S301
 
 
-def _maybe_convert_to_cpu(data: Any) -> Any:
+def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
+    return _with_tensors(data, lambda tensor: tensor.detach().cpu()) if convert else data
+
+
+def _with_tensors(data: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Nested data with each of its tensors changed; other values, and what else a dictionary has, stay."""
     if isinstance(data, Tensor):
-        return data.detach().cpu()
+        return change(data)
     if isinstance(data, dict):
-        return type(data)((key, _maybe_convert_to_cpu(value)) for key, value in data.items())
+        changed = copy.copy(data)
+        changed.update((key, _with_tensors(value, change)) for key, value in data.items())
+        return changed
     if isinstance(data, (list, tuple)):
-        converted = [_maybe_convert_to_cpu(value) for value in data]
-        return type(data)(*converted) if hasattr(data, "_fields") else type(data)(converted)
+        values = [_with_tensors(value, change) for value in data]
+        return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
     return data
 
 
@@ -326,14 +334,7 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
 def send_cpu_data_to_device(data: Any, device: Any, input_sharding: Any = None) -> Any:
     """Moves the tensors of nested data to a device."""
     del input_sharding
-    if isinstance(data, Tensor):
-        return data.to(device)
-    if isinstance(data, dict):
-        return type(data)((key, send_cpu_data_to_device(value, device)) for key, value in data.items())
-    if isinstance(data, (list, tuple)):
-        converted = [send_cpu_data_to_device(value, device) for value in data]
-        return type(data)(*converted) if hasattr(data, "_fields") else type(data)(converted)
-    return data
+    return _with_tensors(data, lambda tensor: tensor.to(device))
 
 
 def set_replication(device: Any, devices: Any) -> None:

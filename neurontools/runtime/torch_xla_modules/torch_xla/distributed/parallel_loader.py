@@ -67,6 +67,25 @@ class _Batches:
             self._thread.join(_LONGEST_END_SECONDS)
 
 
+class _BatchesInStep:
+    """The batches of one pass, each fetched when the script asks for it."""
+
+    def __init__(self, iterator: Iterator[Any], device: Any, batch_dim: int) -> None:
+        self._iterator = iterator
+        self._device = device
+        self._batch_dim = batch_dim
+
+    def next(self) -> Any:
+        """The next batch and its number of samples; _END after the last one. Raises what the loader raises."""
+        item = next(self._iterator, _END)
+        if item is _END:
+            return _END
+        return xm.send_cpu_data_to_device(item, self._device), _samples(item, self._batch_dim)
+
+    def close(self) -> None:
+        """Nothing runs that would have to end."""
+
+
 _open_batches: weakref.WeakSet[_Batches] = weakref.WeakSet()
 
 
@@ -139,14 +158,23 @@ class ParallelLoader:
         self._batch_dim = batchdim
         self.batches_per_execution = batches_per_execution
         self._sizes = (loader_prefetch_size, min(device_prefetch_size, 2))
-        self._open: list[_Batches] = []
+        self._open: list[_Batches | _BatchesInStep] = []
 
     def __len__(self) -> int:
         return len(self._cpu_loader)
 
-    def batches(self, device: Any) -> _Batches:
-        """Begins a pass. The iterator is made here, so that worker processes are forked from the calling thread."""
-        made = _Batches(iter(self._cpu_loader), device, self._sizes, self._batch_dim)
+    def batches(self, device: Any) -> _Batches | _BatchesInStep:
+        """Begins a pass. The iterator is made here, so that worker processes are forked from the calling thread.
+
+        A loader of accelerate says where it is (`end_of_dataloader`), from which the script decides whether to step: a
+        thread that is some batches ahead of the script would have it decide by chance.
+        """
+        iterator = iter(self._cpu_loader)
+        made: _Batches | _BatchesInStep
+        if hasattr(self._cpu_loader, "end_of_dataloader"):
+            made = _BatchesInStep(iterator, device, self._batch_dim)
+        else:
+            made = _Batches(iterator, device, self._sizes, self._batch_dim)
         self._open.append(made)
         return made
 
@@ -192,6 +220,12 @@ class MpDeviceLoader:
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        """What the loader has, such as its dataset, for which accelerate asks when it saves its state."""
+        if name.startswith("_"):  # not there yet, as in a copy that is being made
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
     def close(self) -> None:
         """Ends the loading."""

@@ -10,6 +10,13 @@ from typing import Any
 import torch.multiprocessing
 
 
+def process_count() -> int:
+    """How many processes this host has of the job: torchrun's, or those that `spawn` starts by itself."""
+    if "RANK" in os.environ:
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1)
+    return int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
+
+
 def spawn(
     fn: Callable[..., None],
     args: tuple[Any, ...] = (),
@@ -23,12 +30,13 @@ def spawn(
     Without nprocs, NEURONCORE_NUM_DEVICES says how many. Each process takes a core of its own, so the parent must not
     have touched the device.
     """
-    count = nprocs if nprocs is not None else int(os.environ.get("NEURONCORE_NUM_DEVICES", "1") or 1)
+    count = process_count() if nprocs is None else nprocs
     if "RANK" in os.environ or count == 1:
         return fn(int(os.environ.get("LOCAL_RANK", "0") or 0), *args)
     if start_method == "fork":
         raise NotImplementedError(
-            "xmp.spawn(start_method='fork'): this process holds NeuronCores, which can't be shared; use 'spawn'"
+            "xmp.spawn(start_method='fork'): this process holds NeuronCores, which can't be shared; use 'spawn', or "
+            f"neuron-run --nproc-per-node {count}"
         )
     from neurontools.runtime.launch import setup
 

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from neurontools.runtime.launch.missing import text_of
+
+T = TypeVar("T")
+
+
+def getenv_as(name: str, type: Callable[[str], T], defval: T | None = None) -> T | None:  # noqa: A002  (torch_xla's)
+    """An environment variable as a value of a type, a number for bool; the default where it isn't set."""
+    text = os.environ.get(name)
+    if text is None:
+        return defval
+    return type(int(text)) if type is bool else type(text)
 
 
 class SampleGenerator:
@@ -18,3 +31,7 @@ class SampleGenerator:
 
     def __len__(self) -> int:
         return self._sample_count
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.utils.utils.{name}"))

@@ -1,0 +1,18 @@
+"""torch_xla._internal.tpu: how many devices Lightning may use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.launch.missing import text_of
+
+from ..distributed.xla_multiprocessing import process_count as _process_count
+
+
+def num_available_devices() -> int:
+    """How many processes with a device each a job on this host has: torchrun's, or those that `xmp.spawn` starts."""
+    return _process_count()
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla._internal.tpu.{name}"))

@@ -1,0 +1,56 @@
+"""torch_xla.core.functions: collectives that gradients go through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd import Function
+
+from neurontools.runtime.launch.missing import text_of
+
+from . import xla_model as xm
+
+Tensor = torch.Tensor
+
+
+class _AllReduce(Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, reduce_type: str, scale: float, groups: Any) -> Tensor:
+        ctx.reduction = reduce_type, scale, groups
+        reduced: Tensor = xm.all_reduce(reduce_type, value, scale, groups)
+        return reduced
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        reduce_type, scale, groups = ctx.reduction
+        return xm.all_reduce(reduce_type, gradients[0], scale, groups), None, None, None
+
+
+class _AllGather(Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, dim: int) -> Tensor:
+        ctx.dim, ctx.size = dim, value.shape[dim]
+        gathered: Tensor = xm.all_gather(value, dim)
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        total = xm.all_reduce(xm.REDUCE_SUM, gradients[0])
+        return total.narrow(ctx.dim, xm.get_ordinal() * ctx.size, ctx.size), None
+
+
+def all_reduce(reduce_type: str, value: Tensor, scale: float = 1.0, groups: Any = None) -> Tensor:
+    """Reduces over the ranks; the gradient is reduced in the same way."""
+    result: Tensor = _AllReduce.apply(value, reduce_type, scale, groups)  # type: ignore[no-untyped-call]
+    return result
+
+
+def all_gather(value: Tensor, dim: int = 0) -> Tensor:
+    """The tensors of all ranks along a dimension; each rank gets the sum of all ranks' gradients of its part."""
+    result: Tensor = _AllGather.apply(value, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.core.functions.{name}"))
