@@ -20,7 +20,7 @@ LONELY = {
     "neurontools/files": "private, and what lies loose at the top is public or ground",
     "neurontools/runtime/torch_xla_modules/torch_neuronx": "scripts import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/amp": "scripts import these names",
-    "neurontools/runtime/torch_xla_modules/torch_xla/core": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_xla/_internal": "frameworks import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/debug": "scripts import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/utils": "scripts import these names",
 }

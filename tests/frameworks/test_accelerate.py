@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.conftest import SUMMED_ELSEWHERE, Run
+from tests.harness.framework_script import SUMMED_ELSEWHERE, Run
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.frameworks.conftest import SUMMED_ELSEWHERE, Run
+from tests.harness.framework_script import SUMMED_ELSEWHERE, Run
 
 
 @pytest.mark.long

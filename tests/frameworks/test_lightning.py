@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.frameworks.conftest import Run
+from tests.harness.framework_script import Run
 
 
 @pytest.mark.long

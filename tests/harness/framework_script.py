@@ -1,0 +1,75 @@
+"""Scripts for training frameworks, run as users run them: on the CPU, under neuron-run and under torchrun."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.paths import ROOT
+
+PYTHON = ROOT / ".venv/frameworks/bin/python"
+SCRIPTS = ROOT / "tests/frameworks/scripts"
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+NEURON_RUN = ("-m", "neurontools.cli.run.command", "--simulate", "trn1.2xlarge", "--quiet")
+ACCELERATE = ("-m", "accelerate.commands.launch")
+LAUNCHERS: dict[str, tuple[str, ...]] = {
+    "cpu": (),
+    "two processes on the cpu": (*TORCHRUN, "2"),
+    "neuron-run": NEURON_RUN,
+    "neuron-run with one worker": (*NEURON_RUN, "--nproc-per-node", "1"),
+    "neuron-run with two workers": (*NEURON_RUN, "--nproc-per-node", "2"),
+    "torchrun with two workers": (*TORCHRUN, "2"),
+    "accelerate launch with one worker": (*ACCELERATE, "--num_processes", "1"),
+    "accelerate launch with two workers": (*ACCELERATE, "--multi_gpu", "--num_processes", "2"),
+}
+"""How a script is started: the arguments of Python before it. Those with `cpu` in their name have no device."""
+
+SUMMED_ELSEWHERE = 1e-5
+"""Relative. Two processes on the CPU add the gradients of accumulated batches before they average over the ranks;
+accelerate with torch_xla averages those of each batch: the same sum in another order."""
+
+Told = list[dict[str, Any]]
+Run = Callable[..., Told]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a script of `scripts/` in a directory that its test's runs share; what each process of it told, by rank."""
+    if not PYTHON.exists():
+        pytest.skip("other people's frameworks are not installed; run make frameworks")
+
+    def run_script(launcher: str, script: str, *arguments: str, **variables: str) -> Told:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_", "USE_TORCH"))}
+        told = tmp_path / "told"
+        told.mkdir(exist_ok=True)
+        for path in told.iterdir():
+            path.unlink()
+        done = subprocess.run(
+            [str(PYTHON), *LAUNCHERS[launcher], str(SCRIPTS / script), str(told), *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={
+                **kept,
+                "PYTHONPATH": "",
+                "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
+                "NEURONTOOLS_SOCKET": str(tmp_path / "none.sock"),
+                "NEURON_RT_NUM_CORES": "1" if launcher == "neuron-run" else "",
+                "OMP_NUM_THREADS": "1",
+                "HF_HUB_OFFLINE": "1",
+                "HOME": str(tmp_path),
+                **({"USE_TORCH_XLA": "0", "NEURONTOOLS_RUNTIME": "0"} if "cpu" in launcher else {}),
+                **variables,
+            },
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return [json.loads(path.read_text()) for path in sorted(told.iterdir())]
+
+    return run_script
