@@ -31,7 +31,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST)
 
 campaign: $(VENV)/test.stamp
 	@$(BIN)/python -m campaign --minutes $(MINUTES) $(CAMPAIGN)
