@@ -22,6 +22,7 @@ import neurontools
 from neurontools.client import connect
 from neurontools.recording.writer import new_recording
 from tests.harness.running_daemon import RunningDaemon
+from tests.harness.waiting import wait_until
 
 PAGE = Path(__file__).parents[1] / "docs/python.md"
 TEXT = PAGE.read_text("utf-8")
@@ -47,6 +48,7 @@ def daemon() -> Iterator[RunningDaemon]:
     flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--load", "steady", "--load-neuroncores", "4")
     with tempfile.TemporaryDirectory(prefix="nd-") as directory:
         running = RunningDaemon(Path(directory) / "n.sock", flags, {})
+        wait_until(lambda: running.snapshot().cores[0].utilization_ratio is not None)
         yield running
         running.stop()
 
