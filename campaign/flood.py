@@ -54,36 +54,35 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
-def silent(place: str, until: float) -> int:
-    """Connections that say nothing, as many as there can be, refilled as they are dropped."""
-    held: list[socket.socket] = []
-    count = 0
-    while time.monotonic() < until:
-        try:
-            held.append(_connected(place))
-            count += 1
-        except OSError:
-            time.sleep(0.02)
-        if len(held) > _MOST_CONNECTIONS:
-            held.pop(0).close()
-    return count
-
-
-def half(place: str, until: float) -> int:
-    """Requests over HTTP/1 whose headers never end."""
+def _held(place: str, until: float, say: Callable[[socket.socket], int]) -> int:
+    """Connections that are kept, as many as there can be, refilled as they drop; the sum of what `say` counts."""
     held: list[socket.socket] = []
     count = 0
     while time.monotonic() < until:
         try:
             made = _connected(place)
-            made.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-")
             held.append(made)
-            count += 1
+            count += say(made)
         except OSError:
             time.sleep(0.02)
         if len(held) > _MOST_CONNECTIONS:
             held.pop(0).close()
     return count
+
+
+def silent(place: str, until: float) -> int:
+    """Connections that say nothing."""
+    return _held(place, until, lambda _: 1)
+
+
+def half(place: str, until: float) -> int:
+    """Requests over HTTP/1 whose headers never end."""
+
+    def say(made: socket.socket) -> int:
+        made.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-")
+        return 1
+
+    return _held(place, until, say)
 
 
 def resets(place: str, until: float) -> int:
@@ -109,22 +108,16 @@ def resets(place: str, until: float) -> int:
 
 def stalled(place: str, until: float) -> int:
     """Calls with large answers that nobody reads."""
-    held: list[socket.socket] = []
-    count = 0
     headers = _call_headers(b"WatchSnapshots")
-    while time.monotonic() < until:
-        try:
-            made = _connected(place)
-            made.sendall(_PREFACE)
-            for stream in range(1, 200, 2):
-                made.sendall(_frame(_HEADERS, _END_HEADERS, stream, headers) + _frame(0, 1, stream, b"\0" * 5))
-                count += 1
-            held.append(made)
-        except OSError:
-            time.sleep(0.02)
-        if len(held) > _MOST_CONNECTIONS:
-            held.pop(0).close()
-    return count
+    streams = range(1, 200, 2)
+
+    def say(made: socket.socket) -> int:
+        made.sendall(_PREFACE)
+        for stream in streams:
+            made.sendall(_frame(_HEADERS, _END_HEADERS, stream, headers) + _frame(0, 1, stream, b"\0" * 5))
+        return len(streams)
+
+    return _held(place, until, say)
 
 
 def garbage(place: str, until: float) -> int:
