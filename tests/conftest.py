@@ -15,6 +15,9 @@ import pytest
 from tests.harness.examples import load_profile
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
 
+SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
+"""Variables that pytest and torch.compile set in the process of the tests, and leave."""
+
 
 def pytest_configure() -> None:
     """What holds for all tests and the processes they start.
@@ -32,6 +35,20 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Has the long tests begin first."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.fixture(autouse=True)
+def environment_as_found() -> Iterator[None]:
+    """No test leaves the environment changed: the processes of the next one would inherit it."""
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    changed -= SET_BY_OTHERS
+    if changed:
+        os.environ.clear()
+        os.environ.update(before)
+    assert not changed, f"the test left {sorted(changed)} changed"
 
 
 @pytest.fixture

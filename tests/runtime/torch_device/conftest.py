@@ -36,21 +36,17 @@ def device_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
 def set_up_device(device_environment: dict[str, str]) -> None:
     from neurontools.runtime.launch.install import install
 
-    os.environ.update({k: v for k, v in device_environment.items() if k != "NEURONTOOLS_SOCKET"})
-    before = os.environ.get("NEURONTOOLS_SOCKET")
-    os.environ["NEURONTOOLS_SOCKET"] = device_environment["NEURONTOOLS_SOCKET"]
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in device_environment.items():
+            patch.setenv(name, value)
         install()
-    finally:
-        if before is None:
-            del os.environ["NEURONTOOLS_SOCKET"]
-        else:
-            os.environ["NEURONTOOLS_SOCKET"] = before
 
 
 @pytest.fixture
-def xla(set_up_device: None) -> Iterator[Any]:
-    """The runtime's device object; what a test leaves pending is executed after it."""
+def xla(set_up_device: None, device_environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The runtime's device object, in its environment; what a test leaves pending is executed after it."""
+    for name, value in device_environment.items():
+        monkeypatch.setenv(name, value)
     from neurontools.runtime.tensors.device import device
 
     torch.manual_seed(0)
