@@ -22,10 +22,12 @@ SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
 def pytest_configure() -> None:
     """What holds for all tests and the processes they start.
 
-    They end on the signals that a background job of a shell, and nohup, make them ignore. Torch has one thread: what
-    it multiplies here is too small for more.
+    They see nothing of what this shell asks of the Neuron runtime. They end on the signals that a background job of a
+    shell, and nohup, make them ignore. Torch has one thread: what it multiplies here is too small for more.
     """
     load_profile()
+    for name in [name for name in os.environ if name.startswith("NEURON_") or name == "NEURONTOOLS_SOCKET"]:
+        del os.environ[name]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) is signal.SIG_IGN:
