@@ -44,8 +44,8 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        self.gloo: Any = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
-        self.number = ranks.add(self.gloo, store)
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
+        self.number = ranks.add(gloo, store)  # which alone keeps it, and lets go of it at the end
 
     def _run(
         self, kind: str, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str = "sum", root: int = 0
@@ -163,7 +163,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         del opts
         device.flush_all("Barrier")
         try:
-            self.gloo.barrier().wait()
+            ranks.group_of(self.number).barrier().wait()
         except RuntimeError as error:
             raise CollectiveFailed("barrier", error) from error
         return _done([])

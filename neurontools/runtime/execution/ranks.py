@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,6 +22,14 @@ def add(group: Any, store: Any) -> int:
         _stores.append(store)
     _groups.append(group)
     return len(_groups) - 1
+
+
+@atexit.register
+def _leave_all() -> None:
+    """Before the interpreter ends: the threads of a group may hold tensors, and one that lets go of a tensor when there
+    is no interpreter any more aborts the process. A group that was given up (see deadline) stays.
+    """
+    _groups.clear()
 
 
 def world() -> Any:
