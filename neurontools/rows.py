@@ -12,9 +12,9 @@ quantities carry their unit in the key. None is unknown, or not there.
 
 from __future__ import annotations
 
-from neurontools import health
+from neurontools import catalog, health
 from neurontools.model import Snapshot
-from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, Value, peak_flops_per_core
+from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, Value
 from neurontools.query.fields import rows as _rows
 
 __all__ = ["cores", "devices"]
@@ -40,5 +40,6 @@ def _made(snapshot: Snapshot, earlier: Snapshot | None, lnc: int | None, *, of_c
         lnc = None
     verdicts = health.verdicts(snapshot, earlier)
     fields = (*DEVICE_FIELDS, *CORE_FIELDS) if of_cores else DEVICE_FIELDS
-    found = _rows(snapshot, verdicts, peak_flops_per_core(snapshot), lnc, (), of_cores=of_cores)
+    peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
+    found = _rows(snapshot, verdicts, peak, lnc, (), of_cores=of_cores)
     return [{field.json_name: field.read(row) for field in fields} for row in found]

@@ -6,7 +6,7 @@ import json
 
 from neurontools import catalog, health, rows
 from neurontools.query import document
-from neurontools.query.fields import FIELDS, peak_flops_per_core
+from neurontools.query.fields import FIELDS
 from neurontools.query.fields import rows as query_rows
 from tests.harness.scenario_host import ScenarioHost
 
@@ -16,7 +16,8 @@ def test_rows_are_those_of_the_query() -> None:
     earlier = host.at(10)
     snapshot = host.at(11)
     peak = catalog.load("trn2.48xlarge").family.peak_flops_per_physical_core("bf16")
-    assert peak_flops_per_core(snapshot) == peak
+    assert catalog.peak_flops_per_core("trn2.48xlarge") == peak
+    assert catalog.peak_flops_per_core("trn9.48xlarge") is None
     for made, of_cores, lnc in (
         (rows.devices(snapshot, earlier=earlier), False, None),
         (rows.cores(snapshot, earlier=earlier), True, None),

@@ -81,7 +81,7 @@ def _shape(instance: Instance) -> Shape:
 
 
 def _load(settings: Settings, ledger: Ledger, instance_type: catalog.InstanceType) -> SyntheticLoad:
-    peak_flops = instance_type.family.peak_flops_per_physical_core("bf16") or 0.0
+    peak_flops = catalog.peak_flops_per_core(instance_type.name) or 0.0
     return SyntheticLoad(
         ledger,
         settings.load or "idle",

@@ -8,16 +8,19 @@ from neurontools.catalog.fact import Fact, Status
 from neurontools.catalog.family import DeviceFamily, PciIds, PeakTflops, SysfsStrings
 from neurontools.catalog.instance_type import DeviceFacts, InstanceType, UltraServer
 from neurontools.catalog.loader import (
+    PEAK_DTYPE,
     UnknownInstanceType,
     family_names,
     load,
     load_family,
     names,
+    peak_flops_per_core,
     sources,
 )
 from neurontools.catalog.reader import CatalogDataError
 
 __all__ = [
+    "PEAK_DTYPE",
     "CatalogDataError",
     "DeviceFacts",
     "DeviceFamily",
@@ -33,5 +36,6 @@ __all__ = [
     "load",
     "load_family",
     "names",
+    "peak_flops_per_core",
     "sources",
 ]

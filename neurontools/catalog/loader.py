@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 
 from neurontools.catalog.family import DeviceFamily
 from neurontools.catalog.family_reader import read_family
@@ -11,6 +11,9 @@ from neurontools.catalog.instance_reader import read_instance_type
 from neurontools.catalog.instance_type import InstanceType
 from neurontools.catalog.reader import parsed, reading
 from neurontools.text.terminal import cut, visible
+
+PEAK_DTYPE = "bf16"
+"""The data type whose peak model FLOPs utilization (MFU) is a share of: nobody reports the data type in use."""
 
 
 class UnknownInstanceType(ValueError):
@@ -51,6 +54,15 @@ def load_family(name: str) -> DeviceFamily:
         file.take("instance_types", dict)
         with file.inner("family") as table:
             return read_family(name, table)
+
+
+@lru_cache(maxsize=8)
+def peak_flops_per_core(instance_type: str) -> float | None:
+    """Operations per second of a physical core of this instance type at most, for PEAK_DTYPE; None where unknown."""
+    try:
+        return load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
+    except UnknownInstanceType:  # of a daemon that knows more than this version
+        return None
 
 
 def sources() -> Mapping[str, str]:

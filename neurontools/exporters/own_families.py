@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from operator import attrgetter
 
+from neurontools import catalog
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.training_families import training_families
@@ -19,8 +20,6 @@ from neurontools.model import (
     SourceKind,
     logical_cores,
 )
-
-MFU_DTYPE = "bf16"  # nobody reports the data type in use: the peak is that of bf16
 
 _CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
 _read_memory = attrgetter(*(field.name for field in fields(DeviceMemory)))
@@ -131,7 +130,7 @@ def _core_families(snapshot: Snapshot, peak_flops_per_core: float | None, label:
             samples[CORE_FLOPS].append((text, flops))
             if peak_flops_per_core:
                 mfu_ratio = flops / (peak_flops_per_core * len(group.cores))
-                samples[CORE_MFU].append((of_mfu(group.index, group.device_index, MFU_DTYPE), mfu_ratio))
+                samples[CORE_MFU].append((of_mfu(group.index, group.device_index, catalog.PEAK_DTYPE), mfu_ratio))
         _add_memory(samples[CORE_MEMORY], group, memory_rows(group.index, group.device_index))
         _add_counters(samples, group, text)
         if held:

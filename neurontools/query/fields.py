@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from neurontools import catalog
 from neurontools.health import Verdict
 from neurontools.model import (
     Device,
@@ -21,7 +20,6 @@ Value = str | int | float | bool | None | list[int]
 
 _MIB = 2**20
 _TERA = 1e12
-_MFU_DTYPE = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,15 +259,6 @@ CORE_FIELDS = (
     Field("process.slurm_job", "process_slurm_job_id", PLAIN, "its Slurm job", _of_attribution("slurm_job_id")),
 )
 FIELDS = {field.name: field for field in (*DEVICE_FIELDS, *CORE_FIELDS)}
-
-
-def peak_flops_per_core(snapshot: Snapshot) -> float | None:
-    """FLOPS that a physical core has at most, in bf16; None where the catalog doesn't know the instance type."""
-    try:
-        family = catalog.load(snapshot.instance.instance_type).family
-    except catalog.UnknownInstanceType:
-        return None
-    return family.peak_flops_per_physical_core(_MFU_DTYPE)
 
 
 def rows(

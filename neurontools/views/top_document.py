@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 
-from neurontools import health
+from neurontools import catalog, health
 from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
@@ -165,8 +165,6 @@ class TopDocument:
 
 def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
     """The document of a snapshot; only these processes are listed if `pids` is given."""
-    from neurontools.views.drawing.figures import PEAK_DTYPE
-
     figures = Figures(snapshot)
     average = snapshot.host.vcpu_average
     host = snapshot.host
@@ -183,7 +181,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         synthetic_load=snapshot.synthetic_load,
         neuroncore_version=instance.neuroncore_version,
         logical_neuroncore_config=instance.logical_neuroncore_config,
-        mfu_peak_dtype=PEAK_DTYPE,
+        mfu_peak_dtype=catalog.PEAK_DTYPE,
         average_utilization_ratio=figures.average_utilization(None),
         flops_per_second=figures.flops(None),
         host=TopHost(

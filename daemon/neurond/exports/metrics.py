@@ -21,7 +21,6 @@ from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.http.compression import Document
 from neurontools.model import Snapshot
 
-MFU_DTYPE = "bf16"
 _ANCHORS = 6  # snapshots kept for what is judged by growth
 
 BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
@@ -45,8 +44,6 @@ class Metrics:
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
         self._texts: dict[bool, tuple[int, Document]] = {}
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
-        self._peak_flops: float | None = None
-        self._peak_of: str | None = None
         self._scrapes = 0
         self._duration_seconds: float | None = None
 
@@ -74,7 +71,7 @@ class Metrics:
         return known[1]
 
     def _families(self, snapshot: Snapshot) -> Iterator[Family]:
-        peak_flops = self._peak_flops_per_core(snapshot.instance.instance_type)
+        peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         yield from self._metrics.families(snapshot, self._before, self.verdicts(snapshot), peak_flops)
         build = label_text(
             [
@@ -90,12 +87,3 @@ class Metrics:
         yield Family(SCRAPES, [("", self._scrapes)])
         yield Family(SCRAPE_DURATION, [] if self._duration_seconds is None else [("", self._duration_seconds)])
         yield from process_families()
-
-    def _peak_flops_per_core(self, instance_type: str) -> float | None:
-        if self._peak_of != instance_type:
-            self._peak_of = instance_type
-            try:
-                self._peak_flops = catalog.load(instance_type).family.peak_flops_per_physical_core(MFU_DTYPE)
-            except catalog.UnknownInstanceType:
-                self._peak_flops = None
-        return self._peak_flops

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from neurontools import free_cores, health
+from neurontools import catalog, free_cores, health
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.options import exclude_each_other
@@ -13,7 +13,7 @@ from neurontools.errors import EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserE
 from neurontools.model import Snapshot
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.query.document import document, parse_fields, parse_format
-from neurontools.query.fields import peak_flops_per_core, rows
+from neurontools.query.fields import rows
 from neurontools.query.health_report import health_json, health_text
 from neurontools.sysfs.roots import Roots
 
@@ -69,7 +69,8 @@ class ScriptQuery:
         of_cores = any(field.is_of_core for field in self._fields)
         verdicts = _verdicts(snapshots, snapshot) if any("health" in field.name for field in self._fields) else ()
         chosen = self._device_indices(snapshot)
-        found = rows(snapshot, verdicts, peak_flops_per_core(snapshot), lnc, chosen, of_cores=of_cores)
+        peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
+        found = rows(snapshot, verdicts, peak, lnc, chosen, of_cores=of_cores)
         return document(self._fields, found, self._format)
 
     def _health(self, snapshots: DaemonSnapshots) -> str:

@@ -24,7 +24,6 @@ from neurontools.model import (
     sum_host_memory,
 )
 
-PEAK_DTYPE = "bf16"
 """MFU compares with the peak for this type: the daemon does not know which one a model computes in."""
 
 _MOST_DEVICES = 64
@@ -92,7 +91,7 @@ class Figures:
     @cached_property
     def peak_flops_per_core(self) -> float | None:
         """The peak of one physical core for PEAK_DTYPE; None when the catalog knows none."""
-        return peak_flops_per_core(self.snapshot.instance.instance_type)
+        return catalog.peak_flops_per_core(self.snapshot.instance.instance_type)
 
     def held(self, pid: int | None) -> tuple[NeuronCore, ...]:
         """The physical cores of a process; of the whole host for None."""
@@ -178,14 +177,6 @@ class Figures:
             else counters_total(process.executions) - process.executions.completed_total,
             since_last_execution_seconds=max(0.0, self.snapshot.taken_at_unix_seconds - max(last)) if last else None,
         )
-
-
-def peak_flops_per_core(instance_type: str) -> float | None:
-    """The peak of a physical core of this instance type for PEAK_DTYPE; None when the catalog knows none."""
-    try:
-        return catalog.load(instance_type).family.peak_flops_per_physical_core(PEAK_DTYPE)
-    except ValueError:  # a type that this version doesn't know
-        return None
 
 
 def _absent(index: int) -> Device:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 
+from neurontools import catalog
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.figures import PEAK_DTYPE, ProcessFigures, ranges
+from neurontools.views.drawing.figures import ProcessFigures, ranges
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign
 from neurontools.views.drawing.plots import plot_with_scale
 from neurontools.views.drawing.scene import Scene
@@ -53,7 +54,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             "now",
             (
                 f"util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
-                f"MFU {units.percent_text(figures.mfu_ratio)} of {PEAK_DTYPE} peak"
+                f"MFU {units.percent_text(figures.mfu_ratio)} of {catalog.PEAK_DTYPE} peak"
             ),
         ),
         (

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from neurontools import catalog
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.figures import PEAK_DTYPE, ProcessFigures
+from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
@@ -138,9 +139,9 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
     process = figures.process
     peak = scene.figures.peak_flops_per_core
     note = (
-        f"MFU: of {units.flops_text(peak)} {PEAK_DTYPE} peak a physical core"
+        f"MFU: of {units.flops_text(peak)} {catalog.PEAK_DTYPE} peak a physical core"
         if peak
-        else f"MFU: no {PEAK_DTYPE} peak known"
+        else f"MFU: no {catalog.PEAK_DTYPE} peak known"
     )
     started = when_text(process.started_at_unix_seconds)
     runtime = foreign(process.runtime_version or "-", 40)
