@@ -10,10 +10,8 @@ from collections.abc import Callable
 from neurond.peers.frame_weight import FrameWeight
 
 # What a client sends is weighed a piece at a time, so that a flood can't run up a large debt with one of them.
-_from_client = bytearray(2**13)
-_from_server = bytearray(2**16)
-_weighed = memoryview(_from_client)
-_answered = memoryview(_from_server)
+_weighed = memoryview(bytearray(2**13))
+_answered = memoryview(bytearray(2**16))
 
 
 class Relay:
@@ -43,7 +41,7 @@ class Relay:
         self._is_open = True
         self._loop = asyncio.get_running_loop()
         # What waits in buffers for a slow reader is old when it reads it.
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(_from_server))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(_answered))
         self._loop.add_reader(client.fileno(), self._read_client)
         self._loop.add_reader(server.fileno(), self._read_server)
 
@@ -61,16 +59,9 @@ class Relay:
         self._on_end(self)
 
     def _read_client(self) -> None:
-        try:
-            size = self._client.recv_into(_from_client)
-        except (BlockingIOError, InterruptedError):
+        data = self._received(self._client, _weighed)
+        if not data:
             return
-        except OSError:
-            size = 0
-        if not size:
-            self.close()
-            return
-        data = _weighed[:size]
         wait_seconds = self._spend(self._weight.weigh(data))
         self._up = self._sent(self._server, data)
         if not self._is_open:
@@ -100,16 +91,10 @@ class Relay:
             self._read_client_again()
 
     def _read_server(self) -> None:
-        try:
-            size = self._server.recv_into(_from_server)
-        except (BlockingIOError, InterruptedError):
+        data = self._received(self._server, _answered)
+        if not data:
             return
-        except OSError:
-            size = 0
-        if not size:
-            self.close()
-            return
-        self._down = self._sent(self._client, _answered[:size])
+        self._down = self._sent(self._client, data)
         if self._down:
             self._loop.remove_reader(self._server.fileno())
             self._loop.add_writer(self._client.fileno(), self._write_client)
@@ -119,6 +104,18 @@ class Relay:
         if self._is_open and not self._down:
             self._loop.remove_writer(self._client.fileno())
             self._loop.add_reader(self._server.fileno(), self._read_server)
+
+    def _received(self, end: socket.socket, piece: memoryview) -> memoryview:
+        """What an end has sent, in `piece`; empty where there is nothing now. An end that is closed closes both."""
+        try:
+            size = end.recv_into(piece)
+        except (BlockingIOError, InterruptedError):
+            return piece[:0]
+        except OSError:
+            size = 0
+        if not size:
+            self.close()
+        return piece[:size]
 
     def _sent(self, end: socket.socket, data: memoryview) -> bytes:
         """Sends what an end takes and returns the rest; an end that is gone closes both."""
