@@ -90,8 +90,6 @@ class DashboardState:
         self._health_key: tuple[float, float] | None = None
         self._verdicts: tuple[Verdict, ...] = ()
 
-    # What is shown
-
     @property
     def list(self) -> ListState:
         """Where the list of the current page stands."""
