@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
@@ -23,7 +23,7 @@ from neurontools.tui import keys
 from neurontools.tui.board import Board
 from neurontools.tui.board_screen import BoardScreen
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.driver import ContinuingDriver
+from neurontools.tui.driver import ContinuingDriver, Driver
 from neurontools.tui.settings import save
 from neurontools.views.drawing.style import THEMES
 
@@ -48,16 +48,18 @@ class NeuronTop(App[None]):
     def __init__(
         self, dashboard: Dashboard, theme_name: str, settings_file: Path | None = None, *, continues: bool = False
     ) -> None:
-        super().__init__(driver_class=ContinuingDriver if continues else None, ansi_color=True)
+        super().__init__(driver_class=ContinuingDriver if continues else Driver, ansi_color=True)
         self.dashboard = dashboard
         self.board = Board(dashboard, theme_name)
         self._settings_file = settings_file
         self.early_signals: list[int] = []  # arrived before this application could handle them
+        self.attributes_before: list[Any] | None = None  # of the terminal, before anything was changed
         self.early_keys = ""  # characters typed before this application could read them
         self._is_pending = False
         self._held = ExitStack()
         shell = dashboard.shell
         shell.quit = self._quit
+        shell.suspend = self.action_suspend_process
         shell.show_palette = self.action_command_palette
         shell.next_theme = self._next_theme
         shell.save_screenshot = self._save_picture
@@ -89,6 +91,8 @@ class NeuronTop(App[None]):
         self.dashboard.feed.start(self._announce)
         period = _HEARTBEAT_SECONDS if self.dashboard.feed.is_live else _REPLAY_SECONDS
         self.set_interval(period, self._beat)
+        # Back from Ctrl-Z, the screen is empty.
+        self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # The terminal is to be given back as it was, whoever ends the program.

@@ -27,16 +27,13 @@ class Choices:
         """Move the choice to an option."""
         self.dialog = replace(self.dialog, cursor=option)
 
-    def press(self, key: str) -> tuple[Choices | None, bool]:
-        """The dialog that is open after a key, if any, and whether the dashboard is to quit.
-
-        Any key it doesn't know is swallowed.
-        """
+    def press(self, key: str) -> Choices | None:
+        """The dialog that is open after a key, if any. A key it doesn't know is swallowed."""
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}
         if key in moves:
             self.move(moves[key])
         elif key == "enter" and self.dialog.options:
-            return (None if self.chosen is None else self.chosen(self.dialog.cursor)), False
+            return None if self.chosen is None else self.chosen(self.dialog.cursor)
         elif key in ("escape", "q", "question_mark", "f1", "enter"):
-            return None, False
-        return self, key == "ctrl+c"
+            return None
+        return self

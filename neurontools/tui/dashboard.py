@@ -16,13 +16,16 @@ class Dashboard(MovementActions, PageActions, ProgramActions, TimeActions):
 
     def press(self, key: str, character: str | None = None) -> bool:
         """Do what a key does; whether it means anything."""
+        if key in keys.ALWAYS:
+            return self._act(keys.BY_KEY[key], key)
         if self.choices is not None:
             return self._choose(self.choices, key)
         if self.edited_filter is not None:
             return self._edit(key, character)
         action = keys.BY_KEY.get(key)
-        if action is None:
-            return False
+        return action is not None and self._act(action, key)
+
+    def _act(self, action: keys.KeyAction, key: str) -> bool:
         self.forget_message()
         try:
             if action.name == "choose_tab":
@@ -36,9 +39,7 @@ class Dashboard(MovementActions, PageActions, ProgramActions, TimeActions):
     def _choose(self, choices: Choices, key: str) -> bool:
         """Do what a key does while a dialog is open."""
         self.choices = None  # also when what was chosen fails
-        self.choices, quits = choices.press(key)
-        if quits:
-            self.shell.quit()
+        self.choices = choices.press(key)
         return True
 
     def click(self, column: int, row: int) -> bool:

@@ -41,6 +41,7 @@ class Shell:
     """What the dashboard asks of the program around it."""
 
     quit: Callable[[], None] = _nothing
+    suspend: Callable[[], None] = _nothing
     show_palette: Callable[[], None] = _nothing
     next_theme: Callable[[], str] = lambda: ""
     save_screenshot: Callable[[], str] = lambda: ""

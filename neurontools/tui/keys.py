@@ -17,7 +17,8 @@ class KeyAction:
 
 
 ACTIONS = (
-    KeyAction(("q", "ctrl+c"), "q", "quit", "quit", "General"),
+    KeyAction(("q", "ctrl+c"), "q, Ctrl-C", "quit", "quit", "General"),
+    KeyAction(("ctrl+z",), "Ctrl-Z", "suspend", "leave it to the background; fg brings it back", "General"),
     KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help", "General"),
     KeyAction(("ctrl+p",), "Ctrl-P", "show_palette", "command palette: every action by name", "General"),
     KeyAction(("escape",), "Esc", "go_back", "close a dialog, details or the filter", "General"),
@@ -68,6 +69,7 @@ ACTIONS = (
     KeyAction(("c",), "c", "toggle_colouring", "colour devices by utilization or by memory", "Topology and history"),
     KeyAction(("l",), "l", "next_window", "time window of the plots: 1, 5, 15, 60 min", "Topology and history"),
 )
+ALWAYS = ("ctrl+c", "ctrl+z")  # in a dialog and in the filter too
 BY_KEY = {key: action for action in ACTIONS for key in action.keys}
 
 

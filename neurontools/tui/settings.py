@@ -25,6 +25,22 @@ class Settings:
     colour_by: str = "utilization"
     health: dict[str, float | None] | None = None
 
+    def __setattr__(self, name: str, value: object) -> None:
+        """Whatever is assigned is a choice, and kept."""
+        object.__setattr__(self, name, value)
+        self.__dict__.get("_stored", {}).pop(name, None)
+
+    def show(self, name: str, value: object) -> None:
+        """Has a choice hold for this time alone, as an option of the command line does: what was stored stays."""
+        stored = self.__dict__.setdefault("_stored", {})
+        stored.setdefault(name, getattr(self, name))
+        object.__setattr__(self, name, value)
+
+    def kept(self) -> dict[str, object]:
+        """What to store: what was chosen, or was stored before."""
+        stored: dict[str, object] = self.__dict__.get("_stored", {})
+        return asdict(self) | stored
+
 
 def settings_path(environment: Mapping[str, str]) -> Path:
     """Where the settings are kept."""
@@ -70,4 +86,4 @@ def save(path: Path, settings: Settings) -> None:
     Nor does one of another user: under sudo the home may be that of who called it.
     """
     with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
-        directory.replace(path.name, f"{json.dumps(asdict(settings), indent=2)}\n".encode())
+        directory.replace(path.name, f"{json.dumps(settings.kept(), indent=2)}\n".encode())

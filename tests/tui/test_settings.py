@@ -19,6 +19,19 @@ def test_settings_are_kept_in_a_directory_that_is_made(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["neuron-top.json"]
 
 
+def test_what_holds_for_one_time_is_not_kept_unless_it_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "neuron-top.json"
+    save(path, Settings(page="health", theme="light"))
+    settings, _ = load(path)
+    settings.show("page", "history")
+    settings.show("theme", "mono")
+    settings.show("ascii", True)
+    assert (settings.page, settings.theme, settings.ascii) == ("history", "mono", True)
+    settings.theme = "dark"
+    save(path, settings)
+    assert load(path)[0] == Settings(page="health", theme="dark", ascii=False)
+
+
 def test_a_configuration_directory_of_ones_own_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     (tmp_path / "config").symlink_to("dotfiles")

@@ -18,6 +18,7 @@ import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,9 @@ while True:
 class Terminal:
     """neuron-top in a terminal of its own; what it shows is read back."""
 
-    def __init__(self, *arguments: str, width: int = 120, height: int = 40, home: Path) -> None:
+    def __init__(
+        self, *arguments: str, width: int = 120, height: int = 40, home: Path, shell: tuple[str, ...] = ()
+    ) -> None:
         self.screen = TerminalScreen(width, height)
         self.raw = b""
         environment = {
@@ -75,7 +78,8 @@ class Terminal:
         if not self.pid:
             fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
             os.chdir(home)
-            os.execve(TOP[0], [*TOP, *arguments], environment)
+            command = [*shell, *TOP, *arguments]
+            os.execvpe(command[0], command, environment)
         self.exit_code: int | None = None
 
     def read(self, seconds: float = 0.05) -> bool:
@@ -130,7 +134,7 @@ class Terminal:
 def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*arguments: str, **options: int) -> Terminal:
+    def start(*arguments: str, **options: Any) -> Terminal:
         opened.append(Terminal(*arguments, home=tmp_path, **options))
         return opened[-1]
 
@@ -250,7 +254,11 @@ def test_a_recording_is_made_and_replayed(
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*TOP, *arguments], capture_output=True, text=True, check=False, env={**os.environ, **environment}
+        [*TOP, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **environment},
     )
 
 
@@ -262,6 +270,13 @@ def test_without_a_terminal_one_screen_is_printed(daemon: RunningDaemon, trainin
     assert "NeuronCore v2 Utilization" in done.stdout
     assert "\x1b" not in done.stdout
     assert run("--socket", daemon.socket, "--once", "--page", "processes").stdout.count(str(training.pid)) >= 1
+
+
+@pytest.mark.parametrize("page", ["overview", "processes", "topology", "history", "health"])
+def test_a_screen_for_a_terminal_of_ascii_is_ascii(daemon: RunningDaemon, page: str) -> None:
+    done = run("--socket", daemon.socket, "--once", "--page", page, LC_ALL="C")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
 
 
 def test_documents_agree_with_their_schema(daemon: RunningDaemon, training: subprocess.Popen[str]) -> None:
@@ -343,3 +358,68 @@ def test_a_terminated_dashboard_gives_the_terminal_back(
     os.kill(top.pid, signal.SIGTERM)
     assert top.ends() == -signal.SIGTERM
     assert b"\x1b[?1049l" in top.raw
+
+
+def test_a_terminal_that_does_not_know_its_size_is_taken_for_a_usual_one(
+    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+) -> None:
+    top = terminal("--socket", daemon.socket, width=0, height=0)
+    top.screen = TerminalScreen(80, 24)
+    top.shows("q quit")
+    top.press("w")
+    top.shows("no process holds")
+    top.resize(120, 40)
+    top.until(lambda text: "LIVE" in text.partition("\n")[0][100:])
+    top.press("q")
+    assert top.ends() == 0
+
+
+# What starts a program as an interactive shell does: in the foreground, and told when it stops.
+JOB_CONTROL = """
+import os, signal, sys
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+child = os.fork()
+if not child:
+    os.setpgid(0, 0)
+    os.tcsetpgrp(0, os.getpid())
+    signal.signal(signal.SIGTTOU, signal.SIG_DFL)
+    os.execvp(sys.argv[1], sys.argv[1:])
+while True:
+    status = os.waitpid(child, os.WUNTRACED)[1]
+    os.tcsetpgrp(0, os.getpgrp())
+    if not os.WIFSTOPPED(status):
+        sys.exit(os.waitstatus_to_exitcode(status))
+    print("stopped", flush=True)
+    assert input() == "fg"
+    os.tcsetpgrp(0, child)
+    os.killpg(child, signal.SIGCONT)
+"""
+
+
+def test_it_stops_and_comes_back_as_programs_of_a_shell_do(
+    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+) -> None:
+    top = terminal("--socket", daemon.socket, shell=(sys.executable, "-c", JOB_CONTROL))
+    before = termios.tcgetattr(top.descriptor)
+    top.shows("LIVE")
+    while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
+        top.read()  # until Textual has taken the terminal over
+    for _ in range(2):
+        while "no process holds" not in top.screen.text:
+            top.press("w")  # again, as what is typed while Textual begins may be lost
+            top.read(1.0)
+        top.press("/x")
+        top.shows("filter: x")
+        top.press("\x1a")
+        top.until(lambda _text: top.raw.rstrip().endswith(b"stopped"))
+        assert termios.tcgetattr(top.descriptor)[:4] == before[:4]
+        top.press("fg\n")
+        top.screen = TerminalScreen(120, 40)
+        top.shows("filter: x")
+        top.shows("LIVE")
+        top.press("\x1b")
+        top.until(lambda text: "filter:" not in text)
+    top.press("/x")
+    top.shows("filter: x")
+    top.press("\x03")
+    assert top.ends() == 0

@@ -18,9 +18,10 @@ import tty
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from neurontools.text.screen import terminal_size
+
 _ERASE = b"\r\x1b[K"
 _AT_ONCE_BYTES = 65536
-_DEFAULT_COLUMNS = 80
 
 
 class Terminal:
@@ -70,10 +71,7 @@ def can_show(descriptor: int) -> bool:
 
 def columns(descriptor: int) -> int:
     """How wide a terminal is."""
-    try:
-        return os.get_terminal_size(descriptor).columns or _DEFAULT_COLUMNS
-    except OSError:
-        return _DEFAULT_COLUMNS
+    return terminal_size(descriptor)[0]
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from neurontools.cli.line.output import write_text
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.text.screen import shows_unicode, terminal_size
 
 if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import Terminal
@@ -131,11 +132,12 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
             dashboard.tell(trouble)
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
         app.early_keys = terminal.typed if snapshot is not None else ""
+        app.attributes_before = terminal.attributes_before
         for number in _ENDING_SIGNALS:
             # While Textual takes the terminal over, nothing may interrupt it; it looks for these when it is done.
             signal.signal(number, lambda arrived, _frame: app.early_signals.append(arrived))
         terminal.hand_over()
-        app.run(mouse=True)
+        app.run(mouse=True, size=terminal_size())
         code = app.return_code or 0
     finally:
         feed.close()
@@ -147,17 +149,15 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
 
 def _choose(settings: Settings, given: dict[str, str]) -> None:
     """What the command line says goes before what was saved."""
-    settings.page = given.get("page", settings.page)
-    settings.theme = options.one_of(given, "theme", options.THEME_NAMES) or settings.theme
+    theme = options.one_of(given, "theme", options.THEME_NAMES)
     if settings.theme not in options.THEME_NAMES:
         settings.theme = "auto"
-    if "ascii" in given or not _speaks_unicode():
-        settings.ascii = True
-
-
-def _speaks_unicode() -> bool:
-    locale = next((text for name in ("LC_ALL", "LC_CTYPE", "LANG") if (text := os.environ.get(name))), "")
-    return locale == "" or "utf" in locale.casefold()
+    if "page" in given:
+        settings.show("page", given["page"])
+    if theme is not None:
+        settings.show("theme", theme)
+    if "ascii" in given or not shows_unicode():
+        settings.show("ascii", True)
 
 
 def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: str, filter_text: str) -> None:
@@ -165,7 +165,7 @@ def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: st
     from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import frame
 
-    width, height = os.get_terminal_size(1)
+    width, height = terminal_size()
     scene = Scene.of(
         snapshot,
         clock=Clock("LIVE"),

@@ -12,6 +12,7 @@ from neurontools.client import Client, read_snapshot
 from neurontools.errors import UserError
 from neurontools.model import Snapshot
 from neurontools.text.json_text import json_text as as_json
+from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.line import Line, plain
 from neurontools.views.processes.filter import parse_filter
@@ -20,7 +21,7 @@ from neurontools.views.top_document import TopDocument, csv_text, document, json
 if TYPE_CHECKING:
     from neurontools.recording.writer import RecordingWriter
 
-_DEFAULT_WIDTH = 120
+_USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
 
 
@@ -160,7 +161,7 @@ def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: 
 
     scene = Scene.of(
         snapshot,
-        glyphs=ASCII if "ascii" in given else UNICODE,
+        glyphs=ASCII if "ascii" in given or not shows_unicode() else UNICODE,
         page=given.get("page", "overview"),
         filter_text=filter_text,
         cursor=-1,
@@ -177,8 +178,5 @@ def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: 
 
 
 def _width() -> int:
-    """COLUMNS off a terminal, the terminal's width on one."""
-    if os.isatty(1):
-        return max(20, os.get_terminal_size(1).columns)
-    columns = os.environ.get("COLUMNS", "")
-    return min(max(20, int(columns)), 1000) if columns.isascii() and columns.isdigit() else _DEFAULT_WIDTH
+    """The terminal's width, COLUMNS off a terminal."""
+    return max(20, terminal_size(1, _USUAL_SIZE)[0])

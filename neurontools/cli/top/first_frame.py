@@ -27,7 +27,7 @@ class Terminal:
     """The terminal from the first frame on; `restore` puts back what it was like, whatever came between."""
 
     def __init__(self) -> None:
-        self._before = termios.tcgetattr(_STDIN)
+        self.attributes_before = termios.tcgetattr(_STDIN)
         self._is_asked = False
         self._typed = b""
         self._is_painted = False
@@ -77,7 +77,7 @@ class Terminal:
         with contextlib.suppress(OSError, termios.error):  # the terminal may be gone
             if self._is_painted:
                 os.write(_STDOUT, _LEAVE.encode())
-            termios.tcsetattr(_STDIN, termios.TCSADRAIN, self._before)
+            termios.tcsetattr(_STDIN, termios.TCSADRAIN, self.attributes_before)
 
 
 def _is_complete(reply: bytes) -> bool:

@@ -18,6 +18,10 @@ class ProgramActions(DashboardState):
         """End the program."""
         self.shell.quit()
 
+    def suspend(self) -> None:
+        """Stop the program and give the shell its terminal, until the shell goes on with it."""
+        self.shell.suspend()
+
     def show_help(self) -> None:
         """Open the help."""
         self.choices = Choices(Dialog("Keys", keys.help_lines(), hint="Up and down scroll, Esc closes"))
