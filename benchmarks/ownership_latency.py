@@ -12,14 +12,14 @@ from statistics import median
 from measuring import Figure, compile_sources, daemon, report
 
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.unary import Connection
+from neurontools.rpc.call import Connection
 
 ROUNDS = 30
 CHILD = """
 import socket, sys, time
 from neurontools.rpc import socket_path
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.unary import call
+from neurontools.rpc.call import call
 api = sys.argv[1]
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(socket_path.attach_socket(api))

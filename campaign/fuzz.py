@@ -14,8 +14,7 @@ from random import Random
 from campaign.host import host
 from campaign.outcome import Outcome
 from neurontools.errors import UserError
-from neurontools.rpc.call import CallError
-from neurontools.rpc.unary import call
+from neurontools.rpc.call import CallError, call
 
 _METHODS = (
     "neurontools.v1.MonitorService/GetSnapshot",

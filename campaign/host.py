@@ -14,9 +14,8 @@ from pathlib import Path
 from neurontools.errors import UserError
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.call import CallError
+from neurontools.rpc.call import CallError, call
 from neurontools.rpc.convert import from_message
-from neurontools.rpc.unary import call
 
 PATIENCE_SECONDS = 60.0  # what has not happened by then is taken for never
 _GET_SNAPSHOT = "/neurontools.v1.MonitorService/GetSnapshot"

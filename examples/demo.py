@@ -20,7 +20,7 @@ from typing import IO, TypeVar
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, UserError
 from neurontools.model import Process, Snapshot
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.call import CallError
 from neurontools.rpc.convert import from_message
 from neurontools.text.units import bytes_text, count_text, flops_text, percent_text
@@ -44,7 +44,7 @@ class Watch:
 
     def snapshot(self) -> Snapshot:
         """The latest one."""
-        reply = unary.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
+        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
         return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def measured(self, pid: int) -> tuple[Snapshot, Process] | None:

@@ -1,7 +1,5 @@
 """What a user can be told: an error in one line, and the exit code that goes with it."""
 
-from __future__ import annotations
-
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_PERMISSION = 4

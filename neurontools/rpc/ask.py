@@ -1,7 +1,5 @@
 """One question to the monitor daemon, and its failures as a user is told of them."""
 
-from __future__ import annotations
-
 from time import monotonic
 
 from neurontools.errors import (
@@ -12,8 +10,7 @@ from neurontools.errors import (
     EXIT_TIMED_OUT,
     UserError,
 )
-from neurontools.rpc import unary
-from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable
+from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
 
 # Status of the call: the exit code, and what to say.
 _TOLD = {
@@ -48,11 +45,11 @@ def ask(socket_path: str, method: str, request: bytes, timeout_seconds: float) -
     deadline = monotonic() + timeout_seconds
     try:
         try:
-            return unary.call(socket_path, method, request, timeout_seconds=timeout_seconds)
+            return call(socket_path, method, request, timeout_seconds=timeout_seconds)
         except UnexpectedReply:
-            from neurontools.rpc.grpcio_call import call
+            from neurontools.rpc import grpcio_call
 
-            return call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
+            return grpcio_call.call(socket_path, method, request, timeout_seconds=max(deadline - monotonic(), 0.001))
     except CallError as error:
         raise ask_error(socket_path, error) from error
 

@@ -1,4 +1,4 @@
-"""A unary call by grpcio, for replies that `rpc.unary` doesn't do."""
+"""A unary call by grpcio, for replies that `rpc.call` doesn't do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from neurontools.rpc.socket_path import grpc_target
 
 
 def call(socket_path: str, method: str, request: bytes, *, timeout_seconds: float) -> bytes:
-    """The reply to one call; RpcError as `rpc.unary.call` raises it."""
+    """The reply to one call; RpcError as `rpc.call.call` raises it."""
     with grpc.insecure_channel(grpc_target(socket_path)) as channel:
         try:
             ask: Any = channel.unary_unary(method)  # without serialisers: bytes as they are

@@ -28,7 +28,7 @@ _DEFAULT_FRAME_BYTES = 2**14  # SETTINGS_MAX_FRAME_SIZE until the peer says othe
 _MAX_STREAM_ID = 2**31 - 1
 _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE: (_DEFAULT_FRAME_BYTES, 2**24 - 1)}
 _MAX_HEADER_BLOCK_BYTES = 2**18
-_RECEIVE_BYTES = 2**18
+_RECEIVE_BYTES = 2**16  # below what malloc maps and unmaps, which costs more than another look
 _MAX_CONNECT_SECONDS = 1e6
 
 

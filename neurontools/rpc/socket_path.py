@@ -1,7 +1,5 @@
 """Where the daemon's sockets are."""
 
-from __future__ import annotations
-
 import os
 
 from neurontools.errors import EXIT_USAGE, UserError
@@ -45,7 +43,7 @@ def grpc_target(path: str) -> str:
     return f"unix:{quote(os.fsencode(path))}"
 
 
-def named(option: str | None, environment: Mapping[str, str]) -> str | None:
+def named(option: str | None, environment: "Mapping[str, str]") -> str | None:
     """The socket a user named with --socket or NEURONTOOLS_SOCKET; None when neither is there."""
     if option is not None:
         return checked(option, "--socket")
@@ -53,7 +51,7 @@ def named(option: str | None, environment: Mapping[str, str]) -> str | None:
     return checked(text, VARIABLE) if text else None
 
 
-def default(environment: Mapping[str, str]) -> str:
+def default(environment: "Mapping[str, str]") -> str:
     """Where a daemon started by this user listens when no socket is named."""
     runtime_directory = environment.get("XDG_RUNTIME_DIR", "")
     if runtime_directory.startswith("/"):
@@ -64,7 +62,7 @@ def default(environment: Mapping[str, str]) -> str:
     return f"/tmp/neurontools-{os.geteuid()}/neurond.sock"  # noqa: S108
 
 
-def candidates(environment: Mapping[str, str]) -> tuple[str, ...]:
+def candidates(environment: "Mapping[str, str]") -> tuple[str, ...]:
     """Where a client looks when no socket is named: the user's own daemon, then the system's."""
     own = default(environment)
     if own == SYSTEM_SOCKET or not _is_trustworthy(own):

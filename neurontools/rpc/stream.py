@@ -15,7 +15,7 @@ class StreamConnection(CallConnection):
     """A connection for one streaming call. `abort` may be called from any thread."""
 
     def messages(self, method: str, request: bytes, *, timeout_seconds: float | None = None) -> Iterator[bytes]:
-        """The messages of the reply as they come; raises as `unary.Connection.call`. The end closes the connection.
+        """The messages of the reply as they come; raises as `Connection.call`. The end closes the connection.
 
         `timeout_seconds` bounds the whole of it; None: it may go on for ever.
         """

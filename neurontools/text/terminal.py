@@ -26,6 +26,11 @@ def visible(text: str) -> str:
     return "".join(map(_escaped, text))
 
 
+def visible_lines(text: str) -> str:
+    """`text` with every line made `visible`; its line ends stay."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def _escaped(character: str) -> str:
     import unicodedata  # which plain text doesn't need
 

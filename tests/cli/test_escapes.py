@@ -44,13 +44,13 @@ PAYLOADS = (
 )
 ATTACHED = """
 import socket, sys
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import neuron_pb2, call
 path, tag = sys.argv[1:]
 connection = socket.socket(socket.AF_UNIX)
 connection.connect(f"{path}.attach")
 token = connection.makefile("r").readline().strip()
 request = neuron_pb2.AttachRequest(token=token, core_count=1, tag=tag)
-unary.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
+call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
 print(flush=True)
 sys.stdin.read()
 """

@@ -436,4 +436,4 @@ def test_nothing_heavy_is_imported(server: MonitorServer, clean_environment: dic
     own = imported - {line.rsplit("|", 1)[1].strip() for line in baseline.stderr.splitlines()}
     heavy = {"argparse", "re", "json", "typing", "dataclasses", "enum", "pathlib", "socket", "subprocess", "grpc"}
     assert not own & heavy
-    assert "neurontools.rpc.unary" in own
+    assert "neurontools.rpc.call" in own

@@ -15,7 +15,7 @@ import pytest
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.unary import call
+from neurontools.rpc.call import call
 from tests.harness.neuron_ls import RunNeuronLs
 from tests.harness.waiting import HANG_SECONDS
 

@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import call, neuron_pb2
 
 
 def main(path: str, core_count: int, uid: int) -> None:
@@ -22,7 +22,7 @@ def main(path: str, core_count: int, uid: int) -> None:
     token = connection.makefile("r").readline().strip()
     if core_count:
         request = neuron_pb2.AttachRequest(token=token, core_count=core_count)
-        unary.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
+        call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
     print(token, flush=True)
     for order in sys.stdin:
         if order == "fork\n":

@@ -14,7 +14,7 @@ import termios
 import time
 from pathlib import Path
 
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import call, neuron_pb2
 from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -165,6 +165,6 @@ class OnTerminal:
 
 def owners(socket: str) -> list[int]:
     """The PIDs that hold a core, a PID a core."""
-    reply = unary.call(socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10.0)
+    reply = call.call(socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10.0)
     snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
     return [core.owner_pid for core in snapshot.cores if core.HasField("owner_pid")]

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from neurontools import model
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.convert import from_message
 from tests.harness import python_process
 from tests.harness.waiting import wait_until
@@ -46,7 +46,7 @@ class RestartedDaemon:
             self.process = None
 
     def snapshot(self) -> model.Snapshot:
-        reply = unary.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
+        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
         return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def find(self, pid: int) -> model.Process | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from neurontools import model
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.convert import from_message
 from tests.harness import python_process
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -86,7 +86,7 @@ class RunningDaemon:
     def call(self, method: str, request: object, timeout_seconds: float = HANG_SECONDS) -> bytes:
         """The reply to a unary call; `request` is a message, or its bytes."""
         message = request if isinstance(request, bytes) else request.SerializeToString()  # type: ignore[attr-defined]
-        return unary.call(self.socket, method, message, timeout_seconds=timeout_seconds)
+        return call.call(self.socket, method, message, timeout_seconds=timeout_seconds)
 
     def snapshot(self) -> model.Snapshot:
         """The latest snapshot."""

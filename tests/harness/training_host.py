@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from neurontools.rpc import neuron_pb2, unary
+from neurontools.rpc import call, neuron_pb2
 from tests.harness import python_process
 from tests.harness.paths import NEURON_LS, PYTHONPATH
 
@@ -94,7 +94,7 @@ class TrainingHost:
         return script
 
     def snapshot(self) -> Any:
-        reply = unary.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=5.0)
+        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=5.0)
         return neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
 
     def neuron_ls(self) -> list[dict[str, Any]]:

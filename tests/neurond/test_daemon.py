@@ -19,8 +19,8 @@ import grpc
 import pytest
 
 from neurontools import catalog, model
+from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
-from neurontools.rpc import unary
 from tests.harness.paths import ATTACHED_CHILD
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -182,8 +182,8 @@ def test_more_connections_than_a_process_may_have(start_daemon: StartDaemon) -> 
 
 ASK = """
 import sys
-from neurontools.rpc import unary
-if unary.call(sys.argv[1], "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=30):
+from neurontools.rpc import call
+if call.call(sys.argv[1], "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=30):
     print("answered")
 """
 
@@ -191,7 +191,7 @@ if unary.call(sys.argv[1], "/neurontools.v1.MonitorService/GetSnapshot", b"", ti
 def test_a_daemon_without_file_descriptors_goes_on_when_it_has_them_again(daemon: RunningDaemon) -> None:
     attachment = Attachment(daemon)
     attachment.attach(core_count=1)
-    with unary.Connection(daemon.socket, 30) as connection:
+    with call.Connection(daemon.socket, 30) as connection:
 
         def snapshot() -> pb.Snapshot:
             reply = connection.call(f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)

@@ -21,8 +21,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from neurontools.errors import UserError
+from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
-from neurontools.rpc import unary
 from neurontools.rpc.ask import ask
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.stream import StreamConnection
@@ -90,7 +90,7 @@ def test_who_is_not_let_in_is_told_why(start_daemon: StartDaemon) -> None:
 
 def answered(path: str) -> bytes | None:
     try:
-        return unary.call(path, f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)
+        return call.call(path, f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)
     except RpcError:
         return None
 

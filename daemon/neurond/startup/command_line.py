@@ -14,7 +14,7 @@ from neurond.startup.configuration import LOG_LEVELS, SCENARIO_NAMES, resolve
 from neurond.system.supervisor import exit_with_parent
 from neurontools import catalog
 from neurontools.cli.line.about import exit_code_text
-from neurontools.cli.line.output import write_text
+from neurontools.cli.line.frame import write_text
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.version import __version__
 

@@ -1,21 +1,19 @@
-"""How every command ends: one place for what can go wrong on the way, and for what the shell is told of it.
+"""How every command begins, writes its data and ends: one place for all of them.
 
-* An error that is meant for the user, or one of the operating system, is a line on standard error.
+* An error that is meant for the user, or one of the operating system, is a line on standard error (`telling`).
 * A reader that went away ends the command by SIGPIPE, a signal by that signal, once all is cleaned up. So a shell, a
   pipeline or a service manager sees what it sees of other tools. Ctrl-C gives exit code 130.
-* Anything else is a fault of ours: a line that says where it is, and exit code 70, which nothing else has, so that no
-  test that expects an ordinary failure can take it for one. NEURONTOOLS_TRACEBACK=1 shows the whole traceback.
+* What is written is data on standard output. Here is the edge at which text from elsewhere (commands, tags, paths,
+  replies) is made harmless to a terminal; what needs its bytes as they are takes `write_document`.
 
-The process ends without the interpreter's slow farewell: what has to be cleaned up is in contexts.
+The process ends without the interpreter's slow farewell: what has to be cleaned up is in contexts. What only failures
+need is imported by them, because neuron-ls waits for this module.
 """
-
-from __future__ import annotations
 
 import os
 import sys
 
-from neurontools.cli.line.output import ReaderGone, reserve_standard_streams, tell, tell_lines, unwritable
-from neurontools.errors import EXIT_FAILURE, EXIT_FAULT, EXIT_INTERRUPTED, UserError
+from neurontools.errors import EXIT_INTERRUPTED, UserError
 
 TYPE_CHECKING = False  # as typing has it, whose import takes too long for neuron-ls
 if TYPE_CHECKING:
@@ -23,7 +21,12 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"
+_STDIN, _STDOUT, _STDERR = 0, 1, 2
+_PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
+
+
+class ReaderGone(Exception):
+    """Standard output was closed at its other end; the command ends as SIGPIPE ends any other."""
 
 
 class EndedBySignal(SystemExit):
@@ -34,19 +37,19 @@ class EndedBySignal(SystemExit):
         self.number = number
 
 
-def end_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
+def end_on_signal(number: int, _frame: "FrameType | None") -> "NoReturn":
     """A handler for signals that shall end the command in good order."""
     raise EndedBySignal(number)
 
 
-def run(command: str, work: Callable[[list[str]], int], *, is_service: bool = False) -> NoReturn:
+def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = False) -> "NoReturn":
     """Run a command and end the process; `work` gets the arguments, and returns the exit code.
 
     A fault of a service is told with its whole traceback: nobody was there to see it, and it can't be had again.
     """
-    reserve_standard_streams()
+    _reserve_standard_streams()
     try:
-        exit_code = _exit_code(command, work, shows_traceback=is_service or bool(os.environ.get(TRACEBACK_VARIABLE)))
+        exit_code = _exit_code(command, work, is_service=is_service)
     except KeyboardInterrupt:  # also one that came while another end was on its way
         exit_code = EXIT_INTERRUPTED
     except ReaderGone:
@@ -58,34 +61,62 @@ def run(command: str, work: Callable[[list[str]], int], *, is_service: bool = Fa
     os._exit(exit_code)
 
 
-def _exit_code(command: str, work: Callable[[list[str]], int], *, shows_traceback: bool) -> int:
+def write_document(document: bytes) -> None:
+    """Write it to standard output, whole and as it is; nothing of it may come from elsewhere unescaped.
+
+    ReaderGone when nobody reads any more. UserError when it can't be written, on a full disk for example.
+    """
+    rest = memoryview(document)
+    while rest:
+        try:
+            rest = rest[os.write(_STDOUT, rest) :]
+        except BrokenPipeError:
+            raise ReaderGone from None
+        except BlockingIOError:  # whoever shares it with us made it so
+            import select
+
+            select.select([], [_STDOUT], [])
+        except OSError as error:
+            raise _unwritable(error) from error
+
+
+def write_text(text: str) -> None:
+    """Write lines of text to standard output, harmless to a terminal; errors as those of `write_document`."""
+    document = text.encode("utf-8", "surrogatepass")
+    if document.translate(None, _PLAIN):  # much faster than to ask each character
+        from neurontools.text.terminal import visible_lines
+
+        document = visible_lines(text).encode()
+    write_document(document)
+
+
+def _reserve_standard_streams() -> None:
+    """Sees to it that nothing that is opened from here on gets the number of a standard stream that is closed.
+
+    What a command writes would else go there, to its own connection to the daemon for example. Reading from such a
+    stream ends at once, writing fails.
+    """
+    for descriptor in (_STDIN, _STDOUT, _STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDONLY)  # takes the lowest number there is
+
+
+def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: bool) -> int:
     try:
         exit_code = _worked(work)
         _flush()
-    except UserError as error:
-        text = str(error)
-        tell(f"{command}: {text}" if error.is_named else text)
-        return error.exit_code
-    except ReaderGone:
+    except (ReaderGone, EndedBySignal):
         raise
-    except MemoryError:
-        tell(f"{command}: out of memory; end other programs, or give it more")
-        return EXIT_FAILURE
-    except OSError as error:
-        if shows_traceback:
-            _tell_traceback(error)
-        what = error.strerror or str(error) or type(error).__name__
-        tell(f"{command}: {error.filename or 'operating system'}: {what}; look at its disk and permissions")
-        return EXIT_FAILURE
     except Exception as error:  # whatever it is, the user gets a line
-        if shows_traceback:
-            _tell_traceback(error)
-        tell(f"{command}: a fault of its own: {_shown(error)}; {TRACEBACK_VARIABLE}=1 tells more; please report it")
-        return EXIT_FAULT
+        from neurontools.cli.line.telling import tell_failure
+
+        return tell_failure(command, error, is_service=is_service)
     return exit_code
 
 
-def _worked(work: Callable[[list[str]], int]) -> int:
+def _worked(work: "Callable[[list[str]], int]") -> int:
     try:
         return work(sys.argv[1:])
     except EndedBySignal:
@@ -104,26 +135,17 @@ def _flush() -> None:
     except BrokenPipeError:
         raise ReaderGone from None
     except OSError as error:
-        raise unwritable(error) from error
+        raise _unwritable(error) from error
     except ValueError:  # it is closed
         pass
 
 
-def _shown(error: Exception) -> str:
-    from traceback import extract_tb
-
-    places = extract_tb(error.__traceback__)
-    where = f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
-    return f"{type(error).__name__}: {error}{where}"
+def _unwritable(error: OSError) -> UserError:
+    """What a user is told when standard output takes nothing."""
+    return UserError(f"can't write to standard output: {error.strerror}; free space or write elsewhere")
 
 
-def _tell_traceback(error: BaseException) -> None:
-    from traceback import format_exception
-
-    tell_lines("".join(format_exception(error)).rstrip("\n"))
-
-
-def _end_by(number: int) -> NoReturn:
+def _end_by(number: int) -> "NoReturn":
     """Ends the process as the signal does by itself: Python ignores SIGPIPE, and others may have a handler."""
     import signal
 

@@ -3,8 +3,6 @@
 By hand, because `import argparse` costs more than a whole one-shot command.
 """
 
-from __future__ import annotations
-
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 FILES = "files"  # Option.completes: paths

@@ -4,15 +4,11 @@ It has to start like a native tool, so this path imports neither argparse, re, j
 be had by hand; what only errors and rare options need is imported where it is needed.
 """
 
-from __future__ import annotations
-
 import os
 from time import monotonic
 
-from neurontools.cli.daemon import choice
-from neurontools.cli.line import frame
+from neurontools.cli.line import choice, frame
 from neurontools.cli.line.options import is_about_itself, parse
-from neurontools.cli.line.output import write_text
 from neurontools.cli.ls import options
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
@@ -47,17 +43,17 @@ def _run(arguments: list[str]) -> int:
     if is_about_itself(given):
         from neurontools.cli.line import about
 
-        write_text(about.text(_COMMAND, options, given))
+        frame.write_text(about.text(_COMMAND, options, given))
         return 0
     if "help-query" in given:
         from neurontools.query.document import help_text
 
-        write_text(help_text())
+        frame.write_text(help_text())
         return 0
     return _answer(_query(given), given)
 
 
-def _answer(query: _Query | ScriptQuery, given: dict[str, str]) -> int:
+def _answer(query: "_Query | ScriptQuery", given: dict[str, str]) -> int:
     """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
     document: str | None
     named, instance_type = choice.named_or_simulated(given, os.environ)
@@ -74,11 +70,11 @@ def _answer(query: _Query | ScriptQuery, given: dict[str, str]) -> int:
             document = query.answer_from_devices()
         if document is None:
             raise _no_devices()
-    write_text(document)
+    frame.write_text(document)
     return query.exit_code
 
 
-def _query(given: dict[str, str]) -> _Query | ScriptQuery:
+def _query(given: dict[str, str]) -> "_Query | ScriptQuery":
     """What is asked. What scripts ask takes a slower path, which may import more."""
     if _FOR_SCRIPTS.isdisjoint(given):
         return _Query(given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from neurontools.cli.line.output import tell
+from neurontools.cli.line.telling import tell
 from neurontools.cli.ls.options import DeviceSelection
 from neurontools.errors import EXIT_NOT_FOUND, UserError
 from neurontools.light import dataclasses

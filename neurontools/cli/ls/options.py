@@ -1,7 +1,5 @@
 """The options of neuron-ls; parsing, help and completion all come from this table."""
 
-from __future__ import annotations
-
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 from neurontools.errors import EXIT_USAGE, UserError
 

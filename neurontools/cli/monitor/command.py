@@ -9,11 +9,12 @@ import select
 from contextlib import ExitStack
 from time import monotonic
 
-from neurontools.cli.daemon import choice
+from neurontools.cli.daemon.connecting import connected
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line import frame
+from neurontools.cli.line.frame import ReaderGone, write_document, write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
-from neurontools.cli.line.output import ReaderGone, tell, write_document, write_text
+from neurontools.cli.line.telling import tell
 from neurontools.cli.monitor import options
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
@@ -184,7 +185,7 @@ def _connected(given: dict[str, str], stack: ExitStack, interval_seconds: float)
 
     A private daemon, where there is to be one, takes them at this interval.
     """
-    return choice.connected(lambda path: _first(path, stack), given, stack, interval_seconds=interval_seconds)
+    return connected(lambda path: _first(path, stack), given, stack, interval_seconds=interval_seconds)
 
 
 def _interval_seconds(configuration: MonitorConfiguration) -> float:

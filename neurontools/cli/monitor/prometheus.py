@@ -9,8 +9,9 @@ import sys
 import threading
 
 from neurontools.cli.line import frame
+from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.options import Option, is_about_itself, parse
-from neurontools.cli.line.output import tell, write_document, write_text
+from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page

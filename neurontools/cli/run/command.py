@@ -16,8 +16,9 @@ from typing import Any
 
 from neurontools import lifetime
 from neurontools.cli.line import frame
+from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself
-from neurontools.cli.line.output import tell, tell_lines, write_text
+from neurontools.cli.line.telling import tell, tell_lines
 from neurontools.cli.run import options, summary
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
 from neurontools.errors import EXIT_USAGE, UserError

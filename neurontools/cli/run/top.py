@@ -14,7 +14,7 @@ from tempfile import TemporaryFile
 from threading import Event, Thread
 from typing import IO, Any
 
-from neurontools.cli.line.output import tell
+from neurontools.cli.line.telling import tell
 from neurontools.errors import UserError
 
 _AT_ONCE_BYTES = 65536

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from time import monotonic, sleep
 
-from neurontools.cli.line.output import tell
+from neurontools.cli.line.telling import tell
 from neurontools.client import connect
 from neurontools.errors import EXIT_TIMED_OUT, UserError
 from neurontools.free_cores import CoreRange, free_indices, select, wait_until

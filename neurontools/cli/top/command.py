@@ -10,10 +10,10 @@ import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from neurontools.cli.daemon import choice
+from neurontools.cli.daemon.connecting import connected
 from neurontools.cli.line import frame
+from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
-from neurontools.cli.line.output import write_text
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_USAGE, UserError
@@ -55,7 +55,7 @@ def _run(arguments: list[str]) -> int:
     if "replay" in given:
         return _show(given, None, None)
     with ExitStack() as stack:
-        return _show(given, *choice.connected(_answered, given, stack, load=given.get("load")))
+        return _show(given, *connected(_answered, given, stack, load=given.get("load")))
 
 
 def _refuse_contradictions(given: dict[str, str]) -> None:

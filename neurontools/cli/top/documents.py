@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neurontools.cli.line.output import tell, write_document, write_text
+from neurontools.cli.line.frame import write_document, write_text
+from neurontools.cli.line.telling import tell
 from neurontools.client import Client, read_snapshot
 from neurontools.errors import UserError
 from neurontools.model import Snapshot

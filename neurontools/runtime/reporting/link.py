@@ -7,10 +7,9 @@ from time import monotonic
 
 from neurontools.nrt.status import NrtStatus
 from neurontools.rpc import neuron_pb2
-from neurontools.rpc.call import CallError, RpcError, Status
+from neurontools.rpc.call import CallError, Connection, RpcError, Status
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.socket_path import attach_socket
-from neurontools.rpc.unary import Connection
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
 _LONGEST_LINE_BYTES = 1024

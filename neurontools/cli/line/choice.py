@@ -1,6 +1,4 @@
-"""Which daemon a command asks: the one that was named, one of its own, or whichever runs on this host."""
-
-from __future__ import annotations
+"""Which daemon a command asks: the one that was named, one that simulates, or whichever runs on this host."""
 
 import os
 
@@ -10,17 +8,14 @@ from neurontools.rpc import socket_path
 TYPE_CHECKING = False  # as typing has it, whose import takes too long for neuron-ls
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import ExitStack
     from typing import TypeVar
-
-    from neurontools.rpc.ask import NoDaemon
 
     T = TypeVar("T")
 
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 
 
-def named_or_simulated(given: dict[str, str], environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+def named_or_simulated(given: dict[str, str], environment: "Mapping[str, str]") -> tuple[str | None, str | None]:
     """The socket that was named, or else the instance type to simulate; what was said by a flag goes first.
 
     Two times None where it is all the same which daemon it is. UserError when both were given, or no path of a socket.
@@ -35,13 +30,13 @@ def named_or_simulated(given: dict[str, str], environment: Mapping[str, str]) ->
     return None, instance_type or None
 
 
-def first_answer(ask: Callable[[str], T], environment: Mapping[str, str]) -> T | None:
+def first_answer(ask: "Callable[[str], T]", environment: "Mapping[str, str]") -> "T | None":
     """What `ask` answers for the first socket of this host that a daemon answers at; None where there is no daemon.
 
     `ask` gets the path of a socket, and raises NoDaemon. The first daemon that is there and can't be asked is told of
     (NoDaemon) only when no other answers.
     """
-    failure: NoDaemon | None = None
+    failure = None
     for candidate in socket_path.candidates(environment):
         if _is_absent(candidate):
             continue  # before anything is imported to ask
@@ -55,36 +50,6 @@ def first_answer(ask: Callable[[str], T], environment: Mapping[str, str]) -> T |
     if failure is not None:
         raise failure
     return None
-
-
-def connected(
-    ask: Callable[[str], T],
-    given: dict[str, str],
-    stack: ExitStack,
-    *,
-    interval_seconds: float | None = None,
-    load: str | None = None,
-) -> T:
-    """What `ask` answers for the socket of the daemon that is asked, as `first_answer` has it.
-
-    A daemon of the command's own, which takes snapshots at this interval, is left to the stack: one that simulates, or
-    where none runs but there are devices one that reads them. NoDaemon when there is nothing to ask.
-    """
-    named, instance_type = named_or_simulated(given, os.environ)
-    if named is not None:
-        return ask(named)
-    if instance_type is None:
-        answer = first_answer(ask, os.environ)
-        if answer is not None:
-            return answer
-        from neurontools.sysfs.roots import Roots
-
-        if not Roots.from_environment(os.environ).has_devices:
-            return ask(socket_path.candidates(os.environ)[0])  # which says what is missing
-    from neurontools.cli.daemon.private import PrivateDaemon
-
-    own = PrivateDaemon(instance_type, interval_seconds=interval_seconds, load=load)
-    return ask(stack.enter_context(own).socket_path)
 
 
 def _is_absent(path: str) -> bool:

@@ -15,9 +15,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from neurontools.rpc import unary
-from neurontools.rpc.call import RpcError, Status, UnexpectedReply, Unreachable
-from neurontools.rpc.unary import Connection
+from neurontools.rpc import call as calls
+from neurontools.rpc.call import Connection, RpcError, Status, UnexpectedReply, Unreachable
 
 TIMEOUT_SECONDS = 60.0  # far beyond what any call needs: no test waits for it
 SIZES_BYTES = [0, 1, 100, 16_379, 16_384, 60_000, 65_531, 5_000_000]
@@ -82,7 +81,7 @@ def server_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def call(path: str, method: str, request: bytes = b"", timeout_seconds: float = TIMEOUT_SECONDS) -> bytes:
-    return unary.call(path, f"/t/{method}", request, timeout_seconds=timeout_seconds)
+    return calls.call(path, f"/t/{method}", request, timeout_seconds=timeout_seconds)
 
 
 @pytest.mark.parametrize("size_bytes", SIZES_BYTES)
@@ -178,9 +177,9 @@ def test_a_compressed_reply_is_unexpected(server_path: str) -> None:
 
 def test_a_reply_over_the_limit_is_exhausted(server_path: str) -> None:
     with pytest.raises(RpcError, match="reply of 1001 bytes, more than the 1000 allowed") as caught:
-        unary.call(server_path, "/t/zeros", b"1001", timeout_seconds=TIMEOUT_SECONDS, max_reply_bytes=1000)
+        calls.call(server_path, "/t/zeros", b"1001", timeout_seconds=TIMEOUT_SECONDS, max_reply_bytes=1000)
     assert caught.value.code == Status.RESOURCE_EXHAUSTED
-    reply = unary.call(server_path, "/t/zeros", b"1000", timeout_seconds=TIMEOUT_SECONDS, max_reply_bytes=1000)
+    reply = calls.call(server_path, "/t/zeros", b"1000", timeout_seconds=TIMEOUT_SECONDS, max_reply_bytes=1000)
     assert reply == bytes(1000)
 
 
@@ -272,7 +271,7 @@ def test_permission_denied(tmp_path: Path) -> None:
     script = """
 import os, sys
 from neurontools.rpc.call import Unreachable
-from neurontools.rpc.unary import call
+from neurontools.rpc.call import call
 if os.getuid() == 0:
     os.setuid(65534)
 try:
@@ -320,7 +319,7 @@ def test_forked_children_call_while_the_parent_has_a_connection(server_path: str
     """In a process of its own, because this one contains grpcio."""
     script = """
 import os, sys, threading
-from neurontools.rpc.unary import Connection, call
+from neurontools.rpc.call import Connection, call
 
 stop = threading.Event()
 def report():
@@ -351,21 +350,21 @@ print(failed, sorted({"grpc", "socket", "struct", "re", "typing", "enum", "datac
         text=True,
         check=True,
         timeout=TIMEOUT_SECONDS,
-        env={"PYTHONPATH": str(Path(unary.__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(calls.__file__).parents[2])},
     )
     assert (run.stdout, run.stderr) == ("0 []\n", "")
 
 
 def test_importing_it_brings_nothing_else() -> None:
     script = (
-        "import sys; before = set(sys.modules); import neurontools.rpc.unary; print(*sorted(set(sys.modules) - before))"
+        "import sys; before = set(sys.modules); import neurontools.rpc.call; print(*sorted(set(sys.modules) - before))"
     )
     run = subprocess.run(
         [sys.executable, "-S", "-c", script],
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(Path(unary.__file__).parents[2])},
+        env={"PYTHONPATH": str(Path(calls.__file__).parents[2])},
     )
     assert run.stdout.split() == [
         "_socket",
@@ -374,6 +373,5 @@ def test_importing_it_brings_nothing_else() -> None:
         "neurontools.rpc.call",
         "neurontools.rpc.hpack",
         "neurontools.rpc.http2",
-        "neurontools.rpc.unary",
         "neurontools.rpc.wire",
     ]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neurontools.rpc import hpack, unary
-from neurontools.rpc.call import CallError, RpcError, Status, UnexpectedReply
-from neurontools.rpc.unary import Connection
+from neurontools.rpc import call as calls
+from neurontools.rpc import hpack
+from neurontools.rpc.call import CallError, Connection, RpcError, Status, UnexpectedReply
 from tests.harness.examples import examples
 from tests.harness.raw_server import (
     ACK,
@@ -53,7 +53,7 @@ def name_of(parameter: object) -> str:
 
 
 def call(server: RawServer, request: bytes = b"") -> bytes:
-    return unary.call(server.path, "/t/m", request, timeout_seconds=TIMEOUT_SECONDS)
+    return calls.call(server.path, "/t/m", request, timeout_seconds=TIMEOUT_SECONDS)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_server_that_never_stops_talking_meets_the_deadline(server: RawServer)
 
     server.behave = behave
     with pytest.raises(RpcError, match=r"^DEADLINE_EXCEEDED"):
-        unary.call(server.path, "/t/m", b"", timeout_seconds=0.05)
+        calls.call(server.path, "/t/m", b"", timeout_seconds=0.05)
 
 
 def test_a_deadline_closes_the_connection(server: RawServer) -> None:
@@ -230,7 +230,7 @@ def test_a_server_that_never_reads_meets_the_deadline(server: RawServer) -> None
     server.behave = behave
     try:
         with pytest.raises(RpcError, match=r"^DEADLINE_EXCEEDED"):
-            unary.call(server.path, "/t/m", bytes(10_000_000), timeout_seconds=0.2)
+            calls.call(server.path, "/t/m", bytes(10_000_000), timeout_seconds=0.2)
     finally:
         ended.set()
 
