@@ -44,8 +44,8 @@ def main() -> None:
         "neuron-ls on trn1.32xlarge with 32 processes, against a running daemon",
         [
             *(Figure(name, value, "ms") for name, value in medians.items()),
-            Figure("neuron-ls / bare interpreter", medians["neuron-ls"] / bare, "times", "at most 1.5"),
-            Figure("neuron-ls -j / bare interpreter", medians["neuron-ls -j"] / bare, "times", "at most 1.5"),
+            Figure("neuron-ls / bare interpreter", medians["neuron-ls"] / bare, "times", "at most 1.2"),
+            Figure("neuron-ls -j / bare interpreter", medians["neuron-ls -j"] / bare, "times", "at most 1.2"),
             Figure(
                 "import grpc / neuron-ls",
                 medians["python -c 'import grpc'"] / medians["neuron-ls"],

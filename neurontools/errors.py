@@ -17,8 +17,7 @@ class UserError(Exception):
     `is_named`: the name of the command goes before it.
     """
 
-    is_named = True
-
-    def __init__(self, text: str, exit_code: int = EXIT_FAILURE) -> None:
+    def __init__(self, text: str, exit_code: int = EXIT_FAILURE, *, is_named: bool = True) -> None:
         super().__init__(text)
         self.exit_code = exit_code
+        self.is_named = is_named

@@ -2,7 +2,6 @@
 
 import os
 
-from neurontools.cli.line.options import exclude_each_other
 from neurontools.rpc import socket_path
 
 TYPE_CHECKING = False  # as typing has it, whose import takes too long for neuron-ls
@@ -20,7 +19,10 @@ def named_or_simulated(given: dict[str, str], environment: "Mapping[str, str]") 
 
     Two times None where it is all the same which daemon it is. UserError when both were given, or no path of a socket.
     """
-    exclude_each_other(given, "simulate", "socket")
+    if given:  # else there is nothing to exclude, and neuron-ls has not loaded what reads options
+        from neurontools.cli.line.options import exclude_each_other
+
+        exclude_each_other(given, "simulate", "socket")
     instance_type = given.get("simulate")
     if instance_type is None:
         named = socket_path.named(given.get("socket"), environment)

@@ -1,19 +1,19 @@
 """`neuron-ls`: asks the monitor daemon for a finished document and prints it.
 
 It has to start like a native tool, so this path imports neither argparse, re, json, typing nor anything else that can
-be had by hand; what only errors and rare options need is imported where it is needed.
+be had by hand; what only errors and options need is imported where it is needed, and so annotations that name it are
+texts.
 """
 
 import os
 from time import monotonic
 
 from neurontools.cli.line import choice, frame
-from neurontools.cli.line.options import is_about_itself, parse
-from neurontools.cli.ls import options
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
+    from neurontools.cli.ls.options import DeviceSelection
     from neurontools.cli.ls.scripts import ScriptQuery
 
 TIMEOUT_SECONDS = 5.0
@@ -32,13 +32,12 @@ def main() -> None:
     frame.run(_COMMAND, _run)
 
 
-class _NoDevices(UserError):
-    """Neither a device nor a daemon; the text is the original's whole line, which others parse."""
-
-    is_named = False
-
-
 def _run(arguments: list[str]) -> int:
+    if not arguments:
+        return _answer(_Query({}), {})
+    from neurontools.cli.line.options import is_about_itself, parse
+    from neurontools.cli.ls import options
+
     given = parse(options.OPTIONS, arguments)
     if is_about_itself(given):
         from neurontools.cli.line import about
@@ -90,7 +89,7 @@ class _Query:
     exit_code = 0
 
     def __init__(self, given: dict[str, str]) -> None:
-        self._devices = options.DeviceSelection(given.get("device", ""))
+        self._devices = _devices(given)
         self._is_seen = "show-all-procs" in given
         self._given = given
         self._logical_neuroncore_config = _logical_neuroncore_config()
@@ -107,8 +106,7 @@ class _Query:
 
             connection = observe(path)
         try:
-            indices = sorted({*self._devices.indices, *self._resolved(path)})
-            return self._render(path, self._request() + wire.encode_packed(_DEVICE_INDICES, indices))
+            return self._render(path, self._request() + wire.encode_packed(_DEVICE_INDICES, self._indices(path)))
         finally:
             if connection is not None:
                 connection.close()
@@ -147,21 +145,32 @@ class _Query:
             raise UserError(f"the reply of unix:{path} holds no document; is something else listening there?")
         return document.decode("utf-8", "replace")
 
-    def _resolved(self, path: str) -> list[int]:
-        """The indices of the devices that were given as PCI addresses."""
-        if not self._devices.bdfs:
+    def _indices(self, path: str) -> list[int]:
+        """The indices of the devices that were given, those of PCI addresses asked for; none where all are meant."""
+        if self._devices is None:
             return []
-        import json
+        indices = set(self._devices.indices)
+        if self._devices.bdfs:
+            import json
 
-        from neurontools.rpc import wire
+            from neurontools.rpc import wire
 
-        devices = json.loads(self._render(path, wire.encode_uint(_FORMAT, _FORMAT_JSON)))
-        index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}
-        for bdf in self._devices.bdfs:
-            if bdf not in index_of:
-                known = ", ".join(sorted(index_of)) or "none known; give an index"
-                raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
-        return [index_of[bdf] for bdf in self._devices.bdfs]
+            devices = json.loads(self._render(path, wire.encode_uint(_FORMAT, _FORMAT_JSON)))
+            index_of = {device["bdf"]: device["neuron_device"] for device in devices if device["bdf"]}
+            for bdf in self._devices.bdfs:
+                if bdf not in index_of:
+                    known = ", ".join(sorted(index_of)) or "none known; give an index"
+                    raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
+                indices.add(index_of[bdf])
+        return sorted(indices)
+
+
+def _devices(given: dict[str, str]) -> "DeviceSelection | None":
+    if "device" not in given:
+        return None
+    from neurontools.cli.ls.options import DeviceSelection
+
+    return DeviceSelection(given["device"])
 
 
 def _logical_neuroncore_config() -> int | None:
@@ -176,8 +185,8 @@ def _logical_neuroncore_config() -> int | None:
         raise UserError(str(error), EXIT_USAGE) from error
 
 
-def _no_devices() -> _NoDevices:
-    """The original's line for a host without driver or device, the cause and the next step added to its error."""
+def _no_devices() -> UserError:
+    """The original's whole line for a host without driver or device, the cause and the next step added to its error."""
     from time import gmtime, strftime
 
     now = strftime("%Y-%m-%dT%H:%M:%SZ", gmtime())
@@ -185,4 +194,5 @@ def _no_devices() -> _NoDevices:
         "failed to discover Neuron devices: no driver on this host and no monitor daemon; start one with "
         "neurond --simulate trn1.32xlarge, or pass --simulate TYPE"
     )
-    return _NoDevices(f'time="{now}" level=fatal msg="Failed to load MLA system information" error="{error}"')
+    line = f'time="{now}" level=fatal msg="Failed to load MLA system information" error="{error}"'
+    return UserError(line, is_named=False)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def device_list(
-    given: Mapping[str, str], selection: DeviceSelection, logical_neuroncore_config: int | None
+    given: Mapping[str, str], selection: DeviceSelection | None, logical_neuroncore_config: int | None
 ) -> str | None:
     """What neuron-ls prints of them with these options; None where the driver shows none, UserError as its errors.
 
@@ -35,7 +35,7 @@ def device_list(
         for warning in snapshot.warnings:
             tell(f"neuron-ls: {warning}")
     all_processes = "show-all-procs" in given
-    indices = [*selection.indices, *_resolved(selection, snapshot.devices)]
+    indices = [] if selection is None else [*selection.indices, *_resolved(selection, snapshot.devices)]
     try:
         if "json-output" in given:
             text = device_list_json(
