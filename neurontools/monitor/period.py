@@ -46,6 +46,18 @@ class Period:
         key = count_key(process)
         return None if key is None else self._away.get(key)
 
+    def seconds_of(self, process: Process) -> float:
+        """How long that took what is told of a process here: its counts, and what its cores did.
+
+        That is from its report before the period to its latest one, and not from snapshot to snapshot, between which
+        anything from no report to several may come; 0.0 where none came. One that began within the period took all of
+        it.
+        """
+        earlier = self.process_before(process)
+        if earlier is None or earlier.measured_at_seconds is None or process.measured_at_seconds is None:
+            return self.seconds
+        return max(0.0, process.measured_at_seconds - earlier.measured_at_seconds)
+
     def _counted_here(self, process: Process) -> bool:
         """Whether all that a process without an earlier state has counted belongs to this period.
 
@@ -90,11 +102,12 @@ class Period:
         derived = core.utilization_ratio, core.flops_per_second
         if earlier is None or core.measured_at_seconds is None or not self._is_one_count_of_cores():
             return derived
-        if earlier.owner_pid is None:
+        is_held_on = earlier.owner_pid == core.owner_pid
+        if earlier.owner_pid is None or (is_held_on and earlier.measured_at_seconds is None):  # nobody had told of it
             if not self._counted_here(owner):  # it is older than the period: how long it was seen there is not known
                 return derived
-            seconds = self.seconds
-        elif earlier.owner_pid == core.owner_pid and self.process_before(owner) and earlier.measured_at_seconds:
+            seconds = self.seconds_of(owner)
+        elif is_held_on and self.process_before(owner) and earlier.measured_at_seconds is not None:
             seconds = core.measured_at_seconds - earlier.measured_at_seconds
         else:  # others held it in between: what is theirs can't be told apart
             return derived

@@ -59,7 +59,7 @@ def _neuroncore_counters(process: Process, period: Period) -> NeuronCoreCounters
     cores = {} if silence else dict(sorted(_cores_in_use(process, period)))
     if not cores and not silence:
         silence = _unknown_cores(process) if not process.core_indices else _unknown_utilization(process, period)
-    return {"period": period.seconds, "neuroncores_in_use": cores, "error": silence}
+    return {"period": _seconds(process, period), "neuroncores_in_use": cores, "error": silence}
 
 
 def _cores_in_use(
@@ -89,7 +89,7 @@ def _cores_in_use(
 
 def _execution_stats(process: Process, period: Period) -> ExecutionStats:
     return {
-        "period": period.seconds,
+        "period": _seconds(process, period),
         "error_summary": cast(ErrorSummary, period.counts("errors", process) or _NO_ERRORS),
         "execution_summary": cast(ExecutionSummary, period.counts("executions", process) or _NO_EXECUTIONS),
         "latency_stats": {
@@ -181,6 +181,11 @@ _WRITERS: dict[str, Callable[[Process, Period], object]] = {
     groups.MEMORY_USED: _memory_used,
     groups.RUNTIME_VCPU_USAGE: _runtime_vcpu_usage,
 }
+
+
+def _seconds(process: Process, period: Period) -> float:
+    """How long that took what a process tells of itself; of one that is silent, how long nothing came."""
+    return period.seconds if _silence(process, period.now) else period.seconds_of(process)
 
 
 def _silence(process: Process, snapshot: Snapshot) -> str:

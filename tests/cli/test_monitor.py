@@ -109,7 +109,7 @@ def test_records_follow_each_other(monitor: Start, start_daemon: StartDaemon, fa
         Record.model_validate_json(line)
     assert [len(record["neuron_runtime_data"]) for record in records] == [3] * 6
     assert [sorted(record["system_data"]) for record in records[1:3]] != [["memory_info", "vcpu_usage"]] * 2
-    later = [record["neuron_runtime_data"][0]["report"]["execution_stats"]["period"] for record in records[2:]]
+    later = [record["neuron_runtime_data"][0]["report"]["memory_used"]["period"] for record in records[2:]]
     assert all(0.05 < period < 3 for period in later)
 
 
@@ -166,6 +166,54 @@ def test_counts_add_up_to_what_the_daemon_counted(monitor: Start, daemon: Runnin
     assert sum(counts) == 1000
     attachment.close()
     assert any(not line_of(process)["neuron_runtime_data"] for _ in range(MOST_RECORDS))
+
+
+EXECUTES = """
+import os, threading
+from neurontools.runtime import Reporter
+
+reporter = Reporter.attach()
+model = reporter.load_model("m")
+threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
+print("runs", flush=True)
+while True:
+    with model.execution(flop=1_000_000):
+        threading.Event().wait(0.0005)
+"""
+
+
+@pytest.mark.parametrize("period", ["50ms", "170ms"], ids=["as often as reports", "less often than reports"])
+def test_what_is_in_one_record_covers_one_interval(
+    monitor: Start, daemon: RunningDaemon, tmp_path: Path, period: str
+) -> None:
+    """FLOPS times the period is what the completed executions took, however reports and records fall."""
+    file = tmp_path / "monitor.json"
+    metrics = [{"type": "neuroncore_counters"}, {"type": "execution_stats"}]
+    file.write_text(json.dumps({"period": period, "neuron_runtimes": [{"metrics": metrics}]}), "utf-8")
+    environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, "NEURON_RT_NUM_CORES": "2"}
+    with subprocess.Popen(
+        [sys.executable, "-c", EXECUTES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as worker:
+        assert worker.stdin
+        assert worker.stdout
+        assert worker.stdout.readline() == b"runs\n"
+        process = monitor("-c", str(file), "--socket", daemon.socket)
+        told = 0
+        for _ in range(MOST_RECORDS):
+            for entry in line_of(process)["neuron_runtime_data"]:
+                executions = entry["report"]["execution_stats"]
+                cores = entry["report"]["neuroncore_counters"]
+                if executions["error"]:
+                    continue
+                completed = executions["execution_summary"]["completed"]
+                flops = sum(core["flops"] for core in cores["neuroncores_in_use"].values())
+                assert cores["period"] == executions["period"]
+                assert flops * cores["period"] == pytest.approx(completed * 1_000_000, abs=cores["period"])
+                told += completed > 0
+            if told == 20:
+                break
+        assert told == 20
+        worker.stdin.write(b"x")
 
 
 def test_a_closed_pipe_ends_it_at_once_and_quietly(monitor: Start, daemon: RunningDaemon, tmp_path: Path) -> None:

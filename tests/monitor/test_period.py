@@ -129,18 +129,35 @@ def test_the_rates_of_a_core_that_was_free_are_over_the_whole_period() -> None:
     assert rates(derived, free, None, seconds=0.0) == (0.9, 9.0), "no time passed"
 
 
+def test_a_core_whose_owner_had_not_told_of_it_did_all_of_it_in_the_period() -> None:
+    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0)
+    held = core_of(7, busy_seconds_total=1.0, flop_total=100)
+    assert rates(now, held, training()) == (0.25, 50.0)
+
+
+def test_what_a_process_tells_is_of_the_time_between_its_reports() -> None:
+    def seconds(before: Process | None, measured_at_seconds: float | None) -> float:
+        now = training(measured_at_seconds=measured_at_seconds)
+        return period_of(at(14.0, now), at(10.0, before)).seconds_of(now)
+
+    assert seconds(training(measured_at_seconds=9.25), 13.5) == 4.25
+    assert seconds(training(measured_at_seconds=9.25), 9.25) == 0.0, "it told nothing since"
+    assert seconds(None, 13.5) == 4.0, "it came within the period"
+    assert seconds(training(measured_at_seconds=None), 13.5) == 4.0, "its first report came within the period"
+    assert seconds(training(measured_at_seconds=None), None) == 4.0
+
+
 @pytest.mark.parametrize(
     ("changed", "owner_before"),
     [
         ({"owner_pid": 8}, training()),
         ({}, None),
         ({}, training(attached_at_unix_seconds=0.5)),
-        ({"measured_at_seconds": None}, training()),
         ({"measured_at_seconds": 11.0}, training()),
         ({"busy_seconds_total": 5.0, "flop_total": 500}, training()),
         ({"busy_seconds_total": None, "flop_total": None}, training()),
     ],
-    ids=["another owner", "gone", "attached anew", "no report", "the same report", "counters fell", "unknown"],
+    ids=["another owner", "gone", "attached anew", "the same report", "counters fell", "unknown"],
 )
 def test_where_the_growth_tells_nothing_the_rates_of_a_core_are_those_of_the_daemon(
     changed: dict[str, Any], owner_before: Process | None
