@@ -23,9 +23,10 @@ from neurontools.monitor.groups import (
 )
 
 MAX_FILE_BYTES = 2**20
-_ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "k8s_info")
+_ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "neuroncores_in_use", "k8s_info")
 _RUNTIME_KEYS = ("period", "tag_filter", "metrics", "address")  # the address is of Inferentia1's time, and unused
 _METRIC_KEYS = ("period", "type")
+_OF_DEVICES, _HELD = "devices", "held"  # neuroncores_in_use
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,15 @@ class RuntimeSelection:
 class MonitorConfiguration:
     """A whole configuration.
 
-    `problems`: what of it can't be had and is left out, which whoever wrote it should know. `notes`: keys in it that
-    mean nothing.
+    `lists_held_cores_only`: a process lists no NeuronCores of its devices but those it holds. `problems`: what of it
+    can't be had and is left out, which whoever wrote it should know. `notes`: keys in it that mean nothing.
     """
 
     period_seconds: float
     runtimes: tuple[RuntimeSelection, ...]
     system_metrics: tuple[MetricGroup, ...]
     k8s_info_period_seconds: float | None = None  # None: no neuron_k8s_info in the records
+    lists_held_cores_only: bool = False
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -132,6 +134,7 @@ class _Reading:
             tuple(runtimes),
             system_metrics,
             k8s_info_period_seconds,
+            self._lists_held_cores_only(root),
             tuple(self._problems),
             tuple(self._notes),
         )
@@ -170,6 +173,14 @@ class _Reading:
             self._problems.append(f"{place} is {_shown(text)}: it can be 10ms to 24h{instead}")
             return inherited_seconds
         return seconds
+
+    def _lists_held_cores_only(self, root: Mapping[str, object]) -> bool:
+        """Our own key: which NeuronCores a process lists."""
+        value = root.get("neuroncores_in_use", _OF_DEVICES)
+        if value not in (_OF_DEVICES, _HELD):
+            choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is taken'
+            self._problems.append(f"neuroncores_in_use is {_shown(value)}: {choice}")
+        return value == _HELD
 
     def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
         """Our own key: true, or an object with a period, adds neuron_k8s_info to the records."""

@@ -59,7 +59,7 @@ def record(
     due = [key for key, _ in group_periods(configuration) if is_due(key)]
     made: Record = {
         "neuron_runtime_data": [
-            _runtime_data(process, wanted)
+            _runtime_data(process, wanted, configuration)
             for process in now.processes
             if uses_devices(process) and (wanted := _selected(process, configuration, due, period)) is not None
         ],
@@ -95,11 +95,11 @@ def _selected(
     return chosen
 
 
-def _runtime_data(process: Process, periods: dict[str, Period]) -> RuntimeData:
+def _runtime_data(process: Process, periods: dict[str, Period], configuration: MonitorConfiguration) -> RuntimeData:
     return {
         "pid": process.pid,
         "address": "",
         "neuron_runtime_tag": process.tag,
         "error": "",
-        "report": runtime_report(process, periods),
+        "report": runtime_report(process, periods, lists_held_cores_only=configuration.lists_held_cores_only),
     }

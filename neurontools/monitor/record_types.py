@@ -9,15 +9,16 @@ Percentiles = dict[str, float]
 """p0, p1, p100, p25, p50, p75, p99: seconds."""
 
 
-class NeuronCoreCounters(TypedDict):
-    """neuroncore_counters: the cores of a process by global logical index.
+CoreCounters = dict[str, float | dict[str, dict[str, float]]]
+"""Of a core neuroncore_utilization (percent), flops and effective_flops (a second, whole), and where two physical cores
+make a logical one, by its version ("v3d") the neuroncore_utilization of each physical core ("nc_v3.0")."""
 
-    A core holds neuroncore_utilization (percent), flops and effective_flops (a second, whole), and where two physical
-    cores make a logical one, by its version ("v3d") the neuroncore_utilization of each physical core ("nc_v3.0").
-    """
+
+class NeuronCoreCounters(TypedDict):
+    """neuroncore_counters: the cores of the devices of a process by global logical index, or those it holds alone."""
 
     period: float
-    neuroncores_in_use: dict[str, dict[str, float | dict[str, dict[str, float]]]]
+    neuroncores_in_use: dict[str, CoreCounters]
     error: str
 
 

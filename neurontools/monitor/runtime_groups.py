@@ -6,7 +6,8 @@ Where nothing of a group is known its `error` says so, which makes them skip the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import cast
 
 from neurontools.model import (
@@ -27,6 +28,7 @@ from neurontools.monitor import groups
 from neurontools.monitor.period import Period
 from neurontools.monitor.record_types import (
     CoreBreakdown,
+    CoreCounters,
     ErrorSummary,
     ExecutionStats,
     ExecutionSummary,
@@ -49,42 +51,70 @@ _NO_EXECUTIONS = {name.removesuffix("_total"): 0 for name in ExecutionCounters._
 _PERCENTILES = ("p0", "p1", "p100", "p25", "p50", "p75", "p99")  # in the order of the original
 
 
-def runtime_report(process: Process, periods: dict[str, Period]) -> Report:
-    """The metric groups of a process, each over its own period, sorted by name as the original has them."""
-    return cast(Report, {name: _WRITERS[name](process, periods[name]) for name in sorted(periods)})
+def runtime_report(process: Process, periods: dict[str, Period], *, lists_held_cores_only: bool = False) -> Report:
+    """The metric groups of a process, each over its own period, sorted by name as the original has them.
+
+    It lists all NeuronCores of its devices, as the original was seen to, or those it holds, as its guide says.
+    """
+    writers = _WRITERS | {
+        groups.NEURONCORE_COUNTERS: partial(_neuroncore_counters, lists_held_cores_only=lists_held_cores_only)
+    }
+    return cast(Report, {name: writers[name](process, periods[name]) for name in sorted(periods)})
 
 
-def _neuroncore_counters(process: Process, period: Period) -> NeuronCoreCounters:
+def _neuroncore_counters(process: Process, period: Period, *, lists_held_cores_only: bool) -> NeuronCoreCounters:
     silence = _silence(process, period.now)
-    cores = {} if silence else dict(sorted(_cores_in_use(process, period)))
+    cores = {} if silence else dict(_held_cores(process, period))
     if not cores and not silence:
         silence = _unknown_cores(process) if not process.core_indices else _unknown_utilization(process, period)
-    return {"period": _seconds(process, period), "neuroncores_in_use": cores, "error": silence}
+    if cores and not lists_held_cores_only:
+        cores |= _other_cores(process, period.now)
+    return {"period": _seconds(process, period), "neuroncores_in_use": dict(sorted(cores.items())), "error": silence}
 
 
-def _cores_in_use(
-    process: Process, period: Period
-) -> Iterable[tuple[str, dict[str, float | dict[str, dict[str, float]]]]]:
-    snapshot, lnc = period.now, process.logical_neuroncore_config
-    base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
+def _held_cores(process: Process, period: Period) -> Iterable[tuple[str, CoreCounters]]:
+    snapshot = period.now
     for position, neuroncore_index in enumerate(process.neuroncore_indices):
         physical = _physical(process, position, snapshot)
         rates = [period.core_rates(core, process) for core in physical]
         known = [busy for busy, _ in rates if busy is not None]
         if not known and snapshot.source == SourceKind.SYSFS:
             continue  # not in use, as far as can be told, is not idle
-        flops = round(sum(flops or 0.0 for _, flops in rates))  # whole, as the original has them
-        entry: dict[str, float | dict[str, dict[str, float]]] = {
-            "neuroncore_utilization": 100.0 * sum(known) / len(known) if known else 0.0,
-            "flops": flops,
-            "effective_flops": flops,
+        utilization = 100.0 * sum(known) / len(known) if known else 0.0
+        by_physical = {core.index: 100.0 * (busy or 0.0) for core, (busy, _) in zip(physical, rates, strict=True)}
+        yield (
+            str(neuroncore_index),
+            _core_counters(process, snapshot, utilization, by_physical, sum(f or 0.0 for _, f in rates)),
+        )
+
+
+def _other_cores(process: Process, snapshot: Snapshot) -> dict[str, CoreCounters]:
+    """The NeuronCores of its devices that it does not hold, which it does not drive: readers look cores up by index."""
+    per_device, lnc = _cores_per_device(process, snapshot), process.logical_neuroncore_config
+    held = set(process.neuroncore_indices)
+    return {
+        str(index): _core_counters(
+            process, snapshot, 0.0, dict.fromkeys(range(index * lnc, (index + 1) * lnc), 0.0), 0.0
+        )
+        for device in process.device_indices
+        for index in range(device * per_device, (device + 1) * per_device)
+        if index not in held
+    }
+
+
+def _core_counters(
+    process: Process, snapshot: Snapshot, utilization: float, by_physical: Mapping[int, float], flops: float
+) -> CoreCounters:
+    """The entry of a logical core: percentages, of the physical ones too where it has several; FLOPS, whole as the
+    original has them."""
+    whole = round(flops)
+    entry: CoreCounters = {"neuroncore_utilization": utilization, "flops": whole, "effective_flops": whole}
+    base = (snapshot.instance.neuroncore_version or "").removesuffix("d")
+    if process.logical_neuroncore_config > 1 and base:
+        entry[f"{base}d"] = {
+            f"nc_{base}.{index}": {"neuroncore_utilization": percent} for index, percent in by_physical.items()
         }
-        if lnc > 1 and base:
-            entry[f"{base}d"] = {
-                f"nc_{base}.{core.index}": {"neuroncore_utilization": 100.0 * (busy or 0.0)}
-                for core, (busy, _) in zip(physical, rates, strict=True)
-            }
-        yield str(neuroncore_index), entry
+    return entry
 
 
 def _execution_stats(process: Process, period: Period) -> ExecutionStats:
@@ -176,7 +206,6 @@ def _runtime_vcpu_usage(process: Process, period: Period) -> RuntimeVcpuUsage:
 
 
 _WRITERS: dict[str, Callable[[Process, Period], object]] = {
-    groups.NEURONCORE_COUNTERS: _neuroncore_counters,
     groups.EXECUTION_STATS: _execution_stats,
     groups.MEMORY_USED: _memory_used,
     groups.RUNTIME_VCPU_USAGE: _runtime_vcpu_usage,

@@ -216,6 +216,37 @@ def test_what_is_in_one_record_covers_one_interval(
         worker.stdin.write(b"x")
 
 
+@pytest.mark.parametrize(
+    ("choice", "listed", "told"),
+    [
+        ('"devices"', ["0", "1"], ""),
+        ('"held"', ["1"], ""),
+        ("7", ["0", "1"], 'neuroncores_in_use is 7: it can be "devices" or "held"; "devices" is taken'),
+    ],
+)
+def test_the_configuration_says_which_cores_a_process_lists(
+    monitor: Start, daemon: RunningDaemon, tmp_path: Path, choice: str, listed: list[str], told: str
+) -> None:
+    file = tmp_path / "monitor.json"
+    groups = '"neuron_runtimes": [{"metrics": [{"type": "neuroncore_counters"}]}]'
+    file.write_text(f'{{"period": "50ms", "neuroncores_in_use": {choice}, {groups}}}', "utf-8")
+    code = (
+        "from neurontools.runtime import Reporter\nreporter = Reporter.attach()\nreporter.flush(30)\n"
+        "print(1, flush=True)\ninput()"
+    )
+    environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, "NEURON_RT_VISIBLE_CORES": "1"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as worker:
+        assert worker.stdout
+        assert worker.stdout.readline() == b"1\n"
+        process = monitor("-c", str(file), "--socket", daemon.socket, "-n", "1")
+        (entry,) = line_of(process)["neuron_runtime_data"]
+        cores = entry["report"]["neuroncore_counters"]["neuroncores_in_use"]
+        assert (list(cores), told in finished(process)[2]) == (listed, True)
+        worker.communicate(b"\n")
+
+
 def test_a_closed_pipe_ends_it_at_once_and_quietly(monitor: Start, daemon: RunningDaemon, tmp_path: Path) -> None:
     (tmp_path / "slow.json").write_text(json.dumps({**FAST, "period": "1h"}))  # when the next record would come
     process = monitor("-c", str(tmp_path / "slow.json"), "--socket", daemon.socket)

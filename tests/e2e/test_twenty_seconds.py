@@ -314,7 +314,8 @@ def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
         completed = stats["execution_summary"]["completed"]
         mine = sorted(seconds[first : first + completed])
         first += completed
-        assert list(cores) == ["1"]
+        assert list(cores) == ["0", "1"]
+        assert set(cores["0"].values()) == {0}
         period = each["neuroncore_counters"]["period"]
         busy += cores["1"]["neuroncore_utilization"] / 100 * period
         if not completed:

@@ -166,6 +166,24 @@ def test_physical_cores_of_a_logical_one() -> None:
     assert "v3d" not in runtime(made(lnc1.at(15), before), 1)["neuroncore_counters"]["neuroncores_in_use"]["1"]
 
 
+@pytest.mark.parametrize(("lnc", "physical"), [(1, []), (2, ["nc_v3.4", "nc_v3.5"])])
+def test_a_process_lists_the_cores_of_its_devices_and_those_that_it_does_not_drive_are_at_0(
+    lnc: int, physical: list[str]
+) -> None:
+    host = ScenarioHost("trn2.48xlarge", lnc=lnc, neuroncores=2)
+    before, now = host.at(10), host.at(15)
+    cores = runtime(made(now, before), 1)["neuroncore_counters"]["neuroncores_in_use"]
+    assert list(cores) == [str(index) for index in range(8 // lnc)]
+    breakdown = cores["2"].pop("v3d", {})
+    assert cores["2"] == {"neuroncore_utilization": 0.0, "flops": 0, "effective_flops": 0}
+    assert breakdown == {name: {"neuroncore_utilization": 0.0} for name in physical}
+    assert cores["1"]["neuroncore_utilization"] > 0
+    held = configuration_from(
+        {"neuroncores_in_use": "held", "neuron_runtimes": [{"metrics": [{"type": "neuroncore_counters"}]}]}
+    )
+    assert list(runtime(made(now, before, held), 1)["neuroncore_counters"]["neuroncores_in_use"]) == ["1"]
+
+
 def test_ecc_events_are_of_the_period_and_at_first_since_the_driver_was_loaded() -> None:
     host = ScenarioHost("trn1.32xlarge", "ecc-burst")
     first, second = host.at(12), host.at(14)
