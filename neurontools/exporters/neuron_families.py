@@ -1,6 +1,7 @@
 """The families that neuron-monitor-prometheus.py exposes: what existing dashboards, checks and collectors ask for.
 
-Every series has the labels of `instance_labels`; the further ones stand beside each family.
+Every series has the labels of `instance_labels`; the further ones stand beside each family. The help texts are those
+that the original was seen to print, word for word: readers that keep metadata would else tell of a change.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ UTILIZATION = Definition("neuroncore_utilization_ratio", Kind.GAUGE, "NeuronCore
 # runtime_tag, neuroncore, memory_location="None"
 CORE_MEMORY = {
     category: Definition(
-        f"neuroncore_memory_usage_{category}", Kind.GAUGE, f"NeuronCore memory usage of {category}, bytes"
+        f"neuroncore_memory_usage_{category}", Kind.GAUGE, f"NeuronCore memory utilization for {category}"
     )
     for category in MEMORY_CATEGORIES
 }
 # runtime_tag, memory_location = host, neuron_device
-RUNTIME_MEMORY = Definition("neuron_runtime_memory_used_bytes", Kind.GAUGE, "Runtime memory used, bytes")
+RUNTIME_MEMORY = Definition("neuron_runtime_memory_used_bytes", Kind.GAUGE, "Runtime memory used bytes")
 # runtime_tag, usage_type = user, system
-RUNTIME_VCPU = Definition("neuron_runtime_vcpu_usage_ratio", Kind.GAUGE, "Runtime vCPU usage ratio, of all vCPUs")
+RUNTIME_VCPU = Definition("neuron_runtime_vcpu_usage_ratio", Kind.GAUGE, "Runtime vCPU utilization ratio")
 # runtime_tag, error_type
-EXECUTION_ERRORS = Definition("execution_errors", Kind.COUNTER, "Execution errors")
+EXECUTION_ERRORS = Definition("execution_errors", Kind.COUNTER, "Execution errors total")
 # runtime_tag, status_type
-EXECUTION_STATUS = Definition("execution_status", Kind.COUNTER, "Finished executions by outcome")
+EXECUTION_STATUS = Definition("execution_status", Kind.COUNTER, "Execution status total")
 # runtime_tag, percentile
-EXECUTION_LATENCY = Definition("execution_latency_seconds", Kind.GAUGE, "Execution latency, queueing included")
+EXECUTION_LATENCY = Definition("execution_latency_seconds", Kind.GAUGE, "Execution latency in seconds")
 # neuron_device_index, event_type
-ECC = Definition("hardware_ecc_events", Kind.COUNTER, "Hardware ECC events")
-MEMORY_TOTAL = Definition("system_memory_total_bytes", Kind.GAUGE, "System memory")
-MEMORY_USED = Definition("system_memory_used_bytes", Kind.GAUGE, "System memory in use")
-SWAP_TOTAL = Definition("system_swap_total_bytes", Kind.GAUGE, "System swap")
-SWAP_USED = Definition("system_swap_used_bytes", Kind.GAUGE, "System swap in use")
+ECC = Definition("hardware_ecc_events", Kind.COUNTER, "Hardware ecc events total")
+MEMORY_TOTAL = Definition("system_memory_total_bytes", Kind.GAUGE, "System memory total_bytes bytes")
+MEMORY_USED = Definition("system_memory_used_bytes", Kind.GAUGE, "System memory used_bytes bytes")
+SWAP_TOTAL = Definition("system_swap_total_bytes", Kind.GAUGE, "System swap total_bytes bytes")
+SWAP_USED = Definition("system_swap_used_bytes", Kind.GAUGE, "System swap used_bytes bytes")
 VCPU_COUNT = Definition("system_vcpu_count", Kind.GAUGE, "System vCPU count")
 # usage_type = user (user and nice), system (system, io_wait, irq and soft_irq)
-VCPU_USAGE = Definition("system_vcpu_usage_ratio", Kind.GAUGE, "System vCPU usage ratio")
+VCPU_USAGE = Definition("system_vcpu_usage_ratio", Kind.GAUGE, "System CPU utilization ratio")
 INSTANCE_INFO = Definition("instance", Kind.INFO, "EC2 instance information")
 HARDWARE_LABELS = ("neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size")
-HARDWARE_INFO = Definition("neuron_hardware", Kind.INFO, "Neuron hardware information")
+HARDWARE_INFO = Definition("neuron_hardware", Kind.INFO, "Neuron Hardware Information")
 
 VCPU_USAGE_PARTS = {"user": ("user", "nice"), "system": ("system", "io_wait", "irq", "soft_irq")}
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import python_process
+from tests.harness.original_families import HELP, helps
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -78,6 +79,7 @@ def test_behind_neuron_monitor(start_daemon: StartDaemon, port: int) -> None:
         text = wait_until(lambda: (found := scrape(port)) and "system_memory_total_bytes" in found and found)
         assert isinstance(text, str)
         assert "neuron_hardware_info{" in text
+        wait_until(lambda: helps(scrape(port) or "") == HELP)
         assert re.search(r'neuroncore_utilization_ratio\{.*neuroncore="1".*runtime_tag="synthetic-1".*\} 0\.\d+', text)
         openmetrics = scrape(port, "application/openmetrics-text; version=1.0.0")
         assert openmetrics is not None

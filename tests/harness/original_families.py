@@ -29,3 +29,36 @@ FORMAT: dict[str, tuple[str, set[str]]] = {
         {"neuron_device_count", "neuroncore_per_device_count", "neuron_device_memory_size"},
     ),
 }
+
+HELP: dict[str, str] = {
+    "neuroncore_utilization_ratio": "NeuronCore utilization ratio",
+    "neuroncore_memory_usage_constants": "NeuronCore memory utilization for constants",
+    "neuroncore_memory_usage_model_code": "NeuronCore memory utilization for model_code",
+    "neuroncore_memory_usage_model_shared_scratchpad": "NeuronCore memory utilization for model_shared_scratchpad",
+    "neuroncore_memory_usage_runtime_memory": "NeuronCore memory utilization for runtime_memory",
+    "neuroncore_memory_usage_tensors": "NeuronCore memory utilization for tensors",
+    "neuron_runtime_memory_used_bytes": "Runtime memory used bytes",
+    "neuron_runtime_vcpu_usage_ratio": "Runtime vCPU utilization ratio",
+    "execution_errors_total": "Execution errors total",
+    "execution_errors_created": "Execution errors total",
+    "execution_status_total": "Execution status total",
+    "execution_status_created": "Execution status total",
+    "execution_latency_seconds": "Execution latency in seconds",
+    "hardware_ecc_events_total": "Hardware ecc events total",
+    "hardware_ecc_events_created": "Hardware ecc events total",
+    "system_memory_total_bytes": "System memory total_bytes bytes",
+    "system_memory_used_bytes": "System memory used_bytes bytes",
+    "system_swap_total_bytes": "System swap total_bytes bytes",
+    "system_swap_used_bytes": "System swap used_bytes bytes",
+    "system_vcpu_count": "System vCPU count",
+    "system_vcpu_usage_ratio": "System CPU utilization ratio",
+    "instance_info": "EC2 instance information",
+    "neuron_hardware_info": "Neuron Hardware Information",
+}
+"""The help texts as public captures of the original have them."""
+
+
+def helps(text: str) -> dict[str, str]:
+    """The help texts of those of these families that a document of metrics has."""
+    lines = (line.split(" ", 3)[2:] for line in text.splitlines() if line.startswith("# HELP "))
+    return {name: told for name, told in lines if name in HELP}

@@ -11,6 +11,7 @@ import urllib.request
 
 import pytest
 
+from tests.harness.original_families import HELP, helps
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -39,6 +40,14 @@ def test_formats(daemon: RunningDaemon, port: int) -> None:
     status, kind, text = scrape(port, Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.1")
     assert (status, kind) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert text.endswith("# EOF\n")
+
+
+def test_families_of_the_original_have_its_help_texts(start_daemon: StartDaemon, port: int) -> None:
+    start_daemon(
+        *("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.05"),
+        *("--metrics-listen", f"127.0.0.1:{port}"),
+    )
+    wait_until(lambda: helps(scrape(port)[2]) == HELP)
 
 
 def test_processes_come_and_go(daemon: RunningDaemon, port: int) -> None:
