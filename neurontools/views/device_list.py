@@ -77,16 +77,45 @@ def device_list_json(
     logical_neuroncore_config: int | None = None,
     device_indices: Iterable[int] = (),
 ) -> str:
-    """The JSON document, without a newline at its end; arguments and NoSuchDevice as for `device_list_table`."""
+    """The JSON array, without a newline at its end; arguments and NoSuchDevice as for `device_list_table`."""
+    of_instance = _instance_object(snapshot.instance)
+    devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
+    return indented([of_instance | device for device in devices])
+
+
+def device_list_object(
+    snapshot: Snapshot,
+    *,
+    all_processes: bool = False,
+    logical_neuroncore_config: int | None = None,
+    device_indices: Iterable[int] = (),
+) -> str:
+    """The JSON object of `--output-format json`: the instance, its UltraServer if that is known, and the devices.
+
+    Otherwise as `device_list_json`. That the original's has such fields at its top is announced for SDK 2.34
+    (https://awsdocs-neuron.readthedocs-hosted.com, announcements of 2.33); how it names all of them is not public.
+    """
     instance = snapshot.instance
-    lnc = _effective_lnc(instance, logical_neuroncore_config)
-    processes = _processes_by_device(snapshot, all_processes)
+    devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
+    ultraserver_id = _certain(instance, "ultraserver_id")
     return indented(
-        [
-            _device_object(instance, device, lnc, processes.get(device.index, ()))
-            for device in _chosen(snapshot, device_indices)
-        ]
+        {
+            **_instance_object(instance),
+            **({"ultraserver_id": ultraserver_id} if ultraserver_id else {}),
+            "neuron_devices": devices,
+        }
     )
+
+
+def _device_objects(
+    snapshot: Snapshot, all_processes: bool, logical_neuroncore_config: int | None, device_indices: Iterable[int]
+) -> list[dict[str, JsonValue]]:
+    lnc = _effective_lnc(snapshot.instance, logical_neuroncore_config)
+    processes = _processes_by_device(snapshot, all_processes)
+    return [
+        _device_object(snapshot.instance, device, lnc, processes.get(device.index, ()))
+        for device in _chosen(snapshot, device_indices)
+    ]
 
 
 def _chosen(snapshot: Snapshot, indices: Iterable[int]) -> Sequence[Device]:
@@ -186,13 +215,15 @@ def _runtime_version(process: Process) -> str:
 _NO_NUMA_NODE = "-1"  # what the kernel writes where it knows of no node; readers take the string for a number
 
 
+def _instance_object(instance: Instance) -> dict[str, JsonValue]:
+    return {"instance_type": instance.instance_type, "instance_id": _certain(instance, "instance_id")}
+
+
 def _device_object(instance: Instance, device: Device, lnc: int, processes: Sequence[Process]) -> dict[str, JsonValue]:
     """A device with the original's keys, in its order; numa_node is a string there."""
     cores_per_device = instance.physical_cores_per_device // lnc
     first_core = device.index * cores_per_device
     return {
-        "instance_type": instance.instance_type,
-        "instance_id": _certain(instance, "instance_id"),
         "neuron_device": device.index,
         "bdf": _certain(device, "bdf"),
         "cpu_affinity": _certain(device, "cpu_affinity"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -27,6 +28,22 @@ def test_query(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
         {"index": 0, "free_neuroncore_count": 0},
         {"index": 2, "free_neuroncore_count": 2},
     ]
+    attachment.close()
+
+
+def test_the_object_has_the_instance_at_its_top(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
+    attachment = Attachment(daemon)
+    attachment.attach(core_count=2, tag="mine")
+    done = neuron_ls("--socket", daemon.socket, "--output-format", "json")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = json.loads(done.stdout)
+    assert list(told) == ["instance_type", "instance_id", "neuron_devices"]
+    of_instance = {name: told[name] for name in ("instance_type", "instance_id")}
+    array = json.loads(neuron_ls("--socket", daemon.socket, "-j").stdout)
+    assert [of_instance | device for device in told["neuron_devices"]] == array
+    assert [process["pid"] for process in told["neuron_devices"][0]["neuron_processes"]] == [os.getpid()]
+    done = neuron_ls("--socket", daemon.socket, "--output-format=json", "-d", "3")
+    assert [device["neuron_device"] for device in json.loads(done.stdout)["neuron_devices"]] == [3]
     attachment.close()
 
 
@@ -105,6 +122,10 @@ def test_health(neuron_ls: RunNeuronLs, start_daemon: StartDaemon, request: pyte
         (["--wait-free", "33"], 2, "--wait-free: this host has 32 NeuronCores; 33 will never be free"),
         (["--wait-free", "1", "--timeout", "soon"], 2, "--timeout: 'soon' is no number of seconds"),
         (["--wait-free", "1", "--timeout", "nan"], 2, "--timeout: 'nan' is no number of seconds"),
+        (["--output-format", "yaml"], 2, "--output-format: 'yaml' is no format; give json, or leave it out"),
+        (["--output-format", "json", "-j"], 2, "--json-output and --output-format exclude each other"),
+        (["--output-format", "json", "--health"], 2, "--health and --output-format exclude each other"),
+        (["--output-format", "json", "-d", "99"], 6, "no device 99 on this host; it has devices 0 to 15"),
         (["--query", "index", "-d", "99"], 6, "no device 99 on this host; it has devices 0 to 15"),
         (["--query", "index", "-d", "0000:ff:1c.0"], 6, "no device at 0000:ff:1c.0 on this host"),
     ],

@@ -6,11 +6,12 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neurontools import catalog
-from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
+from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_object, device_list_table
 from tests.harness.snapshots import process_of, snapshot_of, with_device
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -111,3 +112,19 @@ def test_a_device_that_the_host_lacks(render: Callable[..., str]) -> None:
     with pytest.raises(NoSuchDevice) as raised:
         render(snapshot_of("inf1.6xlarge"), device_indices=[1, 4, 9])
     assert str(raised.value) == "no device 4, 9 on this host; its devices: 0, 1, 2, 3"
+
+
+@pytest.mark.parametrize(
+    ("known", "told"),
+    [
+        ({}, None),
+        ({"ultraserver_id": "us-1"}, "us-1"),
+        ({"ultraserver_id": "us-1", "inferred_fields": ("ultraserver_id",)}, None),
+    ],
+)
+def test_an_ultraserver_is_told_where_it_is_known(known: dict[str, Any], told: str | None) -> None:
+    snapshot = snapshot_of("trn2u.48xlarge")
+    document = json.loads(device_list_object(replace(snapshot, instance=replace(snapshot.instance, **known))))
+    assert document.get("ultraserver_id") == told
+    assert [device["neuron_device"] for device in document["neuron_devices"]] == list(range(16))
+    assert not any("instance_type" in device for device in document["neuron_devices"])

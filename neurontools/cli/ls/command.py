@@ -24,7 +24,7 @@ _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
 _FORMAT_TABLE, _FORMAT_JSON = 1, 2
 _DOCUMENT = 1
-_FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health"))
+_FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health", "output-format"))
 
 
 def main() -> None:

@@ -9,6 +9,12 @@ OPTIONS = (
     Option("topology", "a picture of the NeuronLink topology below the table", short="t"),
     Option("json-output", "a JSON document instead of the table", short="j", aliases=("json",)),
     Option(
+        "output-format",
+        "json: a JSON object, the instance at its top, instead of the table",
+        value="FORMAT",
+        words=("json",),
+    ),
+    Option(
         "device",
         "only these devices: indices, ranges or PCI addresses, such as 0,2-3 or 0000:10:1c.0",
         short="d",

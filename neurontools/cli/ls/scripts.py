@@ -1,4 +1,7 @@
-"""What scripts ask neuron-ls: --query, --wait-free, --health. Imported for these alone, so it may import more."""
+"""What scripts ask neuron-ls: --query, --wait-free, --health and --output-format.
+
+Imported for these alone, so it may import more.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,9 @@ from neurontools.query.document import document, parse_fields, parse_format
 from neurontools.query.fields import rows
 from neurontools.query.health_report import health_json, health_text
 from neurontools.sysfs.roots import Roots
+from neurontools.views.device_list import device_list_object
 
-ASKING = ("query", "wait-free", "health")  # one of them
+ASKING = ("query", "wait-free", "health", "output-format")  # one of them
 MOST_CORES = 65536
 LONGEST_WAIT_SECONDS = 31_536_000.0
 
@@ -30,6 +34,12 @@ class ScriptQuery:
             if name in given and needed not in given:
                 raise UserError(f"--{name} is for --{needed}; leave it out", EXIT_USAGE)
         exclude_each_other(given, *ASKING)
+        exclude_each_other(given, "json-output", "output-format")
+        if given.get("output-format", "json") != "json":
+            shown = given["output-format"][:60]
+            raise UserError(
+                f"--output-format: {shown!r} is no format; give json, or leave it out for the table", EXIT_USAGE
+            )
         self.exit_code = 0
         self._given = given
         self._devices = DeviceSelection(given.get("device", ""))
@@ -52,6 +62,8 @@ class ScriptQuery:
                 return self._query(snapshots)
             if "health" in self._given:
                 return self._health(snapshots)
+            if "output-format" in self._given:
+                return self._object(snapshots)
             return self._wait_free(snapshots)
         finally:
             snapshots.close()
@@ -82,6 +94,15 @@ class ScriptQuery:
         write = health_json if "json-output" in self._given else health_text
         self.exit_code = 0 if health.is_healthy(verdicts) else EXIT_UNHEALTHY
         return write(verdicts)
+
+    def _object(self, snapshots: DaemonSnapshots) -> str:
+        snapshot = snapshots.latest()
+        return device_list_object(
+            snapshot,
+            all_processes="show-all-procs" in self._given,
+            logical_neuroncore_config=self._lnc,
+            device_indices=self._device_indices(snapshot),
+        )
 
     def _wait_free(self, snapshots: DaemonSnapshots) -> str:
         """A value for NEURON_RT_VISIBLE_CORES. Nothing is reserved: whoever starts first has them."""
