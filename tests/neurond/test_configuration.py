@@ -15,6 +15,7 @@ from neurond.startup.configuration import FLAGS, Configuration, read, resolve
 
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
+from tests.harness.running_daemon import StartDaemon
 from tests.harness.waiting import HANG_SECONDS
 
 
@@ -290,6 +291,62 @@ def test_checking_the_configuration(tmp_path: Path) -> None:
     done = neurond("--check-config", "--config", str(file))
     assert (done.returncode, done.stdout) == (EXIT_USAGE, "")
     assert done.stderr == f"neurond: {file}:2: simulate.instance_type: input should be a valid string, not 7\n"
+
+
+REFUSED = [
+    (
+        '[metrics]\nbearer_token_file = "{directory}/token"',
+        [],
+        "metrics.bearer_token_file is for the listener of metrics",
+    ),
+    (
+        '[metrics]\nhosts = ["a"]',
+        [],
+        "metrics.hosts is for the listener of metrics, and there is none; set metrics.listen",
+    ),
+    ('[metrics]\notlp_endpoint = "http://127.0.0.1:4318"', [], "--otlp-endpoint needs the OpenTelemetry SDK; install"),
+    (
+        "[load]\nneuroncores = 3",
+        [],
+        "--load-neuroncores: 3 are more than the 2 NeuronCores of trn1.2xlarge; give 1 to 2",
+    ),
+    ('[sysfs]\nroot = "{directory}"', [], "{directory}/c.toml: simulate.instance_type excludes [sysfs]; leave one out"),
+    ("", ["--socket", "{directory}"], "{directory} exists and is not a socket; remove it, or choose another"),
+    ("", ["--socket", "{directory}/c.toml/s"], "can't use the socket {directory}/c.toml/s (Not a directory)"),
+]
+
+
+@pytest.mark.parametrize("is_start", [False, True], ids=["checked", "started"])
+@pytest.mark.parametrize(("table", "flags", "error"), REFUSED)
+def test_what_a_start_refuses_is_refused_when_it_is_checked(
+    socket_directory: Path, table: str, flags: list[str], error: str, is_start: bool
+) -> None:
+    """In a directory without OpenTelemetry, which this environment may have."""
+
+    def filled(text: str) -> str:
+        return text.replace("{directory}", str(socket_directory))
+
+    (socket_directory / "token").write_text("secret")
+    (socket_directory / "token").chmod(0o600)
+    hidden = socket_directory / "hidden" / "opentelemetry"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text("raise ImportError\n")
+    file = socket_directory / "c.toml"
+    file.write_text(f'[simulate]\ninstance_type = "trn1.2xlarge"\n{filled(table)}\n')
+    arguments = ["--config", str(file), "--socket", str(socket_directory / "s"), *map(filled, flags)]
+    done = neurond(*([] if is_start else ["--check-config"]), *arguments, PYTHONPATH=str(hidden.parent))
+    assert (done.returncode, done.stdout) in [(EXIT_USAGE, ""), (1, "")]
+    assert done.stderr.startswith(f"neurond: {filled(error)}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_checking_neither_makes_a_directory_nor_minds_who_serves(
+    start_daemon: StartDaemon, socket_directory: Path
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge")
+    for path in (daemon.socket, str(socket_directory / "not" / "yet" / "s")):
+        assert neurond("--check-config", "--simulate", "trn1.2xlarge", "--socket", path).returncode == 0
+    assert not (socket_directory / "not").exists()
 
 
 def test_lists_and_versions() -> None:

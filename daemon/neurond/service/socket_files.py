@@ -39,22 +39,30 @@ class SocketFiles:
         self._lock = -1
         self._group_id = None if group is None else group_id(group)
 
+    def check(self) -> None:
+        """UserError when `claim` would refuse the place, whoever may serve there now; nothing is changed."""
+        with self._refusal():
+            try:
+                directory = self._opened_directory(make_mode=None)
+            except FileNotFoundError:
+                return  # it will be made
+            try:
+                for path in self._sockets:
+                    _check_kind(directory, path)
+            finally:
+                directory.close()
+
     def claim(self) -> None:
         """Makes the directory, takes the lock and removes what a daemon that died left; UserError when it can't be."""
         try:
-            self._directory = self._opened_directory()
-            self._take_lock(self._directory)
-            for path in self._sockets:
-                _remove_stale(self._directory, path)
+            with self._refusal():
+                self._directory = self._opened_directory(make_mode=_PRIVATE_DIRECTORY)
+                self._take_lock(self._directory)
+                for path in self._sockets:
+                    _remove_stale(self._directory, path)
         except UserError:
             self._let_go()
             raise
-        except OSError as error:
-            self._let_go()
-            raise UserError(
-                f"can't use the socket {self.path} ({error.strerror}); choose another with --socket",
-                EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
-            ) from error
 
     def listen(self, path: str) -> socket.socket:
         """The API socket or the attach socket, listening and with its mode."""
@@ -109,10 +117,21 @@ class SocketFiles:
             self._directory.close()
             self._directory = None
 
-    def _opened_directory(self) -> Directory:
-        """The directory, from which nobody else can take the sockets away; made where it is missing."""
+    @contextlib.contextmanager
+    def _refusal(self) -> Iterator[None]:
+        """Turns what the operating system refuses into what a user is told."""
         try:
-            directory = Directory.open(self._directory_path or ".", make_mode=_PRIVATE_DIRECTORY)
+            yield
+        except OSError as error:
+            raise UserError(
+                f"can't use the socket {self.path} ({error.strerror}); choose another with --socket",
+                EXIT_PERMISSION if isinstance(error, PermissionError) else EXIT_FAILURE,
+            ) from error
+
+    def _opened_directory(self, make_mode: int | None) -> Directory:
+        """The directory, from which nobody else can take the sockets away; made where it is missing, if it may be."""
+        try:
+            directory = Directory.open(self._directory_path or ".", make_mode=make_mode)
         except NotTrusted as error:
             raise _changeable(error.filename) from None
         try:
@@ -181,14 +200,21 @@ def _is_same_file(descriptor: int, directory: Directory, name: str) -> bool:
 
 
 def _remove_stale(directory: Directory, path: str) -> None:
-    name = os.path.basename(path)  # noqa: PTH119
-    if not directory.is_there(name):
+    if not _check_kind(directory, path):
         return
-    if not stat.S_ISSOCK(os.lstat(name, dir_fd=directory.descriptor).st_mode):
-        raise UserError(f"{path} exists and is not a socket; remove it, or choose another with --socket")
     if _is_alive(path):
         raise UserError(f"another program listens on {path}; stop it, or choose another socket with --socket")
-    directory.remove(name)
+    directory.remove(os.path.basename(path))  # noqa: PTH119
+
+
+def _check_kind(directory: Directory, path: str) -> bool:
+    """Whether there is a socket at this path; UserError when something else is."""
+    name = os.path.basename(path)  # noqa: PTH119
+    if not directory.is_there(name):
+        return False
+    if not stat.S_ISSOCK(os.lstat(name, dir_fd=directory.descriptor).st_mode):
+        raise UserError(f"{path} exists and is not a socket; remove it, or choose another with --socket")
+    return True
 
 
 def _is_alive(path: str) -> bool:

@@ -14,13 +14,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from neurond.exports.metrics_access import access_files
 from neurond.load import SCENARIOS
 from neurond.service.socket_files import group_id
 from neurond.settings import Settings
+from neurond.startup.checks import check
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.http.access_files import problems
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.rpc import socket_path
 from neurontools.sockets.listen_address import listen_address
@@ -156,6 +155,8 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if configuration.export.sysfs and not simulate.instance_type:
         raise UserError("--export-sysfs needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+    if written.get("simulate", {}).get("instance_type") and written.get("sysfs"):
+        raise UserError(f"{file}: simulate.instance_type excludes [sysfs]; leave one out", EXIT_USAGE)
     if simulate.instance_type and flags.get("sysfs"):
         raise UserError(
             "--simulate excludes --sysfs-root, --proc-root, --dev-root and --imds; leave one out", EXIT_USAGE
@@ -168,8 +169,6 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         group_id(daemon.group)
 
     metrics = configuration.metrics
-    if metrics.tls_certificate is None and (metrics.tls_key or metrics.tls_client_ca):
-        raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
 
     def root_of(key: str, variable: str) -> str:
         given = flags.get("sysfs", {}).get(key) or environment.get(variable) or getattr(configuration.sysfs, key)
@@ -206,13 +205,8 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         export_sysfs=_absolute(configuration.export.sysfs),
         export_driver_version=configuration.export.driver_version,
     )
-    _check_metrics_files(settings)
+    check(settings)
     return settings
-
-
-def _check_metrics_files(settings: Settings) -> None:
-    for problem in problems(access_files(settings)):
-        raise UserError(f"metrics.{problem}", EXIT_USAGE)
 
 
 def _absolute(path: str | None) -> str | None:

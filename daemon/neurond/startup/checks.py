@@ -1,0 +1,73 @@
+"""What a start would refuse of settings that are right in themselves: parts that don't fit each other or this host.
+
+Every start goes through here before it serves, and `--check-config` ends here. What changes by itself is left to the
+start: who serves on the socket or the port now, and which devices there are.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from neurond.exports.metrics_access import access_files
+from neurond.service.socket_files import SocketFiles
+from neurond.settings import Settings
+from neurond.sources.simulated import shape_of
+from neurontools import catalog
+from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.http.access_files import problems
+
+_OF_THE_LISTENER = {
+    "metrics_tls_certificate": "metrics.tls_certificate",
+    "metrics_tls_key": "metrics.tls_key",
+    "metrics_tls_client_ca": "metrics.tls_client_ca",
+    "metrics_bearer_token_file": "metrics.bearer_token_file",
+    "metrics_hosts": "metrics.hosts",
+}
+_OTLP_PACKAGES = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
+
+
+def check(settings: Settings) -> None:
+    """UserError names the first that can't be."""
+    _check_metrics(settings)
+    _check_otlp(settings)
+    _check_load(settings)
+    SocketFiles(settings.socket, settings.group).check()
+
+
+def _check_metrics(settings: Settings) -> None:
+    if settings.metrics_tls_certificate is None and (settings.metrics_tls_key or settings.metrics_tls_client_ca):
+        raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
+    for problem in problems(access_files(settings)):
+        raise UserError(f"metrics.{problem}", EXIT_USAGE)
+    if settings.metrics_listen is None:
+        for name, key in _OF_THE_LISTENER.items():
+            if getattr(settings, name) is not None:
+                raise UserError(
+                    f"{key} is for the listener of metrics, and there is none; set metrics.listen, or leave it out",
+                    EXIT_USAGE,
+                )
+
+
+def _check_otlp(settings: Settings) -> None:
+    if settings.otlp_endpoint is not None and not all(map(_is_installed, _OTLP_PACKAGES)):
+        raise UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # what it lies in is missing, or broken
+        return False
+
+
+def _check_load(settings: Settings) -> None:
+    if settings.simulate is None or settings.load_neuroncores is None:
+        return
+    shape = shape_of(catalog.load(settings.simulate), settings.lnc)
+    there = shape.logical_core_count(shape.default_lnc)
+    if settings.load_neuroncores > there:
+        raise UserError(
+            f"--load-neuroncores: {settings.load_neuroncores} are more than the {there} NeuronCores of "
+            f"{settings.simulate}; give 1 to {there}",
+            EXIT_USAGE,
+        )
