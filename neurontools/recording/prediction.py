@@ -77,6 +77,7 @@ class Predictor:
             self.before.append(to_steps(slot.step, value))
         self.histograms = histograms
         self.histogram_growth: list[Buckets] = [{} for _ in histograms]
+        self._percentiles: dict[int, LatencyPercentiles | None] = {}  # of these growths, as far as they were asked for
 
     def encode(self, numbers: list[Number], histograms: list[Buckets]) -> list[int]:
         """The residuals of the next snapshot; the state moves on to it as the reader will see it."""
@@ -87,7 +88,7 @@ class Predictor:
             slot = self.slots[index]
             before = self.before[index]
             value = to_steps(slot.step, numbers[index])
-            expected = self._expected(index, slot, before, now)
+            expected = before if slot.rule == "same" else self._expected(index, slot, before, now)
             if value is None or expected is None:
                 if value is not None:
                     out.append(_shifted(value))
@@ -112,7 +113,8 @@ class Predictor:
             residual = values[position]
             position += 1
             slot = self.slots[index]
-            expected = self._expected(index, slot, self.before[index], now)
+            before = self.before[index]
+            expected = before if slot.rule == "same" else self._expected(index, slot, before, now)
             if residual == _GONE:
                 now[index] = None
             elif expected is None:
@@ -128,6 +130,7 @@ class Predictor:
             before = self.before[index]
             self.growth[index] = value - before if value is not None and before is not None else 0
         self.before = now
+        self._percentiles.clear()
 
     def _encode_histograms(self, histograms: list[Buckets], out: list[int]) -> None:
         for index in self.histogram_order:
@@ -175,8 +178,6 @@ class Predictor:
 
     def _expected(self, index: int, slot: _Slot, before: int | None, now: list[int | None]) -> int | None:
         rule = slot.rule
-        if rule == "same":
-            return before
         if rule == "linear":
             return None if before is None else before + self.growth[index]
         if rule == "sum":
@@ -209,18 +210,13 @@ class Predictor:
         return to_steps(slot.step, rate)
 
     def _percentile(self, slot: _Slot, before: int | None) -> int | None:
-        growth = self.histogram_growth[slot.histogram]
-        if not growth or min(growth.values()) < 0:
-            return before
-        key = (slot.histogram, tuple(growth.items()))
-        if self._percentiles is None or self._percentiles[0] != key:
+        if slot.histogram not in self._percentiles:
+            growth = self.histogram_growth[slot.histogram]
             histogram = LatencyHistogram(tuple(growth), tuple(growth.values()))
-            found = latency.percentiles(histogram)
-            self._percentiles = (key, found)
-        found = self._percentiles[1]
+            fell = any(count < 0 for count in growth.values())
+            self._percentiles[slot.histogram] = None if fell else latency.percentiles(histogram)
+        found = self._percentiles[slot.histogram]
         return before if found is None else to_steps(slot.step, getattr(found, slot.name))
-
-    _percentiles: tuple[object, LatencyPercentiles | None] | None = None
 
 
 _GONE = -(2**70)  # a residual that no number has: there is no value any more
