@@ -6,6 +6,7 @@ With NEURONTOOLS_ALL_SAMPLES=1 up to 64 samples of every element type are compar
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import warnings
@@ -156,6 +157,8 @@ def database() -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from torch.testing._internal.common_methods_invocations import op_db
+    gc.collect()
+    gc.freeze()  # so large that every later run of the garbage collector would take a third of a second
     return {name_of(op): op for op in op_db}
 
 
