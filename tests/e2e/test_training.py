@@ -95,15 +95,3 @@ def test_killing_a_training_process_frees_its_cores_and_the_next_one_gets_them(d
     finally:
         second.kill()
         second.wait()
-
-
-def test_the_demo_runs_without_a_terminal_and_leaves_nothing_behind() -> None:
-    command = [sys.executable, str(ROOT / "examples/demo.py")]
-    done = python_process.run(command, loaded=python_process.TORCH, text=True, cwd="/")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("instance-type: trn1.32xlarge") == 2
-    assert "\r" not in done.stdout
-    assert "\x1b" not in done.stdout
-    daemon_pid = int(done.stdout.partition("neurond, PID ")[2].partition(")")[0])
-    training_pid = int(done.stdout.partition("process (PID ")[2].partition(")")[0])
-    assert not [pid for pid in (daemon_pid, training_pid) if Path(f"/proc/{pid}").exists()]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -99,14 +100,44 @@ def test_training_tells_errors_in_a_line(daemon: RestartedDaemon, start: Start) 
         assert text in told
 
 
-def test_demo_shows_the_process_and_leaves_nothing(tmp_path: Path, start: Start) -> None:
-    demo = start("demo.py", TMPDIR=str(tmp_path))
-    printed, told = demo.communicate(timeout=HANG_SECONDS)
-    assert (demo.returncode, told) == (0, "")
-    before, after = printed.split("$ neuron-ls\n")[1:]
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the demo printed, and the directory for its temporary files."""
+
+    printed: str
+    temporary: Path
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The demo has been run to its end, without a terminal."""
+    directory = tmp_path_factory.mktemp("demo")
+    cleared = {key: value for key, value in os.environ.items() if not key.startswith("NEURON")}
+    done = python_process.run(
+        [sys.executable, str(EXAMPLES / "demo.py")],
+        loaded=python_process.TORCH,
+        env={**cleared, "TMPDIR": str(directory)},
+        text=True,
+        cwd="/",
+        timeout=HANG_SECONDS,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return Demo(done.stdout, directory)
+
+
+def test_the_demo_shows_the_process(demo: Demo) -> None:
+    before, after = demo.printed.split("$ neuron-ls\n")[1:]
+    assert demo.printed.count("instance-type: trn1.32xlarge") == 2
     assert "train_mlp.py" in before
     assert "holds NeuronCores 0, 1" in before
     assert "parameters 300.0 KB" in before
     assert "train_mlp.py" not in after.split("Yours:")[0]
-    assert "\r" not in printed
-    assert not list(tmp_path.glob("neurontools-*"))
+    assert "\r" not in demo.printed
+    assert "\x1b" not in demo.printed
+
+
+def test_the_demo_leaves_nothing_behind(demo: Demo) -> None:
+    daemon_pid = int(demo.printed.partition("neurond, PID ")[2].partition(")")[0])
+    training_pid = int(demo.printed.partition("process (PID ")[2].partition(")")[0])
+    assert not [pid for pid in (daemon_pid, training_pid) if Path(f"/proc/{pid}").exists()]
+    assert not list(demo.temporary.glob("neurontools-*"))
