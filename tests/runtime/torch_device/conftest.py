@@ -48,8 +48,9 @@ def xla(set_up_device: None, device_environment: dict[str, str], monkeypatch: py
     for name, value in device_environment.items():
         monkeypatch.setenv(name, value)
     from neurontools.runtime.tensors.device import device
+    from tests.harness.seeding import seed
 
-    torch.manual_seed(0)
+    seed(0)
     device.flush_all("Test")
     yield device
     device.flush_all("Test")

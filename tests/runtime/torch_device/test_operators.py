@@ -22,6 +22,8 @@ import torch
 pytest.importorskip("expecttest", reason="torch's operator database needs it")
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tests.harness.seeding import seed
+
 ROOT = Path(__file__).parents[3]
 ALL_SAMPLES = os.environ.get("NEURONTOOLS_ALL_SAMPLES") == "1"
 SEED = 1234  # what torch's own tests seed their samples with
@@ -83,12 +85,6 @@ def moved(value: Any, where: str, memo: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.device) or value == "cpu":
         return torch.device(where)
     return value
-
-
-def seed(number: int) -> None:
-    """Seeds the CPU and the device; `torch.manual_seed` makes a traceback for each of three other devices as well."""
-    torch.default_generator.manual_seed(number)
-    torch.xla.manual_seed_all(number)  # type: ignore[attr-defined]
 
 
 def computed(op: Any, sample: Any, where: str) -> tuple[Any, list[torch.Tensor | None]]:

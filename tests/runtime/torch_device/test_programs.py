@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from tests.harness.examples import examples
+from tests.harness.seeding import seed
 
 Operation = Callable[[list[torch.Tensor], int, int, int], None]
 
@@ -73,10 +74,10 @@ QUIET = settings(max_examples=examples(60), suppress_health_check=[HealthCheck.f
 
 
 def run(where: str, steps: list[tuple[str, int, int, int]], marks: set[int], mark: Callable[[], None]) -> list[Any]:
-    torch.manual_seed(5)
+    seed(5)
     generator = torch.Generator().manual_seed(1)
     values = [torch.randn(3, 4, generator=generator).to(where), torch.randn(4, 4, generator=generator).to(where)]
-    torch.manual_seed(6)
+    seed(6)
     for number, (name, i, j, n) in enumerate(steps):
         OPERATIONS[name](values, i, j, n)
         if number in marks:
