@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 from neurontools.errors import EXIT_USAGE, UserError
@@ -30,9 +29,8 @@ class TreeWriter:
         self.directory = str(Path(directory).absolute())
         self._texts: dict[str, str] = {}
         self._links: dict[str, str] = {}
-        self._made: list[str] = []
         self._made_above: list[str] = []
-        self._known: set[str] = {""}
+        self._below: dict[str, dict[str, None]] = {"": {}}  # of each directory that was made, what was written in it
         self._root: Directory | None = None
         self._marker = -1
         try:
@@ -60,7 +58,7 @@ class TreeWriter:
             return
         root = self._open_root
         if path not in self._texts:
-            self._make_directories(os.path.dirname(path))  # noqa: PTH120
+            self._enter(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(_STAGED, flags, 0o600, dir_fd=root)
         try:
@@ -77,7 +75,7 @@ class TreeWriter:
         """Makes a symbolic link at this relative path."""
         if self._links.get(path) == target:
             return
-        self._make_directories(os.path.dirname(path))  # noqa: PTH120
+        self._enter(path)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path, dir_fd=self._open_root)
         os.symlink(target, path, dir_fd=self._open_root)
@@ -85,28 +83,32 @@ class TreeWriter:
 
     def remove(self, path: str) -> None:
         """Removes what was written at and below this relative path."""
-        below = f"{path}/"
-        for entries in (self._texts, self._links):
-            for name in [name for name in entries if name == path or name.startswith(below)]:
-                with contextlib.suppress(OSError):
-                    os.unlink(name, dir_fd=self._open_root)
-                del entries[name]
-        self._remove_directories(lambda made: made == path or made.startswith(below))
+        for name in list(self._below.get(path, ())):
+            self.remove(name)
+        if path in self._below:
+            with contextlib.suppress(OSError):
+                os.rmdir(path, dir_fd=self._open_root)
+            del self._below[path]
+        elif path in self._texts or path in self._links:
+            with contextlib.suppress(OSError):
+                os.unlink(path, dir_fd=self._open_root)
+            self._texts.pop(path, None)
+            self._links.pop(path, None)
+        self._below.get(os.path.dirname(path), {}).pop(path, None)  # noqa: PTH120
 
     def close(self) -> None:
         """Removes everything that was written; what others put there stays, with the directories that hold it."""
         if self._root is not None:
             if self._marker >= 0:
-                for path in (*self._texts, *self._links, _STAGED, _MARKER):
+                for path in list(self._below[""]):
+                    self.remove(path)
+                for path in (_STAGED, _MARKER):
                     with contextlib.suppress(OSError):
                         os.unlink(path, dir_fd=self._root.descriptor)
-                self._remove_directories(lambda _: True)
                 os.close(self._marker)
                 self._marker = -1
             self._root.close()
             self._root = None
-        self._texts.clear()
-        self._links.clear()
         for directory in self._made_above:
             with contextlib.suppress(OSError):
                 os.rmdir(directory)  # noqa: PTH106
@@ -117,17 +119,6 @@ class TreeWriter:
         if self._root is None:
             raise ValueError("the tree is closed")
         return self._root.descriptor
-
-    def _remove_directories(self, is_meant: Callable[[str], bool]) -> None:
-        kept = []
-        for directory in reversed(self._made):
-            if is_meant(directory):
-                with contextlib.suppress(OSError):
-                    os.rmdir(directory, dir_fd=self._open_root)
-                self._known.discard(directory)
-            else:
-                kept.append(directory)
-        self._made = kept[::-1]
 
     def _claim(self) -> None:
         whole = f"{os.path.realpath(self.directory)}/"
@@ -167,14 +158,15 @@ class TreeWriter:
         for entry in entries - {_MARKER}:
             _remove_left_behind(root, entry)
 
-    def _make_directories(self, directory: str) -> None:
-        if directory in self._known:
-            return
-        self._make_directories(os.path.dirname(directory))  # noqa: PTH120
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(directory, 0o755, dir_fd=self._open_root)
-        self._made.append(directory)
-        self._known.add(directory)
+    def _enter(self, path: str) -> None:
+        """Notes an entry of the tree; directories on the way to it are made."""
+        directory = os.path.dirname(path)  # noqa: PTH120
+        if directory not in self._below:
+            self._enter(directory)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o755, dir_fd=self._open_root)
+            self._below[directory] = {}
+        self._below[directory][path] = None
 
 
 def _missing(directory: str) -> list[str]:
