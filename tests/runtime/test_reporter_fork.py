@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.examples import examples
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -44,7 +45,7 @@ def flush():
 threads = [threading.Thread(target=train) for _ in range(3)] + [threading.Thread(target=flush)]
 for thread in threads:
     thread.start()
-for _ in range(40):
+for _ in range({examples(40)}):
     child = os.fork()
     if child == 0:
         try:
