@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.runtime import Reporter
 from tests.harness.restarted_daemon import RestartedDaemon
 
 
@@ -27,3 +28,12 @@ def stopped_daemon(socket: str) -> Iterator[RestartedDaemon]:
 def daemon(stopped_daemon: RestartedDaemon) -> RestartedDaemon:
     stopped_daemon.start()
     return stopped_daemon
+
+
+@pytest.fixture
+def reporters() -> Iterator[list[Reporter]]:
+    """Reporters to close at the end."""
+    opened: list[Reporter] = []
+    yield opened
+    for reporter in opened:
+        reporter.close()

@@ -1,0 +1,41 @@
+"""Reporters of this process, and processes that hold cores, for tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from neurontools.runtime import Reporter
+from tests.harness import python_process
+
+HBM_BYTES = 16 * 2**30
+
+
+PID = os.getpid()
+
+
+def attach(reporters: list[Reporter], socket: str, **environment: str) -> Reporter:
+    reporter = Reporter.attach({"NEURONTOOLS_SOCKET": socket, **environment})
+    reporters.append(reporter)
+    return reporter
+
+
+def holder(socket: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Another process that holds cores, until it is killed or its standard input ends."""
+    code = "import sys; from neurontools.runtime import Reporter; r = Reporter.attach(); print(flush=True); "
+    process = python_process.popen(
+        [sys.executable, "-c", code + "sys.stdin.read()"],
+        loaded=python_process.MONITORS,
+        env={**os.environ, "NEURONTOOLS_SOCKET": socket, **environment},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"\n"
+    return process
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.communicate()
