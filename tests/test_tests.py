@@ -30,6 +30,6 @@ def test_tests_share_through_the_harness_alone() -> None:
     assert sharing == set()
 
 
-@pytest.mark.parametrize("name", ["tests.cli.test_ls", "tests.conftest"])
+@pytest.mark.parametrize("name", ["tests.cli.ls.test_documents", "tests.conftest"])
 def test_an_import_of_another_test_is_seen(name: str) -> None:
     assert list(imported(f"from {name} import something")) == [name]

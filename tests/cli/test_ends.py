@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from neurontools.recording.writer import RecordingWriter
+from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
 
-ROOT = Path(__file__).parents[2]
 NEURON_LS = [sys.executable, str(ROOT / "scripts/neuron-ls")]
 NEURON_TOP = [sys.executable, str(ROOT / "scripts/neuron-top")]
 NEURON_MONITOR = [sys.executable, "-m", "neurontools.cli.monitor.command"]

@@ -19,10 +19,10 @@ from pathlib import Path
 import google.protobuf
 import pytest
 
+from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 COMMANDS = {
     "neuron-ls": [sys.executable, str(ROOT / "scripts/neuron-ls")],
     "neuron-top": [sys.executable, str(ROOT / "scripts/neuron-top")],

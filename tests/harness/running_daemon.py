@@ -39,7 +39,7 @@ class Attachment:
         return neuron_pb2.AttachResponse.FromString(self.daemon.call(f"{RUNTIME}/Attach", request))
 
     def report(self, report: neuron_pb2.Report) -> None:
-        """Sends a report; unary.RpcError when it is refused."""
+        """Sends a report; RpcError when it is refused."""
         self.daemon.call(f"{RUNTIME}/Report", neuron_pb2.ReportRequest(token=self.token, report=report))
 
     def close(self) -> None:

@@ -15,11 +15,11 @@ import pytest
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
 from tests.harness import python_process
+from tests.harness.paths import ROOT
 from tests.harness.waiting import HANG_SECONDS
 
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import os, sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
 torch.manual_seed(0)

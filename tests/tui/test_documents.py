@@ -1,0 +1,115 @@
+"""neuron-top off a terminal: one screen of text, JSON, CSV, and its errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from neurontools.recording.writer import RecordingWriter
+from tests.harness.dashboard_terminal import TOP
+from tests.harness.running_daemon import RunningDaemon
+from tests.harness.still_feed import message_of, snapshots
+from tests.harness.waiting import HANG_SECONDS
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TOP, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C.UTF-8", **environment},
+    )
+
+
+def test_without_a_terminal_one_screen_is_printed(daemon: RunningDaemon, training: subprocess.Popen[str]) -> None:
+    done = run("--socket", daemon.socket, COLUMNS="100")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "NeuronCore v2 Utilization" in done.stdout
+    assert "\x1b" not in done.stdout
+    assert run("--socket", daemon.socket, "--once", "--page", "processes").stdout.count(str(training.pid)) >= 1
+
+
+@pytest.mark.parametrize("page", ["overview", "processes", "topology", "history", "health"])
+def test_a_screen_for_a_terminal_of_ascii_is_ascii(daemon: RunningDaemon, page: str) -> None:
+    done = run("--socket", daemon.socket, "--once", "--page", page, LC_ALL="C")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+
+
+def test_documents_agree_with_their_schema(daemon: RunningDaemon, training: subprocess.Popen[str]) -> None:
+    schema = json.loads(run("--json-schema").stdout)
+    one = json.loads(run("--socket", daemon.socket, "--json").stdout)
+    assert set(one) == set(schema["properties"]) == set(schema["required"])
+    assert [process["pid"] for process in one["processes"]] == [training.pid]
+    assert one["processes"][0]["neuroncores"] == [0, 1]
+    several = json.loads(run("--socket", daemon.socket, "--json", "-n", "2", "-i", "0.1").stdout)
+    assert several[0]["sequence"] < several[1]["sequence"]
+    lines = run(
+        "--socket", daemon.socket, "--json-lines", "-n", "3", "-i", "0.1", "-f", "tag=other"
+    ).stdout.splitlines()
+    assert [json.loads(line)["processes"] for line in lines] == [[], [], []]
+    header, row = csv.reader(io.StringIO(run("--socket", daemon.socket, "--csv").stdout))
+    assert dict(zip(header, row, strict=True))["pid"] == str(training.pid)
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(daemon: RunningDaemon) -> None:
+    command = " ".join([*TOP, "--socket", daemon.socket, "--json-lines", "-i", "0.05"])
+    done = subprocess.run(["bash", "-c", f"{command} | head -1 | wc -l"], capture_output=True, text=True, check=True)
+    assert (done.stdout.strip(), done.stderr) == ("1", "")
+    endless = subprocess.Popen(
+        [*TOP, "--socket", daemon.socket, "--json-lines"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert endless.stdout is not None
+    assert endless.stderr is not None
+    assert endless.stdout.readline()
+    endless.send_signal(signal.SIGINT)
+    assert endless.wait(HANG_SECONDS) == 130
+    assert endless.stderr.read() == ""
+    endless.stdout.close()
+    endless.stderr.close()
+
+
+def test_one_document_of_a_recording_is_its_last_moment(tmp_path: Path) -> None:
+    path = tmp_path / "five.neurec"
+    writer = RecordingWriter(str(path))
+    for snapshot in snapshots("trn1.2xlarge", "steady")[:5]:
+        writer.write(message_of(snapshot))
+    writer.close()
+    lines = [json.loads(line) for line in run("--replay", str(path), "--json-lines").stdout.splitlines()]
+    assert [line["sequence"] for line in lines] == [1, 2, 3, 4, 5]
+    assert json.loads(run("--replay", str(path), "--json").stdout) == lines[-1]
+    first_of_two = json.loads(run("--replay", str(path), "--json", "-n", "2").stdout)[0]
+    assert first_of_two == lines[0]
+    shown = run("--replay", str(path), "--once", TZ="UTC").stdout
+    assert lines[-1]["taken_at"][11:19] in shown.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("--socket", "/tmp/none.sock", "--once"), 12, "no monitor daemon at unix:/tmp/none.sock"),
+        (("--replay", "/etc/passwd", "--once"), 1, "no recording of neuron-top"),
+        (("--replay", "/tmp/no such file"), 6, "there is no such file"),
+        (("--interval", "0"), 2, "give seconds from"),
+        (("--json", "--csv"), 2, "exclude each other"),
+        (("--theme", "pink"), 2, "give one of auto"),
+        (("-f", "colour=1", "--json", "--socket", "/x"), 2, "no column 'colour'"),
+        (("--jsn",), 1, "did you mean --json"),
+    ],
+)
+def test_misuse_is_told_in_one_line(arguments: tuple[str, ...], code: int, told: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
