@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from neurontools.rpc import neuron_pb2
 from neurontools.text.terminal import visible
+from neurontools.text.units import duration_text
 
 STUCK_SECONDS = 30.0
 """An execution that runs longer than this is told as stuck; `neurontools.health` judges more finely."""
@@ -22,6 +23,9 @@ IDLE_SECONDS = 300.0
 
 MEMORY_USED_RATIO = 0.95
 """An HBM stack that comes to have so much in use is told as nearly full."""
+
+CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO = 2.0, 0.001
+"""A clock that went so far apart from the one that nobody sets, and so much for the time that passed, was set."""
 
 _ERROR_KINDS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 _ECC_KINDS = (
@@ -47,11 +51,12 @@ class Event:
     """One thing that happened, in words."""
 
     at_unix_seconds: float
-    kind: str  # attached, ended, error, ecc, memory, device, model, stuck, idle, silent, warning, restart
+    kind: str  # attached, ended, error, ecc, memory, device, model, stuck, idle, silent, warning, restart, clock
     severity: Severity
     text: str
     pid: int | None = None
     device_index: int | None = None
+    at_seconds: float = 0.0  # where its moment is in a timeline
 
 
 def events_between(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot) -> tuple[Event, ...]:
@@ -65,12 +70,22 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
     at = after.taken_at_unix_seconds
     if before.daemon_pid != after.daemon_pid:
         yield Event(at, "restart", Severity.WARNING, f"the daemon was restarted (PID {after.daemon_pid})")
+    yield from _of_the_clock(before, after, at)
     yield from _of_processes(before, after, at)
     yield from _of_devices(before, after, at)
     yield from _of_cores(before, after, at)
     for warning in after.warnings:
         if warning not in before.warnings:
             yield Event(at, "warning", Severity.WARNING, visible(warning[:_LONGEST_TEXT]))
+
+
+def _of_the_clock(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
+    passed_seconds = after.taken_at_seconds - before.taken_at_seconds
+    moved_seconds = after.taken_at_unix_seconds - before.taken_at_unix_seconds - passed_seconds
+    if passed_seconds >= 0 and abs(moved_seconds) >= max(CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO * passed_seconds):
+        direction = "forward" if moved_seconds > 0 else "back"
+        text = f"the clock of the host was set {direction} by {duration_text(round(abs(moved_seconds)))}"
+        yield Event(at, "clock", Severity.WARNING, text)
 
 
 def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:

@@ -82,7 +82,7 @@ class Feed:
         if older:
             timeline.prepend(older)
         for moment in batch:
-            if not timeline.moments or moment.at_unix_seconds > timeline.moments[-1].at_unix_seconds:
+            if not timeline.moments or moment.at_seconds > timeline.moments[-1].at_seconds:
                 timeline.append(moment)
         return len(timeline) - before
 

@@ -18,7 +18,7 @@ _MOST_STEPS = 100  # more than any sparkline has cells
 class Sample:
     """The numbers of one snapshot, by index of the physical core and by process; NaN is unknown."""
 
-    at_unix_seconds: float
+    at_seconds: float  # where its moment is in the timeline
     utilization_ratio: array[float]
     flops_per_second: array[float]
     memory_bytes: array[float]
@@ -27,7 +27,7 @@ class Sample:
     latency_p99_seconds: dict[int, float]  # by PID, total latency
 
 
-def sample_of(snapshot: neuron_pb2.Snapshot) -> Sample:
+def sample_of(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> Sample:
     """The numbers of a snapshot as the API has it."""
     cores: Sequence[neuron_pb2.NeuronCore | None] = snapshot.cores
     if cores and snapshot.cores[-1].index != len(cores) - 1:  # devices are missing in between
@@ -36,7 +36,7 @@ def sample_of(snapshot: neuron_pb2.Snapshot) -> Sample:
     memory = array("f", (_memory_bytes(core) for core in cores))
     processes = snapshot.processes
     return Sample(
-        snapshot.taken_at_unix_seconds,
+        at_seconds,
         array("f", (core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores)),
         array("f", (core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores)),
         memory,
@@ -63,7 +63,7 @@ class Trend:
 
     def add(self, sample: Sample) -> None:
         """Take a sample; any order."""
-        number = int(sample.at_unix_seconds // TREND_STEP_SECONDS)
+        number = int(sample.at_seconds // TREND_STEP_SECONDS)
         step = self.steps.get(number)
         values = [None if value != value else value for value in sample.utilization_ratio]  # NaN is not itself
         if step is None or len(step) != len(values):
@@ -160,10 +160,10 @@ class Series:
         """How many of the latest samples lie within so many seconds."""
         if not self.samples:
             return 0
-        since = self.samples[-1].at_unix_seconds - seconds
+        since = self.samples[-1].at_seconds - seconds
         count = 0
         for sample in reversed(self.samples):
-            if sample.at_unix_seconds < since:
+            if sample.at_seconds < since:
                 break
             count += 1
         return count

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neurontools.history.events import Event, events_between
 from neurontools.history.series import Sample, Series, Trend, sample_of
@@ -25,7 +25,11 @@ _SAMPLE_BYTES = 1500  # about what a moment costs besides its packed bytes
 class Moment:
     """One snapshot, packed, with what is needed of it without unpacking."""
 
-    at_unix_seconds: float
+    at_seconds: float
+    """Where it is in the timeline: CLOCK_MONOTONIC of the host, which nobody sets; it goes on where a host was started
+    again.
+    """
+    at_unix_seconds: float  # what the clock of the host showed, which may be set back and forward
     sequence: int
     daemon_pid: int
     packed: bytes
@@ -42,27 +46,48 @@ class MomentMaker:
 
     def __init__(self) -> None:
         self._before: neuron_pb2.Snapshot | None = None
+        self._begun_seconds = 0.0  # what CLOCK_MONOTONIC of the present start of the host begins at in the timeline
 
     def make(self, message: bytes) -> Moment | None:
         """The moment of a reply; None when it isn't newer than the one before, or of no time that can be shown."""
         snapshot = neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
         before = self._before
-        if not 0 <= snapshot.taken_at_unix_seconds <= LATEST_UNIX_SECONDS:  # NaN fails too
-            return None
-        if before is not None and (
-            snapshot.taken_at_unix_seconds <= before.taken_at_unix_seconds
-            or (snapshot.daemon_pid == before.daemon_pid and snapshot.sequence <= before.sequence)
-        ):
-            return None
+        for seconds in (snapshot.taken_at_unix_seconds, snapshot.taken_at_seconds):
+            if not 0 <= seconds <= LATEST_UNIX_SECONDS:  # NaN fails too
+                return None
+        if before is not None and not _is_later(before, snapshot):
+            if not _is_of_a_later_start(before, snapshot):
+                return None
+            passed_seconds = snapshot.taken_at_unix_seconds - before.taken_at_unix_seconds
+            self._begun_seconds += before.taken_at_seconds + passed_seconds - snapshot.taken_at_seconds
         self._before = snapshot
+        at_seconds = self._begun_seconds + snapshot.taken_at_seconds
         return Moment(
+            at_seconds,
             snapshot.taken_at_unix_seconds,
             snapshot.sequence,
             snapshot.daemon_pid,
             zlib.compress(message, _COMPRESSION_LEVEL),
-            sample_of(snapshot),
-            events_between(before, snapshot),
+            sample_of(snapshot, at_seconds),
+            tuple(replace(event, at_seconds=at_seconds) for event in events_between(before, snapshot)),
         )
+
+
+def _is_later(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> bool:
+    """By the clock that nobody sets; by the sequence alone where both were taken at once.
+
+    A sequence begins anew with each daemon, and in a container each daemon has PID 1.
+    """
+    return (before.taken_at_seconds, before.sequence) < (after.taken_at_seconds, after.sequence)
+
+
+def _is_of_a_later_start(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> bool:
+    """Whether the host was started again in between, with which CLOCK_MONOTONIC begins anew: in recordings."""
+    return (
+        before.daemon_pid != after.daemon_pid
+        and after.taken_at_seconds < before.taken_at_seconds
+        and after.taken_at_unix_seconds > before.taken_at_unix_seconds
+    )
 
 
 class Timeline:
@@ -73,7 +98,7 @@ class Timeline:
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._trend = Trend()
-        self._decoded: tuple[float, Snapshot] | None = None
+        self._decoded: tuple[Moment, Snapshot] | None = None
 
     def __len__(self) -> int:
         return len(self.moments)
@@ -94,8 +119,8 @@ class Timeline:
 
     def prepend(self, moments: Sequence[Moment]) -> None:
         """Add those of some moments that are older than all, as far as there is room for them."""
-        first_at = self.moments[0].at_unix_seconds if self.moments else float("inf")
-        kept = [moment for moment in moments if moment.at_unix_seconds < first_at]
+        first_at = self.moments[0].at_seconds if self.moments else float("inf")
+        kept = [moment for moment in moments if moment.at_seconds < first_at]
         room = None if self._limit_bytes is None else self._limit_bytes - self._bytes
         first = len(kept)
         while first and (room is None or room > 0):
@@ -107,15 +132,15 @@ class Timeline:
         for moment in kept[first:]:
             self._trend.add(moment.sample)
 
-    def index_at(self, unix_seconds: float) -> int:
-        """The moment at or before this time, by position; the first when all are later."""
-        return max(0, bisect_right(self.moments, unix_seconds, key=lambda moment: moment.at_unix_seconds) - 1)
+    def index_at(self, at_seconds: float) -> int:
+        """The moment at or before this one, by position; the first when all are later."""
+        return max(0, bisect_right(self.moments, at_seconds, key=lambda moment: moment.at_seconds) - 1)
 
     def snapshot(self, index: int) -> Snapshot:
         """The snapshot at a position; asking again for the same is free."""
         moment = self.moments[index]
-        if self._decoded is None or self._decoded[0] != moment.at_unix_seconds:
-            self._decoded = (moment.at_unix_seconds, moment.snapshot())
+        if self._decoded is None or self._decoded[0] is not moment:
+            self._decoded = (moment, moment.snapshot())
         return self._decoded[1]
 
     def series(self, index: int, length: int = 3600) -> Series:
@@ -141,7 +166,3 @@ class Timeline:
                 return position
             position += step
         return None
-
-    def since(self, unix_seconds: float) -> int:
-        """The position of the first moment at or after this time."""
-        return bisect_left(self.moments, unix_seconds, key=lambda moment: moment.at_unix_seconds)

@@ -213,9 +213,9 @@ class DashboardState:
             limits = health.Thresholds(**(self.settings.health or {}))  # type: ignore[arg-type]
         except TypeError:
             limits = health.Thresholds()
-        at = moments[index].at_unix_seconds
+        at = moments[index].at_seconds
         before = self.feed.timeline.index_at(at - limits.window_seconds)
-        key = (at, moments[before].at_unix_seconds)
+        key = (at, moments[before].at_seconds)
         if self._health_key != key:
             earlier = moments[before].snapshot() if before != index else None
             self._verdicts = health.verdicts(self.feed.timeline.snapshot(index), earlier, limits)

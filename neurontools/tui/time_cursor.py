@@ -14,7 +14,7 @@ _EVENT_TIMES = 400
 
 
 class TimeCursor:
-    """The moment shown. `at` is None while it follows the latest one; else the Unix time of the moment."""
+    """The moment shown. `at` is None while it follows the latest one; else where in the timeline it is, in seconds."""
 
     def __init__(self, feed: Feed, now: Callable[[], float] = time.monotonic) -> None:
         self._feed = feed
@@ -46,13 +46,13 @@ class TimeCursor:
         if self._feed.is_live or not moments:
             return False
         if self.at is None:
-            self.at = moments[0].at_unix_seconds
+            self.at = moments[0].at_seconds
             return True
         if not self.is_playing:
             return False
         before = self.index
-        self.at = min(self.at + elapsed * self.speed, moments[-1].at_unix_seconds)
-        if self.at >= moments[-1].at_unix_seconds and self._feed.status.link is Link.COMPLETE:
+        self.at = min(self.at + elapsed * self.speed, moments[-1].at_seconds)
+        if self.at >= moments[-1].at_seconds and self._feed.status.link is Link.COMPLETE:
             self.is_playing = False
         return self.index != before or not self.is_playing
 
@@ -79,13 +79,13 @@ class TimeCursor:
         if index is None:
             return
         timeline = self._feed.timeline
-        self._show(timeline.index_at(timeline.moments[index].at_unix_seconds + seconds))
+        self._show(timeline.index_at(timeline.moments[index].at_seconds + seconds))
 
     def seek(self, share: float) -> None:
         """Go to a share of the known past, 0 to 1."""
         moments = self._feed.timeline.moments
         if moments:
-            first, last = moments[0].at_unix_seconds, moments[-1].at_unix_seconds
+            first, last = moments[0].at_seconds, moments[-1].at_seconds
             self._show(self._feed.timeline.index_at(first + share * (last - first)))
 
     def to_event(self, step: int) -> bool:
@@ -102,7 +102,7 @@ class TimeCursor:
         if self._feed.is_live:
             self.at = None
         elif moments:
-            self.at = moments[-1].at_unix_seconds
+            self.at = moments[-1].at_seconds
             self.is_playing = False
 
     def change_speed(self, step: int) -> float:
@@ -113,12 +113,12 @@ class TimeCursor:
     def _hold(self) -> None:
         index = self.index
         if index is not None:
-            self.at = self._feed.timeline.moments[index].at_unix_seconds
+            self.at = self._feed.timeline.moments[index].at_seconds
 
     def _show(self, index: int) -> None:
         moments = self._feed.timeline.moments
         index = min(max(0, index), len(moments) - 1)
-        self.at = moments[index].at_unix_seconds
+        self.at = moments[index].at_seconds
         self.is_playing = False
         self._has_moved = True
 
@@ -133,7 +133,7 @@ class TimeCursor:
         index = self.index or 0
         events: tuple[float, ...] = ()
         if is_past:
-            events = tuple(moment.at_unix_seconds for moment in moments if moment.events)[-_EVENT_TIMES:]
+            events = tuple(moment.at_seconds for moment in moments if moment.events)[-_EVENT_TIMES:]
         if not self._feed.is_live and status.text and not trouble:
             trouble = status.text
         return Clock(
@@ -141,8 +141,9 @@ class TimeCursor:
             style,
             trouble,
             is_past,
-            moments[0].at_unix_seconds,
-            moments[-1].at_unix_seconds,
+            moments[0].at_seconds,
+            moments[-1].at_seconds,
+            moments[index].at_seconds,
             moments[index].at_unix_seconds,
             events,
             recording,
@@ -176,7 +177,7 @@ class TimeCursor:
 
     def _data_age(self) -> float:
         moments = self._feed.timeline.moments
-        return max(0.0, time.time() - moments[-1].at_unix_seconds) if moments else 0.0
+        return max(0.0, self._now() - moments[-1].at_seconds) if moments else 0.0
 
 
 def _seconds(seconds: float) -> str:

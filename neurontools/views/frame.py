@@ -89,7 +89,9 @@ def scrubber(scene: Scene, width: int) -> Page:
     """Where in the known past the shown moment is; the line can be clicked."""
     clock = scene.clock
     before = clock.last - clock.shown
-    text = f" {_moment(clock.shown)} " + (f"{units.duration_text(before)} back " if before >= 0.05 else "latest ")
+    text = f" {_moment(clock.shown_at_unix_seconds)} " + (
+        f"{units.duration_text(before)} back " if before >= 0.05 else "latest "
+    )
     span = f" of {units.duration_text(clock.last - clock.first)} "
     if width < 50:
         span = ""

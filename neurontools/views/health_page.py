@@ -43,9 +43,9 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
 
 
 def moment_of_row(scene: Scene, row: int) -> float | None:
-    """The time of the event in a row of the log."""
+    """Where the event in a row of the log is in the timeline."""
     events = _events(scene)
-    return events[len(events) - 1 - row].at_unix_seconds if 0 <= row < len(events) else None
+    return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
 
 
 def _devices_of_tab(scene: Scene) -> set[int] | None:

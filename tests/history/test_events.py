@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from neurontools.history.events import IDLE_SECONDS, MEMORY_USED_RATIO, STUCK_SECONDS, events_between
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc.convert import to_message
@@ -43,6 +45,33 @@ def test_an_hbm_stack_that_fills_up_is_told_when_it_does() -> None:
     assert told(above, fuller) == told(above, below) == []
 
 
+def later(snapshot: Snapshot, seconds: float, clock_moved_seconds: float = 0.0) -> Snapshot:
+    """The same so many seconds later, the clock of the host having been set meanwhile."""
+    return replace(
+        snapshot,
+        sequence=snapshot.sequence + 1,
+        taken_at_seconds=snapshot.taken_at_seconds + seconds,
+        taken_at_unix_seconds=snapshot.taken_at_unix_seconds + seconds + clock_moved_seconds,
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "moved_seconds", "text"),
+    [
+        (1.0, -120.0, "the clock of the host was set back by 2 m 0 s"),
+        (1.0, 3600.0, "the clock of the host was set forward by 1 h 0 m"),
+        (1.0, -1.5, None),
+        (36_000.0, 18.0, None),
+        (36_000.0, 40.0, "the clock of the host was set forward by 40.0 s"),
+    ],
+    ids=["back", "forward", "no step", "slewed for long", "a step after long"],
+)
+def test_a_clock_that_was_set_is_told(seconds: float, moved_seconds: float, text: str | None) -> None:
+    snapshot = ScenarioHost("trn1.2xlarge", "idle").at(20.0)
+    found = told(snapshot, later(snapshot, seconds, moved_seconds))
+    assert found == ([] if text is None else [("clock", text)])
+
+
 def test_a_held_core_that_finishes_nothing_is_told_once() -> None:
     host = ScenarioHost("trn1.2xlarge", "steady")
     busy = host.at(20.0)
@@ -50,7 +79,7 @@ def test_a_held_core_that_finishes_nothing_is_told_once() -> None:
 
     def after(seconds: float) -> Snapshot:
         cores = tuple(replace(core, last_execution_at_unix_seconds=last) for core in busy.cores)
-        return replace(busy, taken_at_unix_seconds=last + seconds, cores=cores)
+        return replace(later(busy, last + seconds - busy.taken_at_unix_seconds), cores=cores)
 
     found = told(after(IDLE_SECONDS - 1), after(IDLE_SECONDS + 1))
     pids = [core.owner_pid for core in busy.cores]
@@ -68,7 +97,7 @@ def test_an_execution_that_does_not_end_is_stuck_and_not_idle() -> None:
 
     def after(seconds: float) -> Snapshot:
         core = replace(first, execution_started_at_unix_seconds=started)
-        return replace(busy, taken_at_unix_seconds=started + seconds, cores=(core, *others))
+        return replace(later(busy, seconds), cores=(core, *others))
 
     assert told(after(STUCK_SECONDS - 1), after(STUCK_SECONDS)) == [
         ("stuck", "NC 0 has been in one execution for 30 s")

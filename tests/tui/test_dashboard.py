@@ -118,7 +118,7 @@ def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
     assert listed
     assert all("ND 0:" in line or "ND 0 " in line for line in listed)
     press(dashboard, "down", "enter")
-    moment = next(each for each in dashboard.feed.timeline.moments if each.at_unix_seconds == dashboard.time.at)
+    moment = next(each for each in dashboard.feed.timeline.moments if each.at_seconds == dashboard.time.at)
     assert any(event.device_index == 0 or event.pid == pid for event in moment.events)
 
 
@@ -229,7 +229,7 @@ def test_steps_back_and_forward_and_the_scrubber(dashboard: Dashboard) -> None:
 
 
 def test_events_are_found_one_after_the_other(dashboard: Dashboard) -> None:
-    times = sorted({moment.at_unix_seconds for moment in dashboard.feed.timeline.moments if moment.events})
+    times = sorted({moment.at_seconds for moment in dashboard.feed.timeline.moments if moment.events})
     assert len(times) > 3
     press(dashboard, "N")
     assert dashboard.time.at == times[-1]

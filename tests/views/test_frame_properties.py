@@ -73,7 +73,7 @@ def test_every_instance_type_fits_any_terminal(
     width, height = size
     snapshot = HOSTS[host]
     scene = Scene.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
-    scene.series = Series([sample_of(to_message(snapshot))] * (cursor + 1))
+    scene.series = Series([sample_of(to_message(snapshot), 1.0)] * (cursor + 1))
     scene.verdicts = health.verdicts(snapshot)
     scene.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
     scene.device_index = cursor % len(snapshot.devices)

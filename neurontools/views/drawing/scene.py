@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Which moment is shown, as the title and the scrubber tell it. Times are Unix times in seconds."""
+    """Which moment is shown, as the title and the scrubber tell it. Moments are places in the timeline, in seconds."""
 
     badge: str = ""  # "LIVE", "PAUSED", "REPLAY", "LOST"
     style: str = "title_dim"
@@ -26,6 +26,7 @@ class Clock:
     first: float = 0.0
     last: float = 0.0
     shown: float = 0.0
+    shown_at_unix_seconds: float = 0.0
     event_times: tuple[float, ...] = ()
     recording: str = ""
 
