@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.loaded_interpreter import WHOLE_END
 from tests.harness.neuron_run import TRAINING, OnTerminal, Started, owners
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.waiting import wait_until
@@ -22,7 +23,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[Started] = []
 
     def begin(*arguments: str, **changes: str) -> Started:
-        started.append(Started(tmp_path, "--summary-json", "out.json", *arguments, **changes))
+        started.append(Started(tmp_path, "--summary-json", "out.json", *arguments, **{WHOLE_END: "1"}, **changes))
         return started[-1]
 
     (tmp_path / "script.py").write_text(TRAINING)

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.harness.loaded_interpreter import WHOLE_END
 from tests.harness.torchrun import torchrun
 
 RANKS = """
@@ -155,6 +156,6 @@ def test_a_script_that_leaves_its_loader_ends_well(
 ) -> None:
     """The interpreter must not end while the loader's thread is in torch's C++: that aborts the process."""
     (tmp_path / "script.py").write_text(LEAVING)
-    run = run_python("-m", "neurontools.runtime", "script.py", how)
+    run = run_python("-m", "neurontools.runtime", "script.py", how, **{WHOLE_END: "1"})
     assert run.returncode == exit_code, run.stderr
     assert "terminate" not in run.stderr
