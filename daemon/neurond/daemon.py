@@ -60,8 +60,9 @@ class Daemon:
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
-        self._attributions = Attributions()
-        self._kubelet = KubeletWatcher(self._attributions.take_allocations)
+        # The processes of a simulated host are those of this one.
+        self._attributions = Attributions("/proc" if settings.simulate else settings.proc_root)
+        self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
         self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, settings.interval_seconds)
@@ -144,7 +145,8 @@ class Daemon:
     def _publish(self, *, whole: bool) -> None:
         """Makes a snapshot of now the latest one. Whole ones, those of a tick, are the past of later ones."""
         try:
-            snapshot = self._sampler.sample(whole=whole, warnings=self._refresher.warnings)
+            warnings = self._refresher.warnings + self._kubelet.warnings
+            snapshot = self._sampler.sample(whole=whole, warnings=warnings)
             entry = self._store.put(self._attributions.attribute(snapshot), remember=whole)
             if whole:
                 self._exports.observe(entry.snapshot)

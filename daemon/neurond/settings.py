@@ -37,6 +37,7 @@ class Settings:
     time_in_use_unit: str | None = None  # us, ns or ps; None: find out
     export_sysfs: str | None = None  # directory for a tree like the driver's
     export_driver_version: str = "2.30.2.0"
+    pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     ready_fd: int | None = None  # gets the line "ready" once the daemon serves
     exit_with_parent: bool = False
 

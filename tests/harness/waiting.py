@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,4 +18,12 @@ def wait_until(look: Callable[[], T | None]) -> T:
     while not (answer := look()):
         assert time.monotonic() < deadline, "what the test waits for did not happen"
         time.sleep(0.005)
+    return answer
+
+
+async def wait_until_async(look: Callable[[], T | None]) -> T:
+    """`wait_until` in an event loop, which goes on meanwhile."""
+    async with asyncio.timeout(HANG_SECONDS):
+        while not (answer := look()):
+            await asyncio.sleep(0.005)
     return answer

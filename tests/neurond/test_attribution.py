@@ -1,23 +1,18 @@
-"""Containers, pods and jobs from real shapes of cgroups, and from a kubelet that is a real gRPC server."""
+"""Containers, pods and jobs from real shapes of cgroups, and what the kubelet adds to them."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import socket
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
-from neurond.attribution.kubelet import METHOD, KubeletWatcher, read_allocations
 from neurond.attribution.process import Attributions, attribution_from, read_attribution
 
 from neurontools.model import Attribution, PodAllocation
-from neurontools.rpc import wire
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -122,100 +117,6 @@ def test_what_the_kubelet_says_names_the_pod_of_a_container() -> None:
     outside = attributions.attribute(snapshot).processes[0].attribution
     assert outside is not None
     assert outside.pod_name is None, "it helps itself to cores from outside of all containers"
-
-
-def pod(name: str, namespace: str, *containers: tuple[str, dict[str, list[str]]]) -> bytes:
-    """A PodResources message, with a field of the API that we don't read."""
-    message = wire.encode_string(1, name) + wire.encode_string(2, namespace)
-    for container, devices in containers:
-        inner = wire.encode_string(1, container)
-        for resource, ids in devices.items():
-            given = wire.encode_string(1, resource) + b"".join(wire.encode_string(2, each) for each in ids)
-            inner += wire.encode_bytes(2, given)
-        message += wire.encode_bytes(3, inner + wire.encode_packed(3, [1, 2]))
-    return wire.encode_bytes(1, message)
-
-
-REPLY = pod(
-    "p0", "n0", ("c0", {"aws.amazon.com/neuron": ["neuron1", "0"], "aws.amazon.com/neuroncore": ["3", "2", "1", "0"]})
-)
-REPLY += pod("p1", "n1", ("c1", {"aws.amazon.com/neuroncore": ["neuron-core-7"]}), ("side", {"nvidia.com/gpu": ["4"]}))
-REPLY += pod("p2", "n2", ("c2", {}))
-ALLOCATIONS = (PodAllocation("p0", "n0", "c0", (0, 1), (0, 1, 2, 3)), PodAllocation("p1", "n1", "c1", (), (7,)))
-
-
-def test_reply_of_the_kubelet() -> None:
-    assert tuple(read_allocations(REPLY)) == ALLOCATIONS
-    assert tuple(read_allocations(b"")) == ()
-    for garbage in (b"\xff", REPLY[:-1], wire.encode_uint(1, 5)):
-        with pytest.raises(ValueError, match=r"."):
-            tuple(read_allocations(garbage))
-
-
-class Kubelet(grpc.GenericRpcHandler):
-    """The pod-resources API, by a real server."""
-
-    def __init__(self) -> None:
-        self.reply = REPLY
-
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        if handler_call_details.method != METHOD:
-            return None
-
-        async def answer(_request: bytes, context: Any) -> bytes:
-            if self.reply == b"down":
-                await context.abort(grpc.StatusCode.INTERNAL, "no pods today")
-            return self.reply
-
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-
-async def test_a_kubelet_that_comes_changes_fails_and_goes(socket_directory: Path) -> None:
-    path = str(socket_directory / "kubelet.sock")
-    told: list[tuple[PodAllocation, ...]] = []
-    changed = asyncio.Event()
-
-    def take(allocations: tuple[PodAllocation, ...]) -> None:
-        if not told or told[-1] != allocations:
-            told.append(allocations)
-            changed.set()
-
-    async def until(wanted: tuple[PodAllocation, ...]) -> None:
-        async with asyncio.timeout(HANG_SECONDS):
-            while not told or told[-1] != wanted:
-                changed.clear()
-                await changed.wait()
-
-    watcher = KubeletWatcher(take, path, interval_seconds=0.02)
-    watcher.start()
-    await until(())
-    server, kubelet = grpc.aio.server(), Kubelet()
-    server.add_generic_rpc_handlers((kubelet,))
-    server.add_insecure_port(f"unix:{path}")
-    await server.start()
-    await until(ALLOCATIONS)
-    kubelet.reply = pod("p9", "n", ("c", {"aws.amazon.com/neurondevice": ["15"]}))
-    await until((PodAllocation("p9", "n", "c", (15,)),))
-    kubelet.reply = b"down"
-    await until(())
-    kubelet.reply = REPLY
-    await until(ALLOCATIONS)
-    kubelet.reply = b"\xff\xff"
-    await until(())
-    await server.stop(None)
-    await watcher.close()
-
-
-async def test_a_socket_that_nobody_serves(socket_directory: Path) -> None:
-    path = socket_directory / "kubelet.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-        told = asyncio.Event()
-        watcher = KubeletWatcher(lambda allocations: told.set() if allocations == () else None, str(path), 0.02)
-        watcher.start()
-        async with asyncio.timeout(HANG_SECONDS):
-            await told.wait()
-        await watcher.close()
 
 
 def test_the_daemon_tells_the_job_of_an_attached_process(daemon: RunningDaemon) -> None:

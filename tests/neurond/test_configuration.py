@@ -139,6 +139,7 @@ WRONG_LINES = [
     ("sysfs.proc_root = 1", "sysfs.proc_root: input should be a valid string, not 1"),
     ("sysfs.dev_root = []", "sysfs.dev_root: input should be a valid string, not []"),
     ("sysfs.imds = 1", "sysfs.imds: input should be a valid boolean, not 1"),
+    ("kubernetes.pod_resources_socket = 1", "kubernetes.pod_resources_socket: input should be a valid string, not 1"),
     ('sysfs.time_in_use_unit = "ms"', "sysfs.time_in_use_unit: input should be 'auto', 'us', 'ns' or 'ps', not 'ms'"),
     ('export.sysfs = ""', "export.sysfs: string should have at least 1 character, not ''"),
     ('export.driver_version = "new"', "export.driver_version: string should match pattern"),

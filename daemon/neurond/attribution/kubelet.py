@@ -1,8 +1,4 @@
-"""What the kubelet has given to pods: its pod-resources API, asked every few seconds where its socket exists.
-
-https://github.com/kubernetes/kubelet/blob/master/pkg/apis/podresources/v1/api.proto; the few fields of it that are
-needed are decoded by hand.
-"""
+"""What the kubelet has given to pods: its pod-resources API, asked every few seconds where its socket exists."""
 
 from __future__ import annotations
 
@@ -10,50 +6,64 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
+from neurond.attribution.pod_resources import METHOD, read_allocations
 from neurontools.model import PodAllocation
-from neurontools.rpc import wire
+from neurontools.text.seldom import Seldom
+from neurontools.text.terminal import cut, visible
 
-SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
-METHOD = "/v1.PodResourcesLister/List"
-INTERVAL_SECONDS = 10.0
-TIMEOUT_SECONDS = 5.0
-MAX_REPLY_BYTES = 16 * 2**20
-
-DEVICE_RESOURCES = frozenset(("aws.amazon.com/neuron", "aws.amazon.com/neurondevice"))
-CORE_RESOURCES = frozenset(("aws.amazon.com/neuroncore",))
-
-# Fields of the messages.
-_POD_RESOURCES = 1  # ListPodResourcesResponse
-_POD_NAME, _POD_NAMESPACE, _POD_CONTAINERS = 1, 2, 3  # PodResources
-_CONTAINER_NAME, _CONTAINER_DEVICES = 1, 2  # ContainerResources
-_RESOURCE_NAME, _DEVICE_IDS = 1, 2  # ContainerDevices
-
-_LONGEST_INDEX = 6
-_INDEX = re.compile(r"\d+$")
+MAX_REPLY_BYTES = 16 * 2**20  # as much as the kubelet's own clients take
+_MAX_TROUBLE_CHARACTERS = 200
 
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How often a kubelet is asked, and for how long its last answer holds when it gives no other."""
+
+    interval_seconds: float = 10.0
+    reply_seconds: float = 5.0
+    first_retry_seconds: float = 1.0  # doubled with each failure
+    longest_retry_seconds: float = 60.0
+    held_seconds: float = 300.0
+
+
 class KubeletWatcher:
-    """Asks the kubelet again and again and hands on what it says; () where there is none or it doesn't answer."""
+    """Asks the kubelet again and again and hands on what it says: () where there is no kubelet.
+
+    One that is silent, slow or garbled changes nothing for `held_seconds`: it is being restarted more often than it has
+    taken all devices from all pods. It is asked again after growing pauses.
+    """
 
     def __init__(
         self,
         on_allocations: Callable[[tuple[PodAllocation, ...]], None],
-        socket: str = SOCKET,
-        interval_seconds: float = INTERVAL_SECONDS,
+        socket: str,
+        patience: Patience | None = None,
     ) -> None:
         self._on_allocations = on_allocations
         self._socket = socket
-        self._interval_seconds = interval_seconds
+        self._patience = patience or Patience()
         self._task: asyncio.Task[None] | None = None
+        self._answered_at_seconds: float | None = None  # None: there is no answer that holds
+        self._failures = 0
         self._trouble = ""
+        self._tell = Seldom(_log, logging.WARNING)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the kubelet's answers, if anything is."""
+        if not self._trouble:
+            return ()
+        shown = "pods are shown as it said last" if self._answered_at_seconds is not None else "pods may have no names"
+        return (f"the kubelet at unix:{self._socket} doesn't tell its pods ({self._trouble}): {shown}",)
 
     def start(self) -> None:
         """Begins to ask, in a task of the running event loop."""
@@ -68,71 +78,55 @@ class KubeletWatcher:
 
     async def _watch(self) -> None:
         while True:
-            if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
-                self._on_allocations(await self._allocations())
-            else:
-                self._on_allocations(())
-            await asyncio.sleep(self._interval_seconds)
+            pause_seconds = await self._round()
+            await asyncio.sleep(pause_seconds)
 
-    async def _allocations(self) -> tuple[PodAllocation, ...]:
+    async def _round(self) -> float:
+        """Asks once; how many seconds to wait before the next time."""
+        if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
+            try:
+                found = await self._ask()
+            except Exception as error:
+                # Whatever a reply does to us, the next one may be a good one.
+                return self._failed(_cause(error))
+            return self._answered(found)
+        if self._answered_at_seconds is not None or self._trouble:
+            return self._failed("its socket is gone")
+        return self._patience.interval_seconds
+
+    async def _ask(self) -> tuple[PodAllocation, ...]:
         options = (("grpc.max_receive_message_length", MAX_REPLY_BYTES), ("grpc.use_local_subchannel_pool", 1))
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
             ask: Any = channel.unary_unary(METHOD)  # without serialisers: bytes as they are
-            try:
-                found = tuple(read_allocations(await ask(b"", timeout=TIMEOUT_SECONDS)))
-            except grpc.aio.AioRpcError as error:
-                return self._failed(f"{error.code().name}: {error.details()}")
-            except ValueError as error:
-                return self._failed(str(error))
-        self._trouble = ""
-        return found
+            reply: bytes = await ask(b"", timeout=self._patience.reply_seconds)
+        # A megabyte takes a quarter of a second to read, in which the event loop has others to serve.
+        return await asyncio.to_thread(lambda: tuple(read_allocations(reply)))
 
-    def _failed(self, trouble: str) -> tuple[PodAllocation, ...]:
-        if trouble != self._trouble:
-            self._trouble = trouble
-            _log.warning("the kubelet at unix:%s tells no pods: %s", self._socket, trouble)
-        return ()
+    def _answered(self, found: tuple[PodAllocation, ...]) -> float:
+        if self._trouble:
+            _log.info("the kubelet at unix:%s tells its pods again", self._socket)
+        self._answered_at_seconds, self._failures, self._trouble = time.monotonic(), 0, ""
+        self._on_allocations(found)
+        return self._patience.interval_seconds
 
-
-def read_allocations(reply: bytes) -> Iterator[PodAllocation]:
-    """The containers that were given Neuron devices or cores, from a ListPodResourcesResponse; ValueError."""
-    for pod in _messages(wire.decode(reply), _POD_RESOURCES):
-        name, namespace = _text(pod, _POD_NAME), _text(pod, _POD_NAMESPACE)
-        for container in _messages(pod, _POD_CONTAINERS):
-            devices: list[int] = []
-            cores: list[int] = []
-            for given in _messages(container, _CONTAINER_DEVICES):
-                resource = _text(given, _RESOURCE_NAME)
-                target = devices if resource in DEVICE_RESOURCES else cores if resource in CORE_RESOURCES else None
-                if target is not None:
-                    target += _indices(given)
-            if devices or cores:
-                yield PodAllocation(
-                    name,
-                    namespace,
-                    _text(container, _CONTAINER_NAME),
-                    tuple(sorted(set(devices))),
-                    tuple(sorted(set(cores))),
-                )
+    def _failed(self, trouble: str) -> float:
+        answered = self._answered_at_seconds
+        if answered is not None and time.monotonic() - answered >= self._patience.held_seconds:
+            self._answered_at_seconds = None
+            self._on_allocations(())
+        is_new = trouble != self._trouble
+        self._trouble = trouble
+        if is_new:
+            self._tell("%s", self.warnings[0])
+        if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
+            self._failures, self._trouble = 0, ""  # by now there is no kubelet here
+            return self._patience.interval_seconds
+        self._failures += 1
+        pause = self._patience.first_retry_seconds * 2.0 ** min(self._failures - 1, 30)
+        return min(pause, self._patience.longest_retry_seconds)
 
 
-def _messages(fields: dict[int, list[int | bytes]], number: int) -> Iterator[dict[int, list[int | bytes]]]:
-    for value in fields.get(number, ()):
-        if not isinstance(value, bytes):
-            raise ValueError(f"field {number} is no message")
-        yield wire.decode(value)
-
-
-def _text(fields: dict[int, list[int | bytes]], number: int) -> str:
-    value = fields.get(number, [b""])[-1]
-    if not isinstance(value, bytes):
-        raise ValueError(f"field {number} is no string")
-    return value.decode("utf-8", "replace")
-
-
-def _indices(given: dict[int, list[int | bytes]]) -> Iterator[int]:
-    """The indices that device plugins put at the end of their ids: "3", "neuron3", "neuron-core-3"."""
-    for value in given.get(_DEVICE_IDS, ()):
-        match = _INDEX.search(value.decode("utf-8", "replace")) if isinstance(value, bytes) else None
-        if match is not None and len(match[0]) <= _LONGEST_INDEX:
-            yield int(match[0])
+def _cause(error: Exception) -> str:
+    if isinstance(error, grpc.aio.AioRpcError):
+        return cut(visible(f"{error.code().name}: {error.details()}"), _MAX_TROUBLE_CHARACTERS)
+    return cut(visible(f"its reply is garbled: {error}"), _MAX_TROUBLE_CHARACTERS)

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from neurond.attribution.names import name_of_kubernetes
 from neurontools.model import Attribution, PodAllocation, Process, Snapshot
 
 MAX_CGROUP_BYTES = 64 * 2**10
 MAX_ENVIRONMENT_BYTES = 512 * 2**10
-MAX_NAME_CHARACTERS = 253  # of a pod
 
 # A container's directory: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
@@ -23,7 +23,6 @@ _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULT
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 _SLURM = re.compile(r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)", re.MULTILINE)
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 _NOTHING = Attribution()
 _Key = tuple[int, float | None, float | None]
@@ -95,10 +94,10 @@ def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution
     slurm = _SLURM.search(cgroup)
     found = Attribution(
         container_id=containers[-1] if containers else None,  # the innermost
-        container_name=_name(environment.get("CONTAINER_NAME")) if pod else None,
+        container_name=name_of_kubernetes(environment.get("CONTAINER_NAME")) if pod else None,
         pod_uid=pod[1].replace("_", "-") if pod else None,
-        pod_name=_name(environment.get("POD_NAME")) if pod else None,
-        pod_namespace=_name(environment.get("POD_NAMESPACE")) if pod else None,
+        pod_name=name_of_kubernetes(environment.get("POD_NAME")) if pod else None,
+        pod_namespace=name_of_kubernetes(environment.get("POD_NAMESPACE")) if pod else None,
         slurm_job_id=slurm[1] if slurm else _digits(environment.get("SLURM_JOB_ID")),
         slurm_step_id=slurm[2] if slurm else _digits(environment.get("SLURM_STEP_ID")),
     )
@@ -114,7 +113,8 @@ def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAll
     if found.container_id is None and found.pod_uid is None:
         return found
     cores = {core // host_lnc for core in process.core_indices}
-    devices = set(process.device_indices) if process.core_indices else set()
+    is_user = bool(process.core_indices) or process.runtime_version is not None  # a monitor has devices open too
+    devices = set(process.device_indices) if is_user else set()
     for allocation in allocations:
         given_cores = set(allocation.neuroncore_indices)
         if (given_cores and cores and cores <= given_cores) or (devices and devices <= set(allocation.device_indices)):
@@ -153,11 +153,6 @@ _VARIABLES = frozenset(
         b"SLURM_STEP_ID",
     )
 )
-
-
-def _name(text: str | None) -> str | None:
-    """A name as Kubernetes has them; anything else, which a process may put into its environment, is none."""
-    return text if text and len(text) <= MAX_NAME_CHARACTERS and _NAME.fullmatch(text) else None
 
 
 def _digits(text: str | None) -> str | None:

@@ -84,7 +84,7 @@ def parser() -> argparse.ArgumentParser:
     add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
     add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
     add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
-    add("--proc-root", metavar="DIR", help="look for owners of devices below this directory instead of /proc")
+    add("--proc-root", metavar="DIR", help="look for processes below this directory instead of /proc")
     add("--dev-root", metavar="DIR", help="look for device files below this directory instead of /dev")
     add("--imds", action="store_true", help="ask the instance metadata service for the instance's identity")
     add(

@@ -129,6 +129,12 @@ class ExportTable(_Table):
     driver_version: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,4}$")] = "2.30.2.0"
 
 
+class KubernetesTable(_Table):
+    """[kubernetes] of the configuration file."""
+
+    pod_resources_socket: _Path = "/var/lib/kubelet/pod-resources/kubelet.sock"
+
+
 class Configuration(_Table):
     """The configuration file."""
 
@@ -139,6 +145,7 @@ class Configuration(_Table):
     load: LoadTable = LoadTable()
     sysfs: SysfsTable = SysfsTable()
     export: ExportTable = ExportTable()
+    kubernetes: KubernetesTable = KubernetesTable()
 
 
 def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]) -> Settings:
@@ -204,6 +211,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         else configuration.sysfs.time_in_use_unit,
         export_sysfs=_absolute(configuration.export.sysfs),
         export_driver_version=configuration.export.driver_version,
+        pod_resources_socket=str(Path(configuration.kubernetes.pod_resources_socket).absolute()),
     )
     check(settings)
     return settings
