@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from neurontools.model import NeuronCore, Process
 from neurontools.sysfs import file_table
-from neurontools.sysfs.file_table import CORE_FILES, files_of
+from neurontools.sysfs.file_table import CORE_FILES, File, files_of, place_of
 from neurontools.sysfs.tree_writer import TreeWriter
 
 MICROSECONDS = 1e6
@@ -31,28 +33,46 @@ ERRORS = {
 class Counter:
     """A counter with its files: `total`, `present` (size of the last change) and, for memory, `peak`."""
 
-    __slots__ = ("_path", "_peak", "_total", "_writer")
+    __slots__ = ("_mode", "_path", "_peak", "_total", "_writer")
 
-    def __init__(self, writer: TreeWriter, path: str, total: int = 0, *, has_peak: bool = False) -> None:
+    def __init__(self, writer: TreeWriter, path: str, total: int, mode: int, *, has_peak: bool) -> None:
         self._writer = writer
         self._path = path
         self._total = total
+        self._mode = mode
         self._peak = total if has_peak else None
-        writer.write(f"{path}/total", f"{total}\n")
-        writer.write(f"{path}/present", f"{total}\n")
+        self._write("total", total)
+        self._write("present", total)
         if has_peak:
-            writer.write(f"{path}/peak", f"{total}\n")
+            self._write("peak", total)
 
     def set(self, total: int) -> None:
         """Gives the counter a new value."""
         if total == self._total:
             return
-        self._writer.write(f"{self._path}/total", f"{total}\n")
-        self._writer.write(f"{self._path}/present", f"{abs(total - self._total)}\n")
+        self._write("total", total)
+        self._write("present", abs(total - self._total))
         self._total = total
         if self._peak is not None and total > self._peak:
             self._peak = total
-            self._writer.write(f"{self._path}/peak", f"{total}\n")
+            self._write("peak", total)
+
+    def _write(self, value: str, number: int) -> None:
+        self._writer.write(f"{self._path}/{value}", f"{number}\n", self._mode)
+
+
+def counters(
+    writer: TreeWriter, directory: str, files: Iterable[File], initial: Mapping[str, int] | None = None
+) -> dict[str, Counter]:
+    """The counters among these files of a directory, by their own directory in it."""
+    modes = {file.path: file.mode for file in files}
+    made = {}
+    for path, mode in modes.items():
+        at, _, value = path.rpartition("/")
+        if value == "total":
+            total = (initial or {}).get(at, 0)
+            made[at] = Counter(writer, f"{directory}/{at}", total, mode, has_peak=f"{at}/peak" in modes)
+    return made
 
 
 class ExportedCore:
@@ -69,18 +89,16 @@ class ExportedCore:
     ) -> None:
         self._is_live = driver_version >= file_table.LIVE_COUNTERS
         self._before: NeuronCore | None = None
+        self._version = driver_version
         self._kept: dict[str, int] = {}
-        self._counters: dict[str, Counter] = {}
-        for file in files_of(CORE_FILES, driver_version, generation):
-            path, _, value = file.path.rpartition("/")
-            if value == "total":
-                initial = {"stats/other_info/reset_req_count": 1, "stats/memory_usage/host_mem": host_memory_bytes}
-                self._counters[path] = Counter(
-                    writer, f"{directory}/{path}", initial.get(path, 0), has_peak="memory_usage" in path
-                )
-        writer.write(f"{directory}/{file_table.ARCH_TYPE}", f"{arch_type}\n")
-        if generation > 1:
-            writer.write(f"{directory}/{PE_COUNTERS}", _PE_TEXT)
+        files = files_of(CORE_FILES, driver_version, generation)
+        resets = place_of(file_table.other_info_path("reset_req_count"), driver_version).rpartition("/")[0]
+        initial = {resets: 1, "stats/memory_usage/host_mem": host_memory_bytes}
+        self._counters = counters(writer, directory, files, initial)
+        texts = {file_table.ARCH_TYPE: f"{arch_type}\n", PE_COUNTERS: _PE_TEXT}
+        for file in files:
+            if file.path in texts:
+                writer.write(f"{directory}/{file.path}", texts[file.path], file.mode)
 
     def update(self, core: NeuronCore, owner: Process | None) -> None:
         """Brings the files up to this state. `owner` is the process whose first core this is."""
@@ -115,7 +133,7 @@ class ExportedCore:
     def _count(self, name: str, now: int | None) -> int:
         """A status counter. A new owner counts from nothing; what this core counted before stays."""
         count = self._kept[name] = max(self._kept.get(name, 0), now or 0)
-        self._set(file_table.status_path(name), count)
+        self._set(place_of(file_table.status_path(name), self._version), count)
         return count
 
     def _set(self, path: str, value: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from neurontools.catalog import DeviceFamily
 from neurontools.model import Device, NeuronCore, PowerUtilization, Process
 from neurontools.sysfs import file_table
-from neurontools.sysfs.exported_core import Counter, ExportedCore
+from neurontools.sysfs.exported_core import ExportedCore, counters
 from neurontools.sysfs.file_table import DEVICE_FILES, POWER, File, files_of
 from neurontools.sysfs.tree_writer import TreeWriter
 
@@ -31,12 +31,10 @@ class ExportedDevice:
     ) -> None:
         self._writer = writer
         self._directory = directory
-        self._files = {file.path: file for file in files_of(DEVICE_FILES, driver_version, family.generation)}
+        files = files_of(DEVICE_FILES, driver_version, family.generation)
+        self._files = {file.path: file for file in files}
         self._family = family
-        self._host_memory = {
-            category: Counter(writer, f"{directory}/stats/memory_usage/host_mem/{category}", has_peak=True)
-            for category in file_table.HOST_MEMORY
-        }
+        self._counters = counters(writer, directory, files)
         self._cores = [
             ExportedCore(
                 writer,
@@ -58,8 +56,10 @@ class ExportedDevice:
                 self._write(path, text)
             for name, field in file_table.ECC.items():
                 self._write(f"stats/hardware/{name}", f"{getattr(device.ecc, field) or 0}\n")
-            for category, counter in self._host_memory.items():
-                counter.set(getattr(device.host_memory, f"{category}_bytes") or 0)
+            for category in file_table.HOST_MEMORY:
+                counter = self._counters.get(file_table.host_memory_path(category).rpartition("/")[0])
+                if counter is not None:
+                    counter.set(getattr(device.host_memory, f"{category}_bytes") or 0)
             self._write(file_table.POWER_UTILIZATION, power_text(device.power))
         for position, exported in enumerate(self._cores):
             core = cores.get(position)
@@ -92,6 +92,7 @@ def _identity_texts(device: Device, family: DeviceFamily) -> dict[str, str]:
         "info/notify_delay": "-1\n",
         file_table.SERIAL_NUMBER: f"{device.serial_number or ''}\n",
         file_table.ARCH_TYPE: f"{sysfs.arch_type_device}\n",
+        file_table.FIRST_ARCH_TYPE: f"{sysfs.arch_type_device.removeprefix('ND')}\n",
         file_table.INSTANCE_TYPE: f"{sysfs.instance_type}\n",
         file_table.DEVICE_NAME: f"{sysfs.device_name}\n",
         file_table.UNHEALTHY_COMPONENTS: "\n",

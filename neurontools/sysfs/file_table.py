@@ -1,13 +1,18 @@
 """Every file of the driver's tree as data: path, format, mode, and the driver and hardware that have it.
 
 Reader and writer both go by this table. Paths are relative to a device's directory (`neuron3`), to a core's
-(`neuron3/neuron_core0`) or to the root of sysfs. Source: the driver 2.24.7.0 and, for later additions, its release
-notes; `utilization_raw` and `healthcheck_heartbeat` are left out because nobody has published their formats.
+(`neuron3/neuron_core0`) or to the root of sysfs. Source: the driver's source from 2.6.33 to 2.25.4 and, for later
+additions, its release notes. Left out are `utilization_raw`, `healthcheck_heartbeat` and 2.7's `refresh_rate`, because
+nobody has published their formats. Up to 2.6 there is no tree of metrics at all.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 # Formats, for `str.format`. Only core_count has no newline.
 COUNT = "{}\n"
@@ -17,25 +22,35 @@ SERIAL = "{:016x}\n"
 POWER = "{},{:d},{:.2f},{:.2f},{:.2f}\n"
 
 _METRIC_MODE = 0o644
+_FIRST_METRIC_MODE = 0o600
 _PUBLIC_MODE = 0o444
 _PRIVATE_MODE = 0o400
 _RESET_MODE = 0o600
 
 # Driver versions that changed the tree.
+METRICS = (2, 7)  # before, there are only a device's neighbours, its cores and its reset
+NAMES_OF_TODAY = (2, 8)  # info/, execute_* for infer_*, peak
+MEMORY_CATEGORIES = (2, 10)
+METRICS_OPENED_TO_USERS = (2, 15)
 OPENED_TO_USERS = (2, 28)  # core_count and connected_devices may be read by everybody
 LIVE_COUNTERS = (2, 30)  # counters of the runtime move while a process runs, and not only when it ends
 POWER_AND_TIME = (2, 21)
+LAST_KNOWN = (2, 31)  # from here on nothing is public: 2.31 rearranged the tree
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file; `generation` is the first of the hardware (1: Inferentia to 4: Trainium3) that has it."""
+    """One file; `generation` is the first of the hardware (1: Inferentia to 4: Trainium3) that has it.
+
+    Drivers from `since` to before `until` have it; None: all later ones.
+    """
 
     path: str
     format: str
     mode: int = _METRIC_MODE
-    since: tuple[int, ...] = (0,)
+    since: tuple[int, ...] = METRICS
     generation: int = 1
+    until: tuple[int, ...] | None = None
 
 
 MEMORY_VALUES = ("total", "present", "peak")
@@ -111,11 +126,38 @@ ECC = {
 CONNECTED_DEVICES, CORE_COUNT, DEVICE_NUMBER = "connected_devices", "core_count", "dev"
 SERIAL_NUMBER = "info/serial_number"
 ARCH_TYPE = "info/architecture/arch_type"
+FIRST_ARCH_TYPE = "arch_type"  # of 2.7, without the "ND" of later ones
 INSTANCE_TYPE = "info/architecture/instance_type"
 DEVICE_NAME = "info/architecture/device_name"
 POWER_UTILIZATION = "stats/power/utilization"
 UNHEALTHY_COMPONENTS = "stats/hardware/health_status/unhealthy_components"
 
+
+# Since when there are those that were not there from the first (categories of memory: MEMORY_CATEGORIES).
+_MEMORY_SINCE = {
+    "driver_memory": (2, 17),
+    "collectives": (2, 17),
+    "nonshared_scratchpad": (2, 17),
+    "notifications": (2, 17),
+    "uncategorized": (2, 17),
+    "dma_rings": (2, 18),
+}
+_STATUS_SINCE = {
+    "oob_error": (2, 16),
+    "hw_collectives_error": (2, 19),
+    "hw_hbm_ue_error": (2, 19),
+    "hw_nc_ue_error": (2, 19),
+    "hw_dma_abort_error": (2, 19),
+    "execute_sw_nq_overflow": (2, 20),
+    "execute_sw_semaphore_error": (2, 21),
+    "execute_sw_event_error": (2, 21),
+    "execute_sw_psum_collision": (2, 21),
+    "execute_sw_sequencer_fatal": (2, 21),
+    "hw_repairable_hbm_ue_error": (2, 23),
+}
+_OTHER_INFO_SINCE = {"reset_fail_count": NAMES_OF_TODAY, FLOPS: (2, 12), TIME_IN_USE: POWER_AND_TIME}
+_ECC_SINCE = {"mem_ecc_repairable_uncorrected": (2, 23)}
+_ECC_FIRST = (2, 14)
 
 def status_path(name: str, value: str = "total") -> str:
     """A status counter of a core."""
@@ -142,18 +184,59 @@ def core_memory_path(location: str, value: str = "total") -> str:
     return f"stats/memory_usage/{location}/{value}"
 
 
+# Where a file was before the version that gave it its place of today. What was not divided into categories is in none.
+_EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
+    status_path("execute_completed_with_error"): (status_path("infer_completed_with_error"), NAMES_OF_TODAY),
+    status_path("execute_completed_with_num_error"): (status_path("infer_completed_with_num_error"), NAMES_OF_TODAY),
+    status_path("execute_failed_to_queue"): (status_path("infer_failed_to_queue"), NAMES_OF_TODAY),
+    other_info_path("reset_req_count"): (other_info_path("reset_count"), NAMES_OF_TODAY),
+    device_memory_path("uncategorized"): (core_memory_path("device_mem"), MEMORY_CATEGORIES),
+    ARCH_TYPE: (FIRST_ARCH_TYPE, NAMES_OF_TODAY),
+}
+
+
+def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[File]:
+    """The files of a counter that had another name at first."""
+    directory = path.rpartition("/")[0]
+    earlier, since = _EARLIER[path]
+    earlier_directory = earlier.rpartition("/")[0]
+    yield from (File(f"{directory}/{value}", COUNT, since=since) for value in values)
+    yield from (File(f"{earlier_directory}/{value}", COUNT, until=since) for value in values)
+
+
+def _counters(
+    path: Callable[[str, str], str],
+    names: Iterable[str],
+    since: Mapping[str, tuple[int, ...]],
+    first: tuple[int, ...] = METRICS,
+    values: tuple[str, ...] = COUNTER_VALUES,
+) -> Iterator[File]:
+    for name in names:
+        if path(name, "total") in _EARLIER and name not in since:
+            yield from _of_two_names(path(name, "total"), values)
+        else:
+            for value in values:
+                begins = since.get(name, first)
+                yield File(path(name, value), COUNT, since=max(begins, NAMES_OF_TODAY) if value == "peak" else begins)
+
+
 DEVICE_FILES: tuple[File, ...] = (
-    File(CONNECTED_DEVICES, TEXT, _PRIVATE_MODE),
-    File(CORE_COUNT, BARE, _PRIVATE_MODE),
-    File("reset", COUNT, _RESET_MODE),
-    File(DEVICE_NUMBER, TEXT, _PUBLIC_MODE),
-    File("uevent", BARE),
-    File("info/notify_delay", COUNT),
-    File(SERIAL_NUMBER, TEXT, generation=2),
-    File(ARCH_TYPE, TEXT),
-    File(INSTANCE_TYPE, TEXT),
-    File(DEVICE_NAME, TEXT),
-    *(File(f"stats/hardware/{name}", COUNT, generation=2) for name in ECC if "uncorrected" in name),
+    File(CONNECTED_DEVICES, TEXT, _PRIVATE_MODE, since=(0,)),
+    File(CORE_COUNT, BARE, _PRIVATE_MODE, since=(0,)),
+    File("reset", COUNT, _RESET_MODE, since=(0,)),
+    File(DEVICE_NUMBER, TEXT, _PUBLIC_MODE, since=(0,)),
+    File("uevent", BARE, since=(0,)),
+    File("info/notify_delay", COUNT, since=(2, 9)),
+    File(SERIAL_NUMBER, TEXT, since=METRICS_OPENED_TO_USERS, generation=2),
+    File(ARCH_TYPE, TEXT, since=NAMES_OF_TODAY),
+    File(FIRST_ARCH_TYPE, TEXT, until=NAMES_OF_TODAY),
+    File(INSTANCE_TYPE, TEXT, since=NAMES_OF_TODAY),
+    File(DEVICE_NAME, TEXT, since=NAMES_OF_TODAY),
+    *(
+        File(f"stats/hardware/{name}", COUNT, since=_ECC_SINCE.get(name, _ECC_FIRST), generation=2)
+        for name in ECC
+        if "uncorrected" in name
+    ),
     *(
         File(f"stats/hardware/{name}", COUNT, since=LIVE_COUNTERS, generation=3)
         for name in ECC
@@ -161,41 +244,49 @@ DEVICE_FILES: tuple[File, ...] = (
     ),
     File(UNHEALTHY_COMPONENTS, TEXT, since=LIVE_COUNTERS, generation=3),
     File(POWER_UTILIZATION, TEXT, since=POWER_AND_TIME),
-    *(File(host_memory_path(category, value), COUNT) for category in HOST_MEMORY for value in MEMORY_VALUES),
+    *_counters(host_memory_path, HOST_MEMORY, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
 )
 
 CORE_FILES: tuple[File, ...] = (
-    File(ARCH_TYPE, TEXT),
-    *(File(status_path(name, value), COUNT) for name in STATUS for value in COUNTER_VALUES),
-    *(
-        File(core_memory_path(location, value), COUNT)
-        for location in ("host_mem", "device_mem")
-        for value in MEMORY_VALUES
-    ),
-    *(File(device_memory_path(category, value), COUNT) for category in DEVICE_MEMORY for value in MEMORY_VALUES),
-    *(
-        File(other_info_path(name, value), COUNT, since=POWER_AND_TIME if name == TIME_IN_USE else (0,))
-        for name in OTHER_INFO
-        for value in COUNTER_VALUES
-    ),
-    File("stats/tensor_engine/pe_cntrs", TEXT, generation=2),
+    File(ARCH_TYPE, TEXT, since=NAMES_OF_TODAY),
+    *_counters(status_path, STATUS, _STATUS_SINCE),
+    *_counters(core_memory_path, ("host_mem", "device_mem"), {}, values=MEMORY_VALUES),
+    *_counters(device_memory_path, DEVICE_MEMORY, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
+    *_counters(other_info_path, OTHER_INFO, _OTHER_INFO_SINCE),
+    File("stats/tensor_engine/pe_cntrs", TEXT, since=(2, 23), generation=2),
 )
 
 # Of the host as a whole, relative to the root of sysfs.
 CLASS_FILES: tuple[File, ...] = (
-    *(File(f"class/neuron_device/node_id_{nodes}", COUNT, _PUBLIC_MODE) for nodes in (2, 4)),
-    *(File(f"class/neuron_device/server_id_{nodes}", SERIAL, _PUBLIC_MODE) for nodes in (2, 4)),
-    File("class/neuron_device/ultraserver_mode", TEXT, _PUBLIC_MODE),
-    File("module/neuron/version", TEXT, _PUBLIC_MODE),
+    *(File(f"class/neuron_device/node_id_{nodes}", COUNT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
+    *(File(f"class/neuron_device/server_id_{nodes}", SERIAL, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
+    File("class/neuron_device/ultraserver_mode", TEXT, _PUBLIC_MODE, since=(0,)),
+    File("module/neuron/version", TEXT, _PUBLIC_MODE, since=(0,)),
 )
 
 
 def files_of(table: tuple[File, ...], driver_version: tuple[int, ...], generation: int) -> tuple[File, ...]:
     """The rows that a driver of this version has on this hardware, with the modes it gives them."""
-    present = (file for file in table if driver_version >= file.since and generation >= file.generation)
-    if driver_version < OPENED_TO_USERS:
-        return tuple(present)
-    return tuple(replace(file, mode=_PUBLIC_MODE) if file.mode == _PRIVATE_MODE else file for file in present)
+
+    def mode_of(file: File) -> int:
+        if file.mode == _PRIVATE_MODE and driver_version >= OPENED_TO_USERS:
+            return _PUBLIC_MODE
+        is_metric = file.mode == _METRIC_MODE and file.since >= METRICS
+        return _FIRST_METRIC_MODE if is_metric and driver_version < METRICS_OPENED_TO_USERS else file.mode
+
+    return tuple(
+        replace(file, mode=mode_of(file))
+        for file in table
+        if generation >= file.generation
+        and driver_version >= file.since
+        and (file.until is None or driver_version < file.until)
+    )
+
+
+def place_of(path: str, driver_version: tuple[int, ...]) -> str:
+    """Where a driver of this version has the file that is at `path` today."""
+    earlier = _EARLIER.get(path)
+    return path if earlier is None or driver_version >= earlier[1] else earlier[0]
 
 
 def parsed_version(text: str | None) -> tuple[int, ...] | None:
