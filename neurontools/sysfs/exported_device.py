@@ -12,7 +12,7 @@ from neurontools.sysfs.exported_core import ExportedCore, counters
 from neurontools.sysfs.file_table import DEVICE_FILES, POWER, File, files_of
 from neurontools.sysfs.tree_writer import TreeWriter
 
-DEVICE_MAJOR = 505
+DEVICE_MAJOR = 240  # the kernel leaves 240 to 254 to local use
 # What an idle driver holds on the host for each core: rings, and for core 0 the datastores of processes.
 _CORE_HOST_BYTES = 266_240
 _FIRST_CORE_HOST_BYTES = 4_530_176

@@ -7,7 +7,7 @@ import time
 from neurontools import catalog
 from neurontools.errors import UserError
 from neurontools.model import Device, NeuronCore, Process, Snapshot
-from neurontools.sysfs.exported_device import ExportedDevice
+from neurontools.sysfs.exported_device import DEVICE_MAJOR, ExportedDevice
 from neurontools.sysfs.exported_process import ExportedProcess
 from neurontools.sysfs.file_table import parsed_version
 from neurontools.sysfs.process_files import boot_unix_seconds
@@ -94,6 +94,7 @@ class ExportedTree:
         write(f"{_DMI}/board_asset_tag", f"{instance.instance_id or ''}\n", 0o444)
         self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
         write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
+        write("proc/devices", f"Character devices:\n{DEVICE_MAJOR:3d} neuron\n\nBlock devices:\n", 0o444)
 
     def physical_core(self, device_index: int, position: int) -> int:
         """The physical core, K of neuron_coreK, at a logical position of a device."""

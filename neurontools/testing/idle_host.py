@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from neurontools import catalog
 from neurontools.catalog import Fact
 from neurontools.catalog.family import known
+from neurontools.catalog.simulated import simulated_serial_number
 from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, Process, Snapshot, SourceKind
 
 INSTANCE_ID = "i-0123456789abcdef0"
@@ -33,6 +34,7 @@ def idle_host(instance_type: str, logical_neuroncore_config: int | None = None) 
                 connected_to=kind.topology.connected_to[index],
                 memory_bytes=memory_bytes,
                 hbm_stacks=tuple(HbmStack(stack, family.hbm_stack_bytes, 0) for stack in range(family.hbm_stack_count)),
+                serial_number=simulated_serial_number(family, index),
                 ecc=EccCounters(0, 0, 0, 0, 0),
                 inferred_fields=_inferred(**named),
             )

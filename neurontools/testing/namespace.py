@@ -7,7 +7,9 @@ In a mount namespace of its own, so nobody else is affected and nothing is left 
 /dev/neuron0 and following, and our commands in /opt/aws/neuron/bin. Needs root, or unprivileged user namespaces.
 
 Directories of sysfs can't be added to, so those that need a new entry are covered: with an in-memory directory that has
-everything the original has, bound from it, and the tree's own entries. /proc stays as it is: processes are real ones.
+everything the original has, bound from it, and the tree's own entries. /dev/neuron0 is a character device of the
+driver's number where the user may make one (root may), which nobody can open, for there is no driver; else a file.
+/proc stays as it is but for the driver's line in /proc/devices: processes are real ones.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
+from neurontools.sysfs.exported_device import DEVICE_MAJOR
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18
@@ -46,7 +50,9 @@ def enter(directory: str) -> None:
         _cover(Path("/", covered), tree / covered)
     if (tree / "sys/bus/pci/devices").is_dir() and Path("/sys/bus/pci/devices").is_dir():
         _bind(tree / "sys/bus/pci/devices", Path("/sys/bus/pci/devices"))
-    _cover(Path("/dev"), tree / "dev")
+    devices = _device_numbers(tree)
+    _cover(Path("/dev"), tree / "dev", devices)
+    _add_to_proc_devices()
     _add_commands()
 
 
@@ -81,8 +87,11 @@ def _unshare() -> None:
     Path("/proc/self/gid_map").write_text(f"0 {group} 1")
 
 
-def _cover(target: Path, added: Path) -> None:
-    """Covers a directory with one that has its entries and those added, which win."""
+def _cover(target: Path, added: Path, devices: Mapping[str, int] | None = None) -> None:
+    """Covers a directory with one that has its entries and those added, which win.
+
+    Those that `devices` has a number for become character devices. A user who may not make any gets plain files.
+    """
     # Held open: the tree itself may lie below what is covered.
     held = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in (target, added) if path.is_dir()]
     entries = {
@@ -97,6 +106,8 @@ def _cover(target: Path, added: Path) -> None:
             if source.is_symlink():
                 place.symlink_to(source.readlink())
                 continue
+            if devices is not None and name in devices and _make_device(place, devices[name]):
+                continue
             if source.is_dir():
                 place.mkdir()
             else:
@@ -105,6 +116,42 @@ def _cover(target: Path, added: Path) -> None:
     finally:
         for descriptor in held:
             os.close(descriptor)
+
+
+def _device_numbers(tree: Path) -> dict[str, int]:
+    """The device number of each device file of a tree, by its name."""
+    numbers = {}
+    for path in (tree / "dev").iterdir():
+        file = tree / "sys/devices/virtual/neuron_device" / path.name / "dev"
+        if file.is_file():
+            major, _, minor = file.read_text().strip().partition(":")
+            numbers[path.name] = os.makedev(int(major), int(minor))
+    return numbers
+
+
+def _make_device(place: Path, number: int) -> bool:
+    """Makes a character device that everybody may open, as the driver's are; False where we may not."""
+    try:
+        os.mknod(place, 0o666 | stat.S_IFCHR, number)
+        place.chmod(0o666)
+    except OSError:
+        return False
+    return True
+
+
+def _add_to_proc_devices() -> None:
+    """Puts the driver's line into /proc/devices, where the kernel lists it; what else is there stays."""
+    place = Path("/proc/devices")
+    try:
+        lines = place.read_text().splitlines(keepends=True)
+    except OSError:
+        return
+    at = next((number for number, line in enumerate(lines) if not line.strip()), len(lines))
+    staged = Path("/dev", ".neurontools-devices")  # in memory, and this namespace's alone
+    staged.write_text("".join((*lines[:at], f"{DEVICE_MAJOR:3d} neuron\n", *lines[at:])))
+    staged.chmod(0o444)
+    _bind(staged, place)
+    staged.unlink()
 
 
 def _add_commands() -> None:

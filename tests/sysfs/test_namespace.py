@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,7 +73,7 @@ def test_programs_see_the_tree_and_everything_else(tree: DriverTree, user: int) 
         "test -e /sys/class/net && test -e /sys/module && ls /opt/aws/neuron >/dev/null && echo complete",
     )
     assert done.stderr == ""
-    assert done.stdout.split() == ["0", "2505:0", "2.30.2.0", "trn1.2xlarge", "/dev/neuron0", "complete"]
+    assert done.stdout.split() == ["0", "2240:0", "2.30.2.0", "trn1.2xlarge", "/dev/neuron0", "complete"]
     assert (
         sorted(Path("/sys/class").iterdir()),
         sorted(Path("/opt").iterdir()),
@@ -92,6 +94,27 @@ def test_counters_move_inside(tree: DriverTree, user: int) -> None:
         assert [process.stdout.readline() for _ in range(2)] == ["0\n", "ready\n"]
         tree.set_core(0, flop_total=42)
         assert process.communicate("go\n")[0] == "42\n"
+
+
+def test_the_device_files_are_those_of_the_driver_where_the_user_may_make_them(tree: DriverTree, user: int) -> None:
+    done = _run(tree, user, "sh", "-c", "stat -c '%F %t:%T %a' /dev/neuron0; cat /proc/devices; ls -a /dev")
+    kind, *lines = done.stdout.splitlines()
+    made = "character special file f0:0 666" if user == 0 and _may_make_devices() else "regular empty file 0:0 666"
+    assert (kind, done.stderr) == (made, "")
+    end = lines.index("Block devices:")
+    assert [line for line in lines[:end] if line.endswith(" neuron")] == ["240 neuron"]
+    assert set(Path("/proc/devices").read_text().splitlines()) <= {*lines}
+    assert "neuron" not in Path("/proc/devices").read_text().split()
+    assert not [name for name in lines if "neurontools" in name]
+
+
+def _may_make_devices() -> bool:
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            os.mknod(f"{directory}/device", 0o600 | stat.S_IFCHR, os.makedev(240, 0))
+        except OSError:
+            return False
+    return True
 
 
 def test_errors_are_one_line(tree: DriverTree, user: int, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from neurond.ownership.ledger import Ledger
 from neurond.ownership.shape import Shape
 from neurond.sources.source import Reading
 from neurontools.catalog import Fact, InstanceType
+from neurontools.catalog.simulated import simulated_serial_number
 from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, SourceKind
 
 INSTANCE_ID = "i-simulated"
@@ -145,6 +146,7 @@ def _device(instance_type: InstanceType, shape: Shape, index: int) -> Device:
         connected_to=instance_type.topology.connected_to[index],
         memory_bytes=shape.stacks_per_device * shape.stack_bytes,
         hbm_stacks=tuple(HbmStack(stack, shape.stack_bytes, 0) for stack in range(shape.stacks_per_device)),
+        serial_number=simulated_serial_number(instance_type.family, index),
         ecc=_NO_ECC,
         inferred_fields=_inferred(named | {"connected_to": links_known}),
     )
