@@ -60,9 +60,9 @@ _Strings = tuple[str | None, str | None, str | None]
 
 def _strings(directory: DeviceDirectory) -> _Strings:
     return (
-        read_text(f"{directory.path}/{INSTANCE_TYPE}", 64),
-        read_text(f"{directory.path}/{DEVICE_NAME}", 64),
-        read_text(f"{directory.path}/{ARCH_TYPE}", 64),
+        read_text(directory.place(INSTANCE_TYPE), 64),
+        read_text(directory.place(DEVICE_NAME), 64),
+        read_text(directory.place(ARCH_TYPE), 64),
     )
 
 

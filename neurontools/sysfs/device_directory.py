@@ -9,6 +9,10 @@ from neurontools.sysfs.file_table import DEVICE_NUMBER
 from neurontools.sysfs.roots import Roots
 from neurontools.sysfs.small_file import read_text
 
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from neurontools.sysfs.layout import Layouts
+
 MAX_DEVICES = 64  # as many as the driver supports
 MAX_CORES = 64
 _DEVICE, _CORE = "neuron", "neuron_core"
@@ -21,13 +25,33 @@ class DeviceDirectory:
     directory; the two differ in a container that was given only some of the devices. `number` is the device number.
     """
 
-    __slots__ = ("driver_index", "index", "number", "path")
+    __slots__ = ("_layouts", "driver_index", "index", "number", "path")
 
-    def __init__(self, index: int, driver_index: int, path: str, number: str | None) -> None:
+    def __init__(
+        self, index: int, driver_index: int, path: str, number: str | None, layouts: list[Layouts] | None = None
+    ) -> None:
         self.index = index
         self.driver_index = driver_index
         self.path = path
         self.number = number
+        self._layouts: list[Layouts] = [] if layouts is None else layouts
+
+    @property
+    def layouts(self) -> Layouts:
+        """Finds files in places that this version doesn't know; made when it is needed, for all devices together."""
+        if not self._layouts:
+            from neurontools.sysfs.layout import Layouts
+
+            self._layouts.append(Layouts())
+        return self._layouts[0]
+
+    def place(self, path: str) -> str:
+        """Where a file of the device is that stands at `path` today, or stood there until the driver moved it."""
+        usual = f"{self.path}/{path}"
+        if os.path.lexists(usual):
+            return usual
+        found = self.layouts.found(self.path).device.get(path)
+        return usual if found is None else f"{self.path}/{found}"
 
     def core_numbers(self) -> list[int]:
         """The physical cores that have a directory, ascending."""
@@ -63,9 +87,11 @@ def device_directories(roots: Roots) -> list[DeviceDirectory]:
         if number:
             by_number[number] = driver_index
     given = {node: by_number[number] for node, number in _nodes(roots).items() if number in by_number}
-    if given:
-        return [DeviceDirectory(node, given[node], found[given[node]], numbers[given[node]]) for node in sorted(given)]
-    return [DeviceDirectory(index, index, found[index], numbers[index]) for index in sorted(found)]
+    layouts: list[Layouts] = []
+    return [
+        DeviceDirectory(node, index, found[index], numbers[index], layouts)
+        for node, index in sorted((given or {index: index for index in found}).items())
+    ]
 
 
 def _nodes(roots: Roots) -> dict[int, str]:

@@ -32,6 +32,7 @@ METRICS = (2, 7)  # before, there are only a device's neighbours, its cores and 
 NAMES_OF_TODAY = (2, 8)  # info/, execute_* for infer_*, peak
 MEMORY_CATEGORIES = (2, 10)
 METRICS_OPENED_TO_USERS = (2, 15)
+SERIAL_NUMBERS = (2, 15)
 OPENED_TO_USERS = (2, 28)  # core_count and connected_devices may be read by everybody
 LIVE_COUNTERS = (2, 30)  # counters of the runtime move while a process runs, and not only when it ends
 POWER_AND_TIME = (2, 21)
@@ -159,6 +160,7 @@ _OTHER_INFO_SINCE = {"reset_fail_count": NAMES_OF_TODAY, FLOPS: (2, 12), TIME_IN
 _ECC_SINCE = {"mem_ecc_repairable_uncorrected": (2, 23)}
 _ECC_FIRST = (2, 14)
 
+
 def status_path(name: str, value: str = "total") -> str:
     """A status counter of a core."""
     return f"stats/status/{name}/{value}"
@@ -227,7 +229,7 @@ DEVICE_FILES: tuple[File, ...] = (
     File(DEVICE_NUMBER, TEXT, _PUBLIC_MODE, since=(0,)),
     File("uevent", BARE, since=(0,)),
     File("info/notify_delay", COUNT, since=(2, 9)),
-    File(SERIAL_NUMBER, TEXT, since=METRICS_OPENED_TO_USERS, generation=2),
+    File(SERIAL_NUMBER, TEXT, since=SERIAL_NUMBERS, generation=2),
     File(ARCH_TYPE, TEXT, since=NAMES_OF_TODAY),
     File(FIRST_ARCH_TYPE, TEXT, until=NAMES_OF_TODAY),
     File(INSTANCE_TYPE, TEXT, since=NAMES_OF_TODAY),

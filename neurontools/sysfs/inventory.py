@@ -6,7 +6,14 @@ from neurontools.catalog.family import known
 from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance
 from neurontools.sysfs.architecture import Architecture, architecture_of
 from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, device_directories
-from neurontools.sysfs.file_table import CONNECTED_DEVICES, CORE_COUNT, HOST_MEMORY, SERIAL_NUMBER, parsed_version
+from neurontools.sysfs.file_table import (
+    CONNECTED_DEVICES,
+    CORE_COUNT,
+    HOST_MEMORY,
+    SERIAL_NUMBER,
+    SERIAL_NUMBERS,
+    parsed_version,
+)
 from neurontools.sysfs.pci import Placement, placements
 from neurontools.sysfs.roots import Roots
 from neurontools.sysfs.small_file import parse_count, read_bytes, read_text
@@ -24,6 +31,7 @@ class Inventory:
     """
 
     __slots__ = (
+        "_has_serial_numbers",
         "_is_brief",
         "architecture",
         "devices",
@@ -51,6 +59,11 @@ class Inventory:
         self.driver_version = parsed_version(version_text)
         if self.driver_version is None:
             self.warnings.append("the version of the Neuron driver can't be read; taking it for an old one")
+        self._has_serial_numbers = (
+            not is_brief
+            and architecture.family.generation > 1
+            and (self.driver_version is None or self.driver_version >= SERIAL_NUMBERS)
+        )
         self.instance = _instance(roots, architecture, directories, version_text if self.driver_version else None, lnc)
         # Trainium2 nodes 1 and 3 of an UltraServer number their cores from the other die.
         self.is_flipped = architecture.family.name == "trainium2" and any(
@@ -88,7 +101,7 @@ class Inventory:
             connected_to=links,
             memory_bytes=instance.device_memory_bytes,
             hbm_stacks=tuple(HbmStack(stack, stack_bytes, None) for stack in range(stacks)),
-            serial_number=None if self._is_brief else _serial_number(directory),
+            serial_number=_serial_number(directory) if self._has_serial_numbers else None,
             ecc=EccCounters(),
             host_memory=_UNKNOWN_HOST_MEMORY,
             inferred_fields=(*place.inferred, *(("connected_to",) if is_concluded else ())),
@@ -97,7 +110,7 @@ class Inventory:
     def _check_cores(self, directory: DeviceDirectory) -> None:
         expected = self.instance.physical_cores_per_device
         try:
-            count = parse_count(read_bytes(f"{directory.path}/{CORE_COUNT}", 32))
+            count = parse_count(read_bytes(directory.place(CORE_COUNT), 32))
         except OSError:  # only root may read it before driver 2.28
             count = None
         found = len(directory.core_numbers()) if count is None else count
@@ -109,7 +122,7 @@ class Inventory:
     def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
         """The neighbours in the driver's order, and whether they had to be concluded."""
         try:
-            raw = read_bytes(f"{directory.path}/{CONNECTED_DEVICES}", 256)
+            raw = read_bytes(directory.place(CONNECTED_DEVICES), 256)
             # Nothing at all, without even a newline, is how the driver fails on a list that is too long for it.
             links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
             if raw and all(0 <= link < MAX_DEVICES for link in links):
@@ -179,7 +192,7 @@ def _instance(
 
 def _serial_number(directory: DeviceDirectory) -> str | None:
     """The chip's serial number; None where there is none, and for the bare newline of a driver that can't read it."""
-    text = read_text(f"{directory.path}/{SERIAL_NUMBER}", 64) or ""
+    text = read_text(directory.place(SERIAL_NUMBER), 64) or ""
     return text if _is_hexadecimal(text) else None
 
 

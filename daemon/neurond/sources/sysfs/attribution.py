@@ -6,7 +6,7 @@ counts from the moment the two were first seen together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from neurond.sources.sysfs.pacing import Pacing
@@ -79,10 +79,14 @@ def with_host_memory(processes: Sequence[Process], devices: Sequence[Device]) ->
 
 
 def executions_of(inferences: int | None, status: StatusCounters) -> int | None:
-    """Finished executions of a core, whatever their outcome; None when the successful ones are unknown."""
-    if inferences is None:
-        return None
-    return inferences + sum(getattr(status, name) or 0 for name in _FAILED)
+    """Finished executions of a core, whatever their outcome; None when one of the outcomes is unknown."""
+    total = inferences
+    for name in _FAILED:
+        failed: int | None = getattr(status, name)
+        if total is None or failed is None:
+            return None
+        total += failed
+    return total
 
 
 class Attribution:
@@ -125,8 +129,8 @@ class Attribution:
                 errors[field] += max(_sum(part, names) for part in parts)
         return replace(
             process,
-            executions=ExecutionCounters(**executions),
-            errors=ErrorCounters(**errors),
+            executions=ExecutionCounters(**executions) if _are_known(known.values(), _OUTCOMES) else None,
+            errors=ErrorCounters(**errors) if _are_known(known.values(), _ERRORS) else None,
             measured_at_seconds=max(core.measured_at_seconds or 0.0 for core in held),
         )
 
@@ -141,6 +145,11 @@ def _since(start: StatusCounters, now: StatusCounters) -> StatusCounters:
         before, after = getattr(start, name) or 0, getattr(now, name) or 0
         grown[name] = after - before if after >= before else after
     return StatusCounters(**grown)
+
+
+def _are_known(cores: Iterable[StatusCounters], counters: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether the driver tells all of these counters of all of these cores: what it doesn't tell is not 0."""
+    return all(getattr(core, name) is not None for core in cores for names in counters.values() for name in names)
 
 
 def _sum(counters: StatusCounters, names: tuple[str, ...]) -> int:

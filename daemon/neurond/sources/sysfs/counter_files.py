@@ -20,6 +20,7 @@ _RESERVED_DESCRIPTORS = 512
 _RETRY_READS = 16
 
 _CLOSED, _NOT_KEPT = -1, -2
+_MISSING = os.strerror(errno.ENOENT)
 
 
 class DescriptorBudget:
@@ -94,6 +95,11 @@ class CounterFiles:
     def kept(self) -> list[int]:
         """The descriptors of the files that are open."""
         return [descriptor for descriptor in self._descriptors if descriptor >= 0]
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether one of the files was not there at the latest read."""
+        return _MISSING in self.problems
 
     def take_calls(self) -> int:
         """System calls since this was last asked."""

@@ -10,7 +10,8 @@ from neurond.sources.sysfs.pacing import Pacing
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, StatusCounters
 from neurontools.sysfs import file_table
 from neurontools.sysfs.device_directory import DeviceDirectory
-from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of
+from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of, place_of
+from neurontools.sysfs.layout import Places
 from neurontools.sysfs.small_file import read_text
 from neurontools.text.terminal import cut, visible
 
@@ -20,7 +21,6 @@ _MAX_SHOWN_CHARACTERS = 200
 # Counters that moved and now stand still may only wait for the driver's next update. For so long they count as
 # measured when they moved, so that a busy core is not shown as idle in one interval and as twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
-_NEWEST = (10**6,)  # an unknown driver may have every file
 
 _MEMORY_COUNT = len(file_table.DEVICE_MEMORY)
 _STATUS_END = _MEMORY_COUNT + len(file_table.STATUS)
@@ -32,7 +32,19 @@ _CORE_PATHS = (
     *(file_table.other_info_path(name) for name in (file_table.INFERENCES, file_table.FLOPS, file_table.TIME_IN_USE)),
 )
 _HOST_PATHS = [file_table.host_memory_path(name) for name in file_table.HOST_MEMORY]
+_HOST_FIELDS = [f"{name}_bytes" for name in file_table.HOST_MEMORY]
 _ECC_PATHS = [f"stats/hardware/{name}" for name in file_table.ECC]
+_TEXT_PATHS = (file_table.POWER_UTILIZATION, file_table.UNHEALTHY_COMPONENTS)
+
+
+def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[list[str], list[str]]:
+    """The files that are read of a device and of each core, by their places of today."""
+    of_device = {file.path for file in files_of(DEVICE_FILES, driver_version, generation)}
+    of_core = {file.path for file in files_of(CORE_FILES, driver_version, generation)}
+    return (
+        [path for path in (*_HOST_PATHS, *_ECC_PATHS, *_TEXT_PATHS) if place_of(path, driver_version) in of_device],
+        [path for path in _CORE_PATHS if place_of(path, driver_version) in of_core],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,33 +68,41 @@ class CoreReading:
 
 
 class DeviceReader:
-    """One device; `cores[position]` is the physical core at each logical position."""
+    """One device; `cores[position]` is the physical core at each logical position, `places` where its files are."""
 
     def __init__(
         self,
         directory: DeviceDirectory,
         cores: list[int],
-        driver_version: tuple[int, ...] | None,
-        generation: int,
+        places: Places,
         budget: DescriptorBudget,
         pacing: Pacing,
         *,
         may_be_replaced: bool,
     ) -> None:
         self.directory = directory
+        self.places = places
         self._pacing = pacing
-        version = driver_version or _NEWEST
-        self._has = {file.path for file in files_of(DEVICE_FILES, version, generation)}
-        present = {file.path for file in files_of(CORE_FILES, version, generation)}
-        self._core_paths = [path for path in _CORE_PATHS if path in present]
-        self._slots = [self._core_paths.index(path) if path in present else -1 for path in _CORE_PATHS]
+        places = self.places
+        read_of_cores = [path for path in _CORE_PATHS if path in places.core]
+        self._slots = [read_of_cores.index(path) if path in places.core else -1 for path in _CORE_PATHS]
+        at = [places.core[path] for path in read_of_cores]
+        before = {place[0] for place in at}
+        self._cores_name = f"neuron{directory.index}"
+        if len(before) == 1:  # where all are below one directory, the cores share the rest of their paths
+            beginning = before.pop()
+            self._cores_name += f"/{beginning}*"
+            behind = [place[1][1:] for place in at]
+            files_of_cores = [(f"{directory.path}/{beginning}{core}", behind) for core in cores]
+        else:
+            files_of_cores = [(directory.path, [f"{place[0]}{core}{place[1]}" for place in at]) for core in cores]
         self._cores = [
-            CounterFiles(directory.core_path(core), self._core_paths, budget, may_be_replaced=may_be_replaced)
-            for core in cores
+            CounterFiles(path, paths, budget, may_be_replaced=may_be_replaced) for path, paths in files_of_cores
         ]
-        ecc = [path for path in _ECC_PATHS if path in self._has]
-        self._ecc_fields = [file_table.ECC[path.rpartition("/")[2]] for path in ecc]
-        self._own = CounterFiles(directory.path, [*_HOST_PATHS, *ecc], budget, may_be_replaced=may_be_replaced)
+        self._own_paths = [path for path in (*_HOST_PATHS, *_ECC_PATHS) if path in places.device]
+        self._own = CounterFiles(
+            directory.path, [places.device[path] for path in self._own_paths], budget, may_be_replaced=may_be_replaced
+        )
         self._before: list[tuple[tuple[int | None, ...], CoreReading] | None] = [None] * len(cores)
         self._moved_at: list[float | None] = [None] * len(cores)
         self.went_back: list[str] = []
@@ -90,31 +110,27 @@ class DeviceReader:
     @property
     def files(self) -> list[tuple[str, CounterFiles]]:
         """All counter files with the name of their directory, for what went wrong."""
-        name = f"neuron{self.directory.index}"
-        return [(name, self._own), *((f"{name}/neuron_core*", core) for core in self._cores)]
+        return [(f"neuron{self.directory.index}", self._own), *((self._cores_name, core) for core in self._cores)]
+
+    @property
+    def lacks_files(self) -> bool:
+        """Whether a file that was there is not any more, or a core has none of its own."""
+        return any(files.is_missing for _, files in self.files)
 
     def read_device(self) -> tuple[HostMemory, EccCounters]:
         """Host memory by category and ECC events."""
-        values = self._own.read()
-        count = len(_HOST_PATHS)
-        host = {
-            f"{name}_bytes": _size(value) for name, value in zip(file_table.HOST_MEMORY, values[:count], strict=True)
-        }
-        ecc = dict(zip(self._ecc_fields, values[count:], strict=True))
+        values = dict(zip(self._own_paths, self._own.read(), strict=True))
+        host = {field: _size(values.get(path)) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
+        ecc = {field: values.get(path) for field, path in zip(file_table.ECC.values(), _ECC_PATHS, strict=True)}
         return HostMemory(**host), EccCounters(**ecc)
 
     def read_power(self) -> PowerUtilization | None:
         """Power of the last full minute; None when the driver has none."""
-        if file_table.POWER_UTILIZATION not in self._has:
-            return None
-        return parsed_power(read_text(f"{self.directory.path}/{file_table.POWER_UTILIZATION}", 256))
+        return parsed_power(self._text(file_table.POWER_UTILIZATION, 256))
 
     def read_unhealthy(self) -> str:
         """The components the driver calls unhealthy; empty when there are none or it doesn't say."""
-        if file_table.UNHEALTHY_COMPONENTS not in self._has:
-            return ""
-        text = read_text(f"{self.directory.path}/{file_table.UNHEALTHY_COMPONENTS}", 512) or ""
-        return cut(visible(text), _MAX_SHOWN_CHARACTERS)
+        return cut(visible(self._text(file_table.UNHEALTHY_COMPONENTS, 512) or ""), _MAX_SHOWN_CHARACTERS)
 
     def read_cores(self) -> list[CoreReading]:
         """The counters of all cores by logical position. A core that didn't change has equal parts."""
@@ -138,6 +154,10 @@ class DeviceReader:
             readings.append(reading)
             self._pacing.step()
         return readings
+
+    def _text(self, path: str, limit_bytes: int) -> str | None:
+        place = self.places.device.get(path)
+        return None if place is None else read_text(f"{self.directory.path}/{place}", limit_bytes)
 
     def close(self) -> None:
         """Closes all files."""

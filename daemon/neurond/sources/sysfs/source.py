@@ -14,6 +14,7 @@ from neurond.sources.sysfs.metadata_service import MetadataService
 from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
+from neurond.sources.sysfs.tree_layout import TreeLayout
 from neurontools.errors import UserError
 from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.sysfs.device_directory import DeviceDirectory, device_directories
@@ -57,6 +58,7 @@ class SysfsSource:
         self._attribution = Attribution()
         cores = len(inventory.directories) * self.instance.physical_cores_per_device
         self._budget = DescriptorBudget(cores * _FILES_PER_CORE + len(inventory.directories) * _FILES_PER_DEVICE)
+        self._layout = TreeLayout(inventory.driver_version, inventory.architecture.family.generation)
         self._readers = {directory.index: self._reader(directory) for directory in inventory.directories}
         self._first = {directory.index for directory in inventory.directories}
         self._went_back: dict[str, None] = {}
@@ -72,6 +74,7 @@ class SysfsSource:
     def refresh(self) -> None:
         """Reads everything that changes, and what devices there are."""
         self._follow_devices()
+        self._follow_layout()
         self._follow_metadata()
         raw: dict[int, list[CoreReading]] = {index: reader.read_cores() for index, reader in self._readers.items()}
         processes = self._processes.refresh(self.instance)
@@ -114,17 +117,32 @@ class SysfsSource:
                 files.may_be_replaced = value
 
     def _reader(self, directory: DeviceDirectory) -> DeviceReader:
-        inventory = self._inventory
-        positions = range(self.instance.physical_cores_per_device)
+        cores = self._physical_cores(directory)
         return DeviceReader(
             directory,
-            [inventory.physical_core(directory, position) for position in positions],
-            inventory.driver_version,
-            inventory.architecture.family.generation,
+            cores,
+            self._layout.places(directory, cores),
             self._budget,
             self._pacing,
             may_be_replaced=may_be_replaced(directory.path),
         )
+
+    def _physical_cores(self, directory: DeviceDirectory) -> list[int]:
+        positions = range(self.instance.physical_cores_per_device)
+        return [self._inventory.physical_core(directory, position) for position in positions]
+
+    def _follow_layout(self) -> None:
+        """Looks for files that are missing: the driver may have been replaced, or made its tree bit by bit."""
+        readers = self._readers.values()
+        is_missing = any(not reader.places.is_whole or reader.lacks_files for reader in readers)
+        if not self._layout.is_due(is_something_missing=is_missing):
+            return
+        for index, reader in list(self._readers.items()):
+            places = self._layout.places(reader.directory, self._physical_cores(reader.directory))
+            if places != reader.places:
+                reader.close()
+                self._readers[index] = self._reader(reader.directory)
+            self._pacing.step()
 
     def _follow_devices(self) -> None:
         """Takes in devices that came and lets those go that vanished."""
@@ -139,10 +157,13 @@ class SysfsSource:
         except UserError:
             inventory = None  # what is left can't be read: as good as gone
         kept = {directory.index: _identity(directory) for directory in (inventory.directories if inventory else ())}
+        is_other_driver = inventory is not None and inventory.driver_version != self._inventory.driver_version
         for index, reader in list(self._readers.items()):
-            if kept.get(index) != _identity(reader.directory):
+            if is_other_driver or kept.get(index) != _identity(reader.directory):
                 reader.close()
                 del self._readers[index]
+        if inventory is not None and is_other_driver:
+            self._layout = TreeLayout(inventory.driver_version, inventory.architecture.family.generation)
         if inventory is None:
             self._inventory.directories, self._inventory.devices = [], ()
         else:
@@ -233,6 +254,7 @@ class SysfsSource:
         if vanished:
             names = ", ".join(f"neuron{index}" for index in vanished)
             warnings.append(f"{names} vanished from the driver's tree; look at dmesg")
+        warnings += self._layout.warnings((f"neuron{index}", reader.places) for index, reader in self._readers.items())
         warnings += unhealthy
         warnings += file_problems(reader.files for reader in self._readers.values())
         for reader in self._readers.values():
