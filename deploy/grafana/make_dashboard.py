@@ -17,7 +17,8 @@ HELD_MFU = (
     "and on (instance, neuroncore) (neurontools_neuroncore_held == 1))"
 )
 USER_UTILIZATION = (
-    f"avg by (user, runtime_tag) ({UTILIZATION} * on (instance, neuroncore) group_left (user, runtime_tag) {OWNER})"
+    f"avg by (user, runtime_tag) ({UTILIZATION} * on (instance, neuroncore) group_left (user, runtime_tag) "
+    f"group by (instance, neuroncore, user, runtime_tag) ({OWNER}))"
 )
 
 # Row: panels of (title, kind, unit, width, [(query, legend)]).

@@ -20,6 +20,7 @@ from neurontools.model import (
     SourceKind,
     logical_cores,
 )
+from neurontools.text.terminal import cut
 
 _CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
 _read_memory = attrgetter(*(field.name for field in fields(DeviceMemory)))
@@ -34,7 +35,9 @@ _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 _DEVICE = "neuron_device_index"
 _PLACE = ("neuroncore", _DEVICE)
 _OWNER = ("pid", "user", "runtime_tag", "pod", "namespace", "container", "slurm_job_id")
-_IDENTITY = ("uid", "runtime_version", "synthetic", "container_id")
+_PROCESS = ("pid",)  # all else that tells a process is in the info, which is joined by it
+_IDENTITY = ("uid", "command", "runtime_version", "synthetic", "container_id")
+_MAX_COMMAND_CHARACTERS = 128  # a label stays in the index of Prometheus for as long as the process has series there
 
 
 def _gauge(name: str, text: str) -> Definition:
@@ -71,7 +74,7 @@ DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was load
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
 DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical")
 DEVICE_FINDINGS = _gauge("device_findings", "Findings on the device by kind and severity")
-PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may")
+PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may: who, what and whose")
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
 PROCESS_HOST_MEMORY = _gauge("process_host_memory_bytes", "Host memory of the process by category")
@@ -259,19 +262,17 @@ def _health_families(verdicts: Iterable[Verdict], label: LabelTexts) -> Iterator
 
 def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Family]:
     samples: dict[Definition, list[Sample]] = {definition: [] for definition in _PROCESS_FAMILIES}
-    of_process, of_identity = label.named("pid", "runtime_tag"), label.named(*_OWNER, *_IDENTITY)
-    host_memory_rows = label.rows("pid", "runtime_tag", "category", last=_HOST_CATEGORY_NAMES)
+    of_process, of_identity = label.named(*_PROCESS), label.named(*_OWNER, *_IDENTITY)
+    host_memory_rows = label.rows(*_PROCESS, "category", last=_HOST_CATEGORY_NAMES)
     for process in holders:
-        text = of_process(process.pid, process.tag)
+        text = of_process(process.pid)
         samples[PROCESS].append((of_identity(*_owner(process), *_identity(process)), 1))
         if process.core_indices:  # else which are its own is unknown
             samples[PROCESS_CORES].append((text, len(process.neuroncore_indices)))
         used = [size for core in snapshot.cores_of(process) for size in _read_memory(core.memory) if size is not None]
         if used:
             samples[PROCESS_MEMORY].append((text, sum(used)))
-        host_sizes = zip(
-            host_memory_rows(process.pid, process.tag), _read_host_memory(process.host_memory), strict=True
-        )
+        host_sizes = zip(host_memory_rows(process.pid), _read_host_memory(process.host_memory), strict=True)
         samples[PROCESS_HOST_MEMORY].extend([(row, size_bytes) for row, size_bytes in host_sizes if size_bytes])
         if process.resident_bytes is not None:
             samples[PROCESS_RESIDENT].append((text, process.resident_bytes))
@@ -301,6 +302,7 @@ def _identity(process: Process) -> tuple[str | int, ...]:
     of = process.attribution
     return (
         "" if process.uid is None else process.uid,
+        cut(process.command or "", _MAX_COMMAND_CHARACTERS),
         process.runtime_version or "",
         "true" if process.synthetic else "false",
         (of.container_id if of else None) or "",

@@ -26,10 +26,8 @@ _DEFINITIONS = tuple(
 
 def training_families(holders: list[Process], label: LabelTexts) -> Iterator[Family]:
     """The families of these processes; one whose runtime does not count these has no samples."""
-    of_process = label.named("pid", "runtime_tag")
-    counting = [
-        (of_process(process.pid, process.tag), process.training) for process in holders if process.training is not None
-    ]
+    of_process = label.named("pid")
+    counting = [(of_process(process.pid), process.training) for process in holders if process.training is not None]
     for field, definition in _DEFINITIONS:
         samples: list[Sample] = [(text, getattr(counters, field)) for text, counters in counting]
         yield Family(definition, [(text, value) for text, value in samples if value is not None])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -209,3 +212,86 @@ def test_prometheus_reads_over_tls_with_certificate_and_token(
     finally:
         server.process.terminate()
         server.process.wait(30)
+
+
+def advised_relabelling() -> list[object]:
+    """The rules of FLEET.md for processes that come and go."""
+    page = (DEPLOY / "FLEET.md").read_text("utf-8").partition("### Processes that come and go")[2]
+    block = re.search(r"    metric_relabel_configs:\n((?:      - .*\n)+)", page)
+    assert block is not None
+    rule = re.compile(r"- \{source_labels: \[(.+)\], regex: \"(.+)\", action: (\w+)\}")
+    found = [rule.fullmatch(line.strip()) for line in block[1].splitlines()]
+    return [{"source_labels": each[1].split(", "), "regex": each[2], "action": each[3]} for each in found if each]
+
+
+def documented_joins() -> list[str]:
+    """The queries of FLEET.md that join values with who a process is."""
+    page = (DEPLOY / "FLEET.md").read_text("utf-8").partition("Join by what a process is known by")[2]
+    lines = page.partition("\n## ")[0].splitlines()
+    code = "\n".join(line[4:] for line in lines if line.startswith("    "))
+    return [query.replace("\n", " ") for query in re.split(r"\n(?! )", code)]
+
+
+@contextlib.contextmanager
+def attached(daemon: RunningDaemon, tag: str = "") -> Iterator[int]:
+    """A process of its own that holds a NeuronCore; its PID."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1", str(os.getuid()), tag],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=DEPLOY.parent,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        yield process.pid
+        process.communicate("", timeout=HANG_SECONDS)
+
+
+def series_of(server: Prometheus, pid: int) -> set[str]:
+    """The names of the series, stale ones too, that a process has left."""
+    found = server.get("series", **{"match[]": f'{{pid="{pid}"}}'}) or []
+    found += server.get("series", **{"match[]": f'{{runtime_tag="{pid}"}}'}) or []
+    return {json.dumps(series, sort_keys=True) for series in found}
+
+
+def test_processes_come_and_go_without_leaving_much_or_breaking_joins(
+    start_daemon: StartDaemon, port: int, tmp_path: Path
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--metrics-listen", f"127.0.0.1:{port}")
+    servers = []
+    try:
+        for name, options in (("plain", {}), ("advised", {"metric_relabel_configs": advised_relabelling()})):
+            (tmp_path / name).mkdir()
+            servers.append(Prometheus(tmp_path / name, f"127.0.0.1:{port}", **options))
+        plain, advised = servers
+        pids = []
+        for _ in range(3):
+            with attached(daemon) as pid:
+                pids.append(pid)
+                for server in servers:
+                    wait_until(lambda s=server, p=pid: series_of(s, p) or None)  # type: ignore[misc]
+                wait_until(lambda p=pid: plain.query(f'execution_status_total{{runtime_tag="{p}"}}') or None)  # type: ignore[misc]
+        for pid in pids:
+            names = [json.loads(series)["__name__"] for series in series_of(plain, pid)]
+            assert 30 < len(names) < 50
+            by_tag = [name for name in names if not name.startswith("neurontools_")]
+            assert set(names) - set(by_tag) >= {"neurontools_process_info", "neurontools_neuroncore_owner_info"}
+            left = [json.loads(series) for series in series_of(advised, pid)]
+            assert [series["__name__"] for series in left] == ["neurontools_neuroncore_owner_info"]
+        assert wait_until(lambda: advised.query("neurontools_neuroncore_held") or None)
+
+        joins = documented_joins()
+        assert len(joins) == len(advised_relabelling()) == 3
+        with attached(daemon, "job"), attached(daemon, "job"):
+            wait_until(lambda: len(plain.query('neurontools_process_info{runtime_tag="job"}')) == 2 or None)
+            for query in joins:
+                for series in wait_until(lambda q=query: plain.query(q) or None):  # type: ignore[misc]
+                    assert series["metric"]["user"]
+            assert wait_until(lambda: advised.query('execution_status_total{runtime_tag="job"}') or None), "tags stay"
+        for query in joins:
+            assert plain.query_range(query), "nor does it fail over the time in which processes came and went"
+    finally:
+        for server in servers:
+            server.process.terminate()
+            server.process.wait(30)

@@ -8,12 +8,13 @@ import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
 
 from neurontools import health
-from neurontools.model import SourceKind
+from neurontools.model import Attribution, SourceKind
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import wait_until
@@ -31,16 +32,25 @@ def test_endpoints(endpoint: str, url: str) -> None:
     assert metrics_url(endpoint) == url
 
 
+def point_attributes(point: Any) -> dict[str, Any]:
+    """The attributes of a data point."""
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in point.attributes
+    }
+
+
 @pytest.mark.filterwarnings("default")
 async def test_what_a_collector_gets() -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     arrived: list[bytes] = []
+    encodings: set[str | None] = set()
 
     class Collector(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            encodings.add(self.headers.get("Content-Encoding"))
             arrived.append(gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body)
             assert self.path == "/v1/metrics"
             self.send_response(200)
@@ -55,6 +65,8 @@ async def test_what_a_collector_gets() -> None:
         host = ScenarioHost("inf2.xlarge")
         sender = OtlpSender(f"http://127.0.0.1:{server.server_port}", 3600.0, health.verdicts, host.at(10))
         now = host.at(11)
+        of = Attribution(pod_name="trainer-0", pod_namespace="ml", slurm_job_id="77")
+        now = replace(now, processes=(replace(now.processes[0], attribution=of), *now.processes[1:]))
         sender.observe(now)
         await sender.close()
         wait_until(lambda: arrived or None)
@@ -74,7 +86,28 @@ async def test_what_a_collector_gets() -> None:
     assert limit.gauge.data_points[0].as_int == now.devices[0].memory_bytes
     errors = metrics["hw.errors"].sum
     assert errors.is_monotonic
-    assert len(errors.data_points) == 4
+    kinds = {point_attributes(point)["error.type"] for point in errors.data_points}
+    assert kinds == {
+        *("memory_ecc_corrected", "memory_ecc_uncorrected", "memory_ecc_repairable_uncorrected"),
+        *("sram_ecc_corrected", "sram_ecc_uncorrected"),
+    }
+    memory = {
+        (labels["neuroncore"], labels["category"]): point.as_int
+        for point in metrics["neurontools.neuroncore.memory"].gauge.data_points
+        if (labels := point_attributes(point))
+    }
+    assert memory[0, "tensors"] == now.cores[0].memory.tensors_bytes
+    assert {category for _, category in memory} >= {"tensors", "constants", "model_code", "runtime_memory"}
+    owners = [point_attributes(point) for point in metrics["neurontools.neuroncore.owner"].gauge.data_points]
+    assert [(owner["neuroncore"], owner["process.pid"], owner["neuron.runtime_tag"]) for owner in owners] == [
+        (core.index, core.owner_pid, f"synthetic-{core.index}") for core in now.cores
+    ]
+    pods = [(owner["k8s.pod.name"], owner["k8s.namespace.name"], owner["slurm.job.id"]) for owner in owners[:1]]
+    assert pods == [("trainer-0", "ml", "77")]
+    assert "k8s.pod.name" not in owners[1], "what isn't known is left out"
+    used = metrics["neurontools.process.device_memory"].gauge.data_points
+    assert [point_attributes(point)["neuron.runtime_tag"] for point in used] == ["synthetic-0", "synthetic-1"]
+    assert encodings == {"gzip"}
     states = {
         attribute.value.string_value: point.as_int
         for point in metrics["hw.status"].gauge.data_points

@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from neurond.exports.otlp_readings import INSTRUMENTS, Reading, core_attributes, process_attributes
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.health import Severity, Verdict
 from neurontools.model import Device, Snapshot, SourceKind, logical_cores
@@ -22,6 +24,7 @@ from neurontools.model import Device, Snapshot, SourceKind, logical_cores
 _EVENTS = (
     ("mem_corrected_total", "corrected", "memory"),
     ("mem_uncorrected_total", "uncorrected", "memory"),
+    ("mem_repairable_uncorrected_total", "repairable_uncorrected", "memory"),
     ("sram_corrected_total", "corrected", "sram"),
     ("sram_uncorrected_total", "uncorrected", "sram"),
 )
@@ -29,12 +32,11 @@ _STATES = {Severity.OK: "ok", Severity.NOTICE: "ok", Severity.WARNING: "degraded
 _TIMEOUT_SECONDS = 5
 _LAST_SECONDS = 1.0  # for what is sent when the daemon ends
 _SILENCE_SECONDS = 600.0
+_COMPRESSION = ("OTEL_EXPORTER_OTLP_COMPRESSION", "OTEL_EXPORTER_OTLP_METRICS_COMPRESSION")
 _SDK_LOGGERS = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.sdk.metrics._internal.export",
 )
-
-Reading = tuple[float, dict[str, str | int]]
 
 
 class OtlpSender:
@@ -52,6 +54,7 @@ class OtlpSender:
         first: Snapshot,
     ) -> None:
         try:
+            from opentelemetry.exporter.otlp.proto.http import Compression
             from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
             from opentelemetry.sdk.metrics import MeterProvider
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
@@ -66,7 +69,9 @@ class OtlpSender:
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
             logging.getLogger(name).addFilter(_Sparse(url))
-        exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS)
+        # Every collector reads gzip, and it is a tenth of the bytes; None leaves the choice to the environment.
+        compression = None if any(name in os.environ for name in _COMPRESSION) else Compression.Gzip
+        exporter = OTLPMetricExporter(endpoint=url, timeout=_TIMEOUT_SECONDS, compression=compression)
         reader = PeriodicExportingMetricReader(exporter, interval_seconds * 1000, _TIMEOUT_SECONDS * 1000)
         self._provider = MeterProvider([reader], Resource.create(host_attributes(first)), shutdown_on_exit=False)
         self._register(self._provider.get_meter("neurontools"))
@@ -122,6 +127,8 @@ class OtlpSender:
         ):
             create = meter.create_observable_counter if is_counter else meter.create_observable_gauge
             create(name, [callback(read)], unit, text)
+        for each in INSTRUMENTS:
+            meter.create_observable_gauge(each.name, [callback(each.read)], each.unit, each.text)
 
     def _status(self, _snapshot: Snapshot) -> Iterator[Reading]:
         for verdict in self._verdicts:
@@ -238,30 +245,22 @@ def _errors(snapshot: Snapshot) -> Iterator[Reading]:
 def _core_utilization(snapshot: Snapshot) -> Iterator[Reading]:
     for core in logical_cores(snapshot):
         if core.utilization_ratio is not None:
-            yield core.utilization_ratio, _core_labels(core.index, core.device_index)
+            yield core.utilization_ratio, core_attributes(core.index, core.device_index)
 
 
 def _core_held(snapshot: Snapshot) -> Iterator[Reading]:
     for core in logical_cores(snapshot):
         if core.is_free is not None:
-            yield int(not core.is_free), _core_labels(core.index, core.device_index)
+            yield int(not core.is_free), core_attributes(core.index, core.device_index)
 
 
 def _core_flops(snapshot: Snapshot) -> Iterator[Reading]:
     for core in logical_cores(snapshot):
         if core.flops_per_second is not None:
-            yield core.flops_per_second, _core_labels(core.index, core.device_index)
-
-
-def _core_labels(index: int, device_index: int) -> dict[str, str | int]:
-    return {"neuroncore": index, "hw.id": f"neuron{device_index}"}
+            yield core.flops_per_second, core_attributes(core.index, core.device_index)
 
 
 def _executions(snapshot: Snapshot) -> Iterator[Reading]:
     for process in snapshot.processes:
         if process.core_indices and process.executions is not None:
-            labels: dict[str, str | int] = {"process.pid": process.pid, "neuron.runtime_tag": process.tag}
-            if process.attribution is not None and process.attribution.pod_name:
-                labels["k8s.pod.name"] = process.attribution.pod_name
-                labels["k8s.namespace.name"] = process.attribution.pod_namespace or ""
-            yield process.executions.completed_total, labels
+            yield process.executions.completed_total, process_attributes(process)
