@@ -76,9 +76,9 @@ class Places:
         return bool(self.missing or self.ambiguous) and not (self.device or self.core)
 
     @property
-    def is_whole(self) -> bool:
-        """Whether everything is where this version of the driver has it."""
-        return not (self.moved or self.missing or self.ambiguous)
+    def is_complete(self) -> bool:
+        """Whether everything was found, wherever it is."""
+        return not (self.missing or self.ambiguous)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Places) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)

@@ -237,13 +237,27 @@ def test_what_is_missing_is_looked_for_again(tree: DriverTree, tmp_path: Path) -
 def test_one_device_of_another_layout_does_not_take_the_others_along() -> None:
     with DriverTree("trn1.32xlarge", driver_version="2.31.7.0") as tree:
         make_rubbish(tree.device_path(0))
+        for part in range(12):
+            (tree.device_path(0) / f"heap{part}").mkdir()
+            for number in range(1000):
+                (tree.device_path(0) / f"heap{part}/{number}").touch()
         for index in range(2, 16):
             for core in tree.device_path(index).glob("neuron_core*"):
                 move(core, {"stats": "telemetry"})
         reading = read(tree).read()
         assert "below neuron0 is none of" in reading.warnings[0]
+        assert any("too large" in line for line in reading.warnings)
         known = [core.memory.total_bytes is not None for core in reading.cores]
         assert known == [False] * 2 + [True] * 30
+
+
+def test_names_in_a_tree_reach_no_log_in_a_form_that_a_terminal_obeys(tree: DriverTree) -> None:
+    device = tree.device_path(0)
+    move(device, {"stats/hardware": "\x1b[31m/red\n/hardware"})
+    reading = read(tree).read()
+    assert reading.devices[0].ecc.mem_uncorrected_total == 2
+    assert "\\x1b[31m/red\\x0a/hardware" in reading.warnings[0]
+    assert all(line.isprintable() for line in reading.warnings)
 
 
 def test_neuron_ls_finds_what_a_device_is(tree: DriverTree) -> None:
@@ -270,4 +284,4 @@ def test_the_daemon_says_which_layout_it_found(start_daemon: StartDaemon, tree: 
 def test_the_daemon_says_so_when_it_knows_the_layout(start_daemon: StartDaemon) -> None:
     with DriverTree("trn1.2xlarge") as known:
         daemon = start_daemon(*known.flags, "--interval", "0.05")
-        wait_until(lambda: "the tree of driver 2.30.2.0 has the layout that this version knows" in daemon.log)
+        wait_until(lambda: "the tree of driver 2.30.2.0 has the layout that is known" in daemon.log)

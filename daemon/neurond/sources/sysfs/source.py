@@ -134,7 +134,7 @@ class SysfsSource:
     def _follow_layout(self) -> None:
         """Looks for files that are missing: the driver may have been replaced, or made its tree bit by bit."""
         readers = self._readers.values()
-        is_missing = any(not reader.places.is_whole or reader.lacks_files for reader in readers)
+        is_missing = any(not reader.places.is_complete or reader.lacks_files for reader in readers)
         if not self._layout.is_due(is_something_missing=is_missing):
             return
         for index, reader in list(self._readers.items()):
@@ -254,7 +254,9 @@ class SysfsSource:
         if vanished:
             names = ", ".join(f"neuron{index}" for index in vanished)
             warnings.append(f"{names} vanished from the driver's tree; look at dmesg")
-        warnings += self._layout.warnings((f"neuron{index}", reader.places) for index, reader in self._readers.items())
+        warnings += self._layout.warnings(
+            tuple((f"neuron{index}", reader.places) for index, reader in self._readers.items())
+        )
         warnings += unhealthy
         warnings += file_problems(reader.files for reader in self._readers.values())
         for reader in self._readers.values():

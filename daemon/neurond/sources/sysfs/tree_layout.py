@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 from neurond.sources.sysfs.device_reader import files_to_read
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.layout import Layouts, Places
+from neurontools.text.terminal import cut, visible
 
 _NEWEST = (10**6,)  # an unknown driver may have every file
+_MAX_SHOWN_CHARACTERS = 120
 # What was not found may come later: it is looked for again after so many rounds, each time twice as many.
 _FIRST_ROUNDS, _LONGEST_ROUNDS = 16, 1024
 
@@ -28,7 +29,8 @@ class TreeLayout:
         self._layouts = Layouts()
         self._rounds = _FIRST_ROUNDS
         self._rounds_left = _FIRST_ROUNDS
-        self._told = ""
+        self._warned_of: tuple[tuple[str, Places], ...] = ()
+        self._warnings: list[str] | None = None
 
     def places(self, directory: DeviceDirectory, cores: list[int]) -> Places:
         """Where the files of a device are."""
@@ -47,9 +49,21 @@ class TreeLayout:
         self._layouts = Layouts()
         return True
 
-    def warnings(self, found: Iterable[tuple[str, Places]]) -> list[str]:
+    def warnings(self, found: tuple[tuple[str, Places], ...]) -> list[str]:
         """What to tell of the places of these devices, by name. The log is told the layout when it changes."""
-        driver = "driver " + ".".join(map(str, self._version)) if self._version else "this driver"
+        if self._warnings is None or found != self._warned_of:
+            self._warned_of = found
+            before, self._warnings = self._warnings, self._made(found)
+            if self._warnings != before:
+                _log.info("%s", "; ".join(self._warnings) or f"the tree of {self._driver} has the layout that is known")
+        return self._warnings
+
+    @property
+    def _driver(self) -> str:
+        return "driver " + ".".join(map(str, self._version)) if self._version else "this driver"
+
+    def _made(self, found: tuple[tuple[str, Places], ...]) -> list[str]:
+        driver = self._driver
         moved: dict[str, str] = {}
         missing: dict[str, list[str]] = {}
         ambiguous: dict[str, list[str]] = {}
@@ -75,7 +89,8 @@ class TreeLayout:
             path, place = next(iter(moved.items()))
             told.append(
                 f"the tree of {driver} has a layout that this version doesn't know: {len(moved)} files are in other "
-                f"places and were told by their names ({path} is {place}); update neurontools"
+                f"places and were told by their names ({path} is {cut(visible(place), _MAX_SHOWN_CHARACTERS)}); "
+                "update neurontools"
             )
         if missing:
             told.append(f"{_some(list(missing))} not in the tree of {driver}: what would be in there is unknown")
@@ -83,14 +98,7 @@ class TreeLayout:
             told.append(f"{_some(list(ambiguous))} in several places in the tree of {driver}: taken from none")
         if is_cut:
             told.append("the tree below the devices is too large: not all of it was looked through for missing files")
-        self._tell(driver, told)
         return told
-
-    def _tell(self, driver: str, told: list[str]) -> None:
-        layout = "; ".join(told) or f"the tree of {driver} has the layout that this version knows"
-        if layout != self._told:
-            self._told = layout
-            _log.info("%s", layout)
 
 
 def _some(names: list[str]) -> str:
