@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness import attached_child
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import FORMAT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
@@ -236,11 +237,12 @@ def documented_joins() -> list[str]:
 def attached(daemon: RunningDaemon, tag: str = "") -> Iterator[int]:
     """A process of its own that holds a NeuronCore; its PID."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1", str(os.getuid()), tag],
+        [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=DEPLOY.parent,
+        env={**os.environ, attached_child.TAG: tag},
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
