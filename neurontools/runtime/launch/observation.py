@@ -15,13 +15,8 @@ def observe(reporter: Reporter) -> None:
 
     The code of models is left out: it is told with the models.
     """
-    if buffers.lock.acquire(blocking=False):  # else somebody is at it, and drains
-        try:
-            buffers.drain()
-        finally:
-            buffers.lock.release()
     for core in device.taken:
-        levels = core.memory.levels.copy()
+        levels = buffers.account_of(core).levels.copy()
         for category, field in MEMORY_FIELDS.items():
             if category is not Category.MODEL_CODE:
                 reporter.set_memory(core.local_index, field, levels[category])

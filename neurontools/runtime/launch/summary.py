@@ -11,6 +11,7 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.launch.setup import executor
 from neurontools.runtime.launch.summary_files import SummaryFile
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.monitoring import Reported
 
@@ -47,7 +48,7 @@ def document() -> dict[str, Any]:
         "execution_p99_seconds": execution.quantile(0.99) if execution else None,
         "busy_seconds": sum(c.statistics.busy_seconds for c in cores),
         "flop_total": sum(c.statistics.flops_total for c in cores),
-        "hbm_bytes": sum(c.memory.total_bytes for c in cores),
+        "hbm_bytes": sum(buffers.account_of(c).total_bytes for c in cores),
         "hbm_peak_bytes": max((c.memory.peak_bytes for c in cores), default=0),
         "to_device_bytes": sum(c.statistics.to_device_bytes for c in cores),
         "from_device_bytes": sum(c.statistics.from_device_bytes for c in cores),

@@ -16,7 +16,7 @@ import torch
 
 from neurontools.runtime.operators.layout import Layout
 from neurontools.runtime.tensors.core import Buffer, Core, Tensor, missing
-from neurontools.runtime.tensors.memory import Category
+from neurontools.runtime.tensors.memory import Category, CoreMemory
 
 _EXTENSION_DEVICE = 12  # kDLExtDev of DLPack: what torch maps to PrivateUse1
 _ADDRESS_STEP = 256
@@ -62,7 +62,10 @@ class BufferTable:
         self.by_address: dict[int, Buffer] = {}
         self._region: AddressRegion | None = None
         self._next_address = 0
-        self._freed: deque[Buffer] = deque()
+        # What dies is told to this list's own method, in any thread, at any moment, also inside a garbage collection:
+        # a Ctrl-C that came in Python code called there would be an exception that nobody gets.
+        self._dead: deque[Any] = deque()
+        self._died = self._dead.append
         self._seeds: dict[torch.dtype, Tensor] = {}
 
     def create(self, layout: Layout, value: Tensor | None, core: Core) -> tuple[Tensor, Buffer]:
@@ -74,7 +77,7 @@ class BufferTable:
                 self._region = AddressRegion()
                 self._next_address = self._region.first
         handle = seed.detach()
-        buffer = Buffer(handle, self._on_free)
+        buffer = Buffer(handle, self._died)
         address = self._next_address
         self._next_address = address + _ADDRESS_STEP
         if address in self.by_address or address >= self._region.end:  # type: ignore[union-attr]
@@ -107,28 +110,28 @@ class BufferTable:
             ) from None
 
     def drain(self) -> None:
-        """Gives back the bytes of storages that died; the lock is held."""
-        freed = self._freed
-        while freed:
-            buffer = freed.popleft()
-            if self.by_address.pop(buffer.address, None) is None:
-                continue
-            # A pending graph may still read it: then the bytes go back when that graph has run.
-            if buffer.graph is None and buffer.value is not None:
-                release(buffer)
+        """Gives back the bytes of storages that died. Never waits: who holds the lock drains."""
+        if not self._dead or not self.lock.acquire(blocking=False):
+            return
+        try:
+            while self._dead:
+                buffer = self._dead.popleft()
+                if self.by_address.pop(buffer.address, None) is None:
+                    continue
+                # A pending graph may still read it: then the bytes go back when that graph has run.
+                if buffer.graph is None and buffer.value is not None:
+                    release(buffer)
+        finally:
+            self.lock.release()
+
+    def account_of(self, core: Core) -> CoreMemory:
+        """The HBM of a core as it is now: what died is no longer in it."""
+        self.drain()
+        return core.memory
 
     def renew_lock(self) -> None:
         """In a forked child: a thread that held the lock does not exist here."""
         self.lock = RLock()
-
-    def _on_free(self, buffer: Any) -> None:
-        # Any thread, any moment, also inside a garbage collection. Never waits: who holds the lock drains.
-        self._freed.append(buffer)
-        if buffer.value is not None and self.lock.acquire(blocking=False):
-            try:
-                self.drain()
-            finally:
-                self.lock.release()
 
     def _unused_address(self) -> int:
         region = self._region

@@ -71,10 +71,11 @@ class Graph:
 
 def missing(buffer: Buffer) -> RuntimeError:
     """The error for reading a value that was never computed."""
-    error = RuntimeError(
-        "this tensor has no value: the execution that should have computed it failed"
-        + (f" ({type(buffer.failure).__name__}: {str(buffer.failure).splitlines()[0]})" if buffer.failure else "")
-    )
+    cause = ""
+    if buffer.failure is not None:
+        said = str(buffer.failure).partition("\n")[0]  # of an interrupt: nothing
+        cause = f" ({type(buffer.failure).__name__}{said and ': '}{said})"
+    error = RuntimeError(f"this tensor has no value: the execution that should have computed it failed{cause}")
     error.__cause__ = buffer.failure
     return error
 

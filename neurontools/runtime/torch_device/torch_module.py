@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import Category
@@ -119,34 +120,34 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 def memory_allocated(which: Any = None) -> int:
     """HBM of the tensors and parameters of a core, bytes."""
-    memory = core_of(which).memory
+    memory = buffers.account_of(core_of(which))
     return memory.levels[Category.TENSORS] + memory.levels[Category.CONSTANTS]
 
 
 def max_memory_allocated(which: Any = None) -> int:
     """The highest HBM use of a core so far, all categories, bytes."""
-    return core_of(which).memory.peak_bytes
+    return buffers.account_of(core_of(which)).peak_bytes
 
 
 def memory_reserved(which: Any = None) -> int:
     """HBM in use on a core, all categories, bytes."""
-    return core_of(which).memory.total_bytes
+    return buffers.account_of(core_of(which)).total_bytes
 
 
 def reset_peak_memory_stats(which: Any = None) -> None:
     """Begins anew with the highest use."""
-    memory = core_of(which).memory
+    memory = buffers.account_of(core_of(which))
     memory.peak_bytes = memory.total_bytes
 
 
 def max_memory_reserved(which: Any = None) -> int:
     """The highest HBM use of a core so far, bytes."""
-    return core_of(which).memory.peak_bytes
+    return buffers.account_of(core_of(which)).peak_bytes
 
 
 def memory_stats(which: Any = None) -> dict[str, int]:
     """HBM of a core by category, now and at its highest, bytes."""
-    memory = core_of(which).memory
+    memory = buffers.account_of(core_of(which))
     stats = {f"{name}.current": level for name, level in memory.by_field().items()}
     total = {"current": memory.total_bytes, "peak": memory.peak_bytes}
     return stats | {
@@ -156,7 +157,7 @@ def memory_stats(which: Any = None) -> dict[str, int]:
 
 def mem_get_info(which: Any = None) -> tuple[int, int]:
     """Free HBM and all HBM of a core, bytes."""
-    memory = core_of(which).memory
+    memory = buffers.account_of(core_of(which))
     return memory.limit_bytes - memory.total_bytes, memory.limit_bytes
 
 

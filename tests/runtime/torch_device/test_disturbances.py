@@ -52,8 +52,9 @@ document = train()
 gc.collect()
 if sys.argv[1] == "xla":
     from neurontools.runtime.tensors.device import device as ours
+    from neurontools.runtime.tensors.buffer_table import buffers
     from neurontools.runtime.tensors.memory import Category
-    levels = ours.current.memory.levels
+    levels = buffers.account_of(ours.current).levels
     document["left"] = levels[Category.CONSTANTS] + levels[Category.TENSORS]
     document["failed"] = ours.current.statistics.failed_executions_total
 print(json.dumps(document))

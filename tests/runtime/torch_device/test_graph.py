@@ -10,6 +10,7 @@ import torch
 
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.programs import compiler
+from neurontools.runtime.tensors.buffer_table import buffers
 
 
 def compilations(step: Callable[[int], object], count: int, device: Any) -> int:
@@ -139,7 +140,7 @@ def test_programs_are_bounded(xla: Any) -> None:
         assert len(programs) <= 9
         assert sum(map(len, executor().loaded.values())) == len(programs)
         code = sum(p.code_bytes for p in executor().loaded[0].values())
-        assert xla.cores[0].memory.by_field()["model_code_bytes"] == code
+        assert buffers.account_of(xla.cores[0]).by_field()["model_code_bytes"] == code
     finally:
         programs.capacity = capacity
 
@@ -168,7 +169,7 @@ def test_printing_shows_values(xla: Any) -> None:
 def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any) -> None:
     index = torch.tensor([9]).to("xla")
     value = torch.ones(3).to("xla")
-    used = xla.cores[0].memory.total_bytes
+    used = buffers.account_of(xla.cores[0]).total_bytes
     result = value.gather(0, index) + 1
     with pytest.raises(RuntimeError):
         xla.flush_all("Test")
@@ -178,4 +179,4 @@ def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any) -> None:
         result.cpu()
     assert value.tolist() == [1.0] * 3
     del result
-    assert xla.cores[0].memory.by_field()["tensors_bytes"] <= used
+    assert buffers.account_of(xla.cores[0]).by_field()["tensors_bytes"] <= used

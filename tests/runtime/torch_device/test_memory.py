@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.memory import Category, CoreMemory, OutOfDeviceMemory, log_stamp, size_text
 
 MIB = 1 << 20
@@ -112,14 +113,14 @@ def small(xla: Any) -> Any:
 
 
 def test_a_tensor_beyond_the_hbm_is_refused_and_nothing_leaks(small: Any) -> None:
-    used = small.cores[0].memory.total_bytes
+    used = buffers.account_of(small.cores[0]).total_bytes
     held = torch.ones(MIB).to("xla")
     with pytest.raises(torch.OutOfMemoryError, match=r"Failed to allocate 6\.000MB"):
         torch.ones(6 * MIB, dtype=torch.uint8).to("xla")
     assert held.sum().item() == MIB
     del held
     small.flush_all("Test")
-    assert small.cores[0].memory.levels[Category.TENSORS] <= used
+    assert buffers.account_of(small.cores[0]).levels[Category.TENSORS] <= used
 
 
 def test_a_refusal_leaves_a_file_with_every_tensor(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +163,7 @@ def test_the_file_of_a_refusal_takes_the_place_of_what_is_there_and_is_not_writt
 
 def test_an_execution_beyond_the_hbm_is_refused_before_it_changes_anything(small: Any) -> None:
     value = torch.ones(MIB // 4).to("xla")
-    tensors = small.cores[0].memory.levels[Category.TENSORS]
+    tensors = buffers.account_of(small.cores[0]).levels[Category.TENSORS]
     results = [value + i for i in range(9)]
     value.add_(1)
     with pytest.raises(torch.OutOfMemoryError, match="current utilization"):
@@ -170,7 +171,7 @@ def test_an_execution_beyond_the_hbm_is_refused_before_it_changes_anything(small
     with pytest.raises(RuntimeError, match="this tensor has no value"):
         results[0].cpu()
     assert value.sum().item() == MIB // 4
-    assert small.cores[0].memory.levels[Category.TENSORS] == tensors
+    assert buffers.account_of(small.cores[0]).levels[Category.TENSORS] == tensors
 
 
 def test_pending_graphs_run_when_memory_is_short(small: Any) -> None:
@@ -182,18 +183,18 @@ def test_pending_graphs_run_when_memory_is_short(small: Any) -> None:
 
 def test_parameters_are_constants(xla: Any) -> None:
     gc.collect()
-    before = xla.cores[0].memory.by_field()
+    before = buffers.account_of(xla.cores[0]).by_field()
     layer = torch.nn.Linear(100, 100).to("xla")
     xla.flush_all("Test")
-    constants = xla.cores[0].memory.by_field()["constants_bytes"] - before["constants_bytes"]
+    constants = buffers.account_of(xla.cores[0]).by_field()["constants_bytes"] - before["constants_bytes"]
     assert constants == 40400
     layer(torch.ones(1, 100).to("xla")).sum().backward()
     torch.optim.SGD(layer.parameters(), lr=0.1).step()
     xla.flush_all("Test")
-    assert xla.cores[0].memory.by_field()["constants_bytes"] - before["constants_bytes"] == 40400
+    assert buffers.account_of(xla.cores[0]).by_field()["constants_bytes"] - before["constants_bytes"] == 40400
     del layer
     gc.collect()
-    assert xla.cores[0].memory.by_field()["constants_bytes"] == before["constants_bytes"]
+    assert buffers.account_of(xla.cores[0]).by_field()["constants_bytes"] == before["constants_bytes"]
 
 
 def test_memory_info_is_the_account(xla: Any) -> None:
@@ -220,6 +221,7 @@ def test_temporaries_are_gone_without_the_garbage_collector(xla: Any) -> None:
                 result = ((value + 1) * 2).softmax(0)[1:] + 1
                 xla.flush_all("Test")
                 del result
+        buffers.drain()
         tensors = [t for t in gc.get_objects() if type(t) is torch.Tensor]
         left = [t for t in tensors if id(t) not in known and t.is_cpu and t.numel() in (999, 1000, 1001)]
         assert len(left) == 1  # the value of the last `value`

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from neurontools.runtime.tensors.buffer_table import buffers
 from tests.harness.examples import examples
 from tests.harness.seeding import seed
 
@@ -92,14 +93,14 @@ def test_random_programs_equal_the_cpu_and_give_all_bytes_back(
 ) -> None:
     gc.collect()
     xla.flush_all("Test")
-    before = xla.cores[0].memory.by_field()["tensors_bytes"]
+    before = buffers.account_of(xla.cores[0]).by_field()["tensors_bytes"]
     expected = run("cpu", steps, marks, lambda: None)
     got = run("xla", steps, marks, lambda: xla.flush_all("Test"))
     for (shape, stride, value), (got_shape, got_stride, got_value) in zip(expected, got, strict=True):
         assert (got_shape, got_stride) == (shape, stride)
         assert torch.equal(value.nan_to_num(), got_value.nan_to_num())
     xla.flush_all("Test")
-    assert xla.cores[0].memory.by_field()["tensors_bytes"] == before
+    assert buffers.account_of(xla.cores[0]).by_field()["tensors_bytes"] == before
 
 
 class Accounting(RuleBasedStateMachine):
@@ -112,7 +113,7 @@ class Accounting(RuleBasedStateMachine):
         gc.collect()
         device.flush_all("Test")
         self.device = device
-        self.before = device.cores[0].memory.by_field()
+        self.before = buffers.account_of(device.cores[0]).by_field()
         self.tensors: list[torch.Tensor] = []
 
     @rule(size=st.integers(0, 2000), dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]))
@@ -149,7 +150,7 @@ class Accounting(RuleBasedStateMachine):
     def bytes_are_those_of_living_storages(self) -> None:
         if self.device.cores[0].graph.buffers:
             return  # a pending graph holds on to dead inputs
-        now = self.device.cores[0].memory.by_field()
+        now = buffers.account_of(self.device.cores[0]).by_field()
         storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.tensors}
         known = ("constants_bytes", "tensors_bytes")
         assert sum(now[k] - self.before[k] for k in known) == sum(storages.values())

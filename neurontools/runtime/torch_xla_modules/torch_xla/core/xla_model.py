@@ -114,8 +114,7 @@ def get_memory_info(device: Any = None) -> dict[str, int]:
     """HBM of a device: bytes_used, bytes_limit and peak_bytes_used, and the old kb_total and kb_free."""
     core = _device.current if device is None else _device.core(torch.device(device))
     with buffers.lock:
-        buffers.drain()
-        memory = core.memory
+        memory = buffers.account_of(core)
         return {
             "bytes_used": memory.total_bytes,
             "bytes_limit": memory.limit_bytes,
