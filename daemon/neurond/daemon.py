@@ -27,7 +27,7 @@ from neurond.settings import Settings
 from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
-from neurond.system.free_memory import free_unused
+from neurond.system.free_memory import AfterFloods
 from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _SETTLE_SECONDS = 0.02
 _GRACE_SECONDS = 0.5
 _FIRST_REFRESH_SECONDS = 5.0
-_FREED_EVERY_CLOSED = 200  # calls and connections that came and went: the memory of a flood is given back
 
 _log = logging.getLogger(__name__)
 _tell_memory = Seldom(_log, logging.ERROR)
@@ -113,7 +112,7 @@ class Daemon:
         """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""
         loop = asyncio.get_running_loop()
         due = loop.time()
-        freed_at_total = peers.closed_total
+        after_floods = AfterFloods()
         while not ending.is_set():
             due = max(due + self._settings.interval_seconds, loop.time())
             with contextlib.suppress(TimeoutError):
@@ -123,9 +122,7 @@ class Daemon:
             await self._refresher.refresh(self._settings.interval_seconds)
             self._dirty = False
             self._publish(whole=True)
-            if peers.closed_total - freed_at_total > _FREED_EVERY_CLOSED and peers.open_total < _FREED_EVERY_CLOSED:
-                freed_at_total = peers.closed_total
-                free_unused()
+            after_floods.look(peers.closed_total, loop.time())
 
     def _on_ownership_change(self) -> None:
         self._dirty = True

@@ -13,6 +13,7 @@ import select
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 
 from neurontools.rpc import hpack
@@ -110,6 +111,21 @@ def connects(path: str, until: Callable[[], bool]) -> dict[str, int]:
     return {"connections": done}
 
 
+def silent(path: str, until: Callable[[], bool]) -> dict[str, int]:
+    """Connections that say nothing and stay: more than may be open, so that most of them are refused."""
+    kept: deque[socket.socket] = deque()
+    done = 0
+    while not until():
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        kept.append(connection)
+        if len(kept) > 500:
+            kept.popleft().close()
+        with contextlib.suppress(OSError):
+            connection.connect(path)
+            done += 1
+    return {"connections": done}
+
+
 def _held(path: str, method: str, streams: int, connections: int, window_bytes: int) -> list[socket.socket]:
     kept = []
     for _ in range(connections):
@@ -166,7 +182,7 @@ def _begun() -> None:
         print("begun", flush=True)
 
 
-ATTACKS = {attack.__name__: attack for attack in (resets, frames, connects, stalled, windows, slots)}
+ATTACKS = {attack.__name__: attack for attack in (resets, frames, connects, silent, stalled, windows, slots)}
 _HELD = (stalled, windows, slots)
 
 

@@ -33,7 +33,7 @@ from tests.harness.waiting import HANG_SECONDS, wait_until
 
 PEER = Path(hostile_peer.__file__)
 ANSWERS = 12
-GROWTH_BYTES = 24 * 2**20
+GROWTH_BYTES = 10 * 2**20
 
 
 @contextmanager

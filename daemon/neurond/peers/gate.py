@@ -39,7 +39,8 @@ class Gate:
         self._relays: dict[Relay, str] = {}
         self._names: dict[str, Credentials] = {}
         self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._told: deque[socket.socket] = deque()
+        self._told: deque[tuple[float, socket.socket]] = deque()  # those that are refused, and when they are closed
+        self._closing: asyncio.TimerHandle | None = None
 
     def open(self, listener: socket.socket, inner_path: str) -> None:
         """Lets in who connects to a listening socket, which belongs to this object from here on.
@@ -65,8 +66,11 @@ class Gate:
         self._waiting.clear()
         for relay in list(self._relays):
             relay.close()
-        while self._told:
-            self._told.popleft().close()
+        if self._closing is not None:
+            self._closing.cancel()
+        for _, connection in self._told:
+            connection.close()
+        self._told.clear()
         if self._inner >= 0:
             os.close(self._inner)
             self._inner = -1
@@ -119,11 +123,19 @@ class Gate:
 
     def _refuse(self, connection: socket.socket, reason: str) -> None:
         """Says why, and gives the client the time to read it: what it writes to a closed socket would be its error."""
+        loop = asyncio.get_running_loop()
         _say(connection, reason)
-        self._told.append(connection)
-        if len(self._told) > _TOLD_AT_ONCE:
-            self._told.popleft().close()
-        asyncio.get_running_loop().call_later(_TIME_TO_READ_SECONDS, connection.close)
+        if len(self._told) == _TOLD_AT_ONCE:
+            self._told.popleft()[1].close()
+        self._told.append((loop.time() + _TIME_TO_READ_SECONDS, connection))
+        if self._closing is None:
+            self._closing = loop.call_later(_TIME_TO_READ_SECONDS, self._close_told, loop)
+
+    def _close_told(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One timer for all: a flood that is refused leaves no timer for each of its connections."""
+        while self._told and self._told[0][0] <= loop.time():
+            self._told.popleft()[1].close()
+        self._closing = loop.call_at(self._told[0][0], self._close_told, loop) if self._told else None
 
 
 def _say(connection: socket.socket, reason: str) -> None:

@@ -56,11 +56,6 @@ class Peers:
         self._until_sweep = _SWEEP_EVERY
         self.closed_total = 0
 
-    @property
-    def open_total(self) -> int:
-        """How much is open, of all kinds together."""
-        return self._together.total()
-
     def take(self, who: Credentials, kind: Kind) -> None:
         """Counts one more as open; AtLimit when there are as many as may be."""
         most = self.limits.open[kind]

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
+
+_MANY = 50
+_QUIET_SECONDS = 1.0
+_LONGEST_SECONDS = 10.0
 
 
 def free_unused() -> None:
@@ -10,3 +15,31 @@ def free_unused() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+class AfterFloods:
+    """Has memory given back when many calls and connections have come and gone. Pure: `free` does it.
+
+    It waits until none ends any more, because grpcio takes a while to take apart what has ended; where there is no such
+    moment, it doesn't wait for ever.
+    """
+
+    def __init__(self, free: Callable[[], None] = free_unused) -> None:
+        self._free = free
+        self._freed_total = 0
+        self._seen_total = 0
+        self._seen_seconds = 0.0
+        self._many_since_seconds: float | None = None
+
+    def look(self, ended_total: int, now_seconds: float) -> None:
+        """Is told from time to time how many have ended so far."""
+        if ended_total != self._seen_total:
+            self._seen_total, self._seen_seconds = ended_total, now_seconds
+        if ended_total - self._freed_total < _MANY:
+            return
+        if self._many_since_seconds is None:
+            self._many_since_seconds = now_seconds
+        is_quiet = now_seconds - self._seen_seconds >= _QUIET_SECONDS
+        if is_quiet or now_seconds - self._many_since_seconds >= _LONGEST_SECONDS:
+            self._freed_total, self._many_since_seconds = ended_total, None
+            self._free()
