@@ -52,14 +52,44 @@ def test_cgroups(cgroup: str, container: str | None, pod: str | None) -> None:
     assert (found.container_id, found.pod_uid) == (container, pod)
 
 
-def test_slurm_by_cgroup_and_by_environment() -> None:
-    v1 = attribution_from("9:memory:/slurm/uid_1000/job_4711/step_0/task_3\n0::/", {"SLURM_JOB_ID": "1"})
-    assert (v1.slurm_job_id, v1.slurm_step_id) == ("4711", "0"), "the cgroup can't be written by the process"
-    v2 = attribution_from("0::/system.slice/slurmstepd.scope/job_77/step_batch/user/task_0", {})
-    assert (v2.slurm_job_id, v2.slurm_step_id) == ("77", "batch")
-    plain = attribution_from("0::/", {"SLURM_JOB_ID": "42", "SLURM_STEP_ID": "1"})
-    assert (plain.slurm_job_id, plain.slurm_step_id) == ("42", "1")
-    assert attribution_from("0::/", {"SLURM_JOB_ID": "4\n2"}).slurm_job_id is None
+@pytest.mark.parametrize(
+    ("cgroup", "environment", "job", "step"),
+    [
+        ("9:memory:/slurm/uid_1000/job_4711/step_0/task_3\n0::/", {"SLURM_JOB_ID": "1"}, "4711", "0"),
+        ("9:memory:/slurm_node7/uid_1000/job_4711/step_0\n0::/", {}, "4711", "0"),
+        ("0::/system.slice/slurmstepd.scope/job_77/step_batch/user/task_0", {}, "77", "batch"),
+        ("0::/system.slice/node7_slurmstepd.scope/job_77/step_extern", {}, "77", "extern"),
+        ("0::/../../system.slice/slurmstepd.scope/job_77/step_0", {}, "77", "0"),
+        ("0::/system.slice/slurmstepd.scope/job_77", {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3"}, "77", "3"),
+        ("0::/system.slice/slurmstepd.scope/job_77", {"SLURM_JOB_ID": "78", "SLURM_STEP_ID": "3"}, "77", None),
+        ("0::/system.slice/slurmstepd.scope/job_77", {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "3\n"}, "77", None),
+    ],
+)
+def test_slurm_by_its_cgroup(cgroup: str, environment: dict[str, str], job: str, step: str | None) -> None:
+    found = attribution_from(cgroup, environment)
+    assert (found.slurm_job_id, found.slurm_step_id) == (job, step)
+
+
+OWN_SLICE = "/user.slice/user-1000.slice/user@1000.service"
+
+
+@pytest.mark.parametrize(
+    "cgroup",
+    [
+        "0::/",
+        f"0::{OWN_SLICE}/app.slice/job_42",
+        f"0::{OWN_SLICE}/system.slice/slurmstepd.scope/job_42/step_0",
+        f"0::/../..{OWN_SLICE}/slurm/uid_0/job_42",
+        "0::/user.slice/slurmstepd.scope/job_42/step_0",
+        "0::/system.slice/theirs.service/slurm/uid_1000/job_42/step_0",
+        "0::/system.slice/job_42",
+        f"0::{OWN_SLICE}/kubepods/pod{UID}/{ID}",
+        f"0::/..{OWN_SLICE}/kubepods/pod{UID}/{ID}",
+    ],
+)
+def test_nobody_gets_into_a_job_or_a_pod_by_what_they_can_write_themselves(cgroup: str) -> None:
+    claimed = {"SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0", "SLURM_JOBID": "42", "POD_NAME": "trainer-0"}
+    assert attribution_from(cgroup, claimed) == Attribution()
 
 
 def test_names_of_a_pod_from_the_environment() -> None:
@@ -83,11 +113,16 @@ def test_nobody_gets_into_a_pod_by_its_environment(cgroup: str) -> None:
     assert attribution_from(cgroup, claimed) == attribution_from(cgroup, {})
 
 
-def test_a_real_process() -> None:
+def test_a_real_process_in_a_job(tmp_path: Path) -> None:
+    """Its environment is real, its cgroup a line of a file: a cgroup of Slurm's takes root."""
+    claims = {"SLURM_JOB_ID": "123", "SLURM_STEP_ID": "4"}
     with subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, "SLURM_JOB_ID": "123"}
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, **claims}
     ) as process:
-        wait_until(lambda: read_attribution(Path(f"/proc/{process.pid}")).slurm_job_id == "123")
+        (tmp_path / "environ").symlink_to(f"/proc/{process.pid}/environ")
+        (tmp_path / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_123\n")
+        wait_until(lambda: read_attribution(tmp_path) == Attribution(slurm_job_id="123", slurm_step_id="4"))
+        assert read_attribution(Path(f"/proc/{process.pid}")).slurm_job_id is None
         process.communicate(b"\n", timeout=HANG_SECONDS)
     assert read_attribution(Path(f"/proc/{process.pid}")) == Attribution()
 
@@ -119,7 +154,7 @@ def test_what_the_kubelet_says_names_the_pod_of_a_container() -> None:
     assert outside.pod_name is None, "it helps itself to cores from outside of all containers"
 
 
-def test_the_daemon_tells_the_job_of_an_attached_process(daemon: RunningDaemon) -> None:
+def test_the_daemon_believes_no_claims_of_an_attached_process(daemon: RunningDaemon) -> None:
     code = (
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.recv(100); "
         "sys.stdin.readline()"
@@ -129,7 +164,6 @@ def test_the_daemon_tells_the_job_of_an_attached_process(daemon: RunningDaemon) 
         stdin=subprocess.PIPE,
         env={**os.environ, "SLURM_JOB_ID": "99", "KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAME": "claimed"},
     ) as process:
-        seen = wait_until(lambda: (found := daemon.find(process.pid)) and found.attribution)
-        assert isinstance(seen, Attribution)
-        assert (seen.slurm_job_id, seen.pod_name) == ("99", None)
+        seen = wait_until(lambda: daemon.find(process.pid)).attribution or Attribution()
+        assert (seen.slurm_job_id, seen.pod_name) == (None, None)
         process.communicate(b"\n", timeout=HANG_SECONDS)

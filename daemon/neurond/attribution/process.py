@@ -1,7 +1,7 @@
 """Whose work a process is: container, pod and Slurm job, from its cgroup, its environment and the kubelet.
 
-That a process is in a pod is the word of its cgroup, which it can't write; the environment, which it can, only has
-names for that pod where the kubelet has none.
+That a process is in a pod or a job is the word of its cgroup, which it can't write; the environment, which it can, only
+refines that: names for the pod where the kubelet has none, the step of the job.
 """
 
 from __future__ import annotations
@@ -22,7 +22,15 @@ _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULT
 # Pod UIDs have dashes, and underscores where systemd names the slice.
 _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}"
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
-_SLURM = re.compile(r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)", re.MULTILINE)
+# What systemd hands to users: below it they make and name the cgroups themselves.
+_OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
+# /slurm/uid_1000/job_1 (v1; with the node's name where a host has several), /system.slice/slurmstepd.scope/job_1 (v2), from
+# the root on: in a cgroup of its own a service makes what it likes. "/.." is what a daemon in a container sees first.
+_SLURM = re.compile(
+    r"^\d+:[^:]*:(?:/\.\.)*(?:/slurm(?:_[^/]+)?/uid_\d+|/[^/]+\.slice/(?:[^/]+_)?slurmstepd\.scope)"
+    r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)",
+    re.MULTILINE,
+)
 
 _NOTHING = Attribution()
 _Key = tuple[int, float | None, float | None]
@@ -89,6 +97,7 @@ def read_attribution(directory: Path) -> Attribution:
 
 def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution:
     """What the text of /proc/PID/cgroup and an environment tell."""
+    cgroup = "\n".join(line for line in cgroup.splitlines() if not _OF_USERS.match(line))
     containers = _CONTAINER.findall(cgroup)
     pod = _POD.search(cgroup)
     slurm = _SLURM.search(cgroup)
@@ -98,8 +107,8 @@ def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution
         pod_uid=pod[1].replace("_", "-") if pod else None,
         pod_name=name_of_kubernetes(environment.get("POD_NAME")) if pod else None,
         pod_namespace=name_of_kubernetes(environment.get("POD_NAMESPACE")) if pod else None,
-        slurm_job_id=slurm[1] if slurm else _digits(environment.get("SLURM_JOB_ID")),
-        slurm_step_id=slurm[2] if slurm else _digits(environment.get("SLURM_STEP_ID")),
+        slurm_job_id=slurm[1] if slurm else None,
+        slurm_step_id=(slurm[2] or _step(slurm[1], environment)) if slurm else None,
     )
     return _NOTHING if found == _NOTHING else found
 
@@ -155,5 +164,8 @@ _VARIABLES = frozenset(
 )
 
 
-def _digits(text: str | None) -> str | None:
-    return text if text and len(text) <= 20 and text.isascii() and text.isdigit() else None
+def _step(job_id: str, environment: Mapping[str, str]) -> str | None:
+    """The step of a job whose cgroup has no steps."""
+    text = environment.get("SLURM_STEP_ID", "")
+    is_step = len(text) <= 20 and text.isascii() and text.isdigit()
+    return text if is_step and environment.get("SLURM_JOB_ID") == job_id else None
