@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -19,6 +20,8 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from neurond.peers.limits import Kind, limits_for
 
 from neurontools.errors import UserError
 from neurontools.rpc import call
@@ -175,3 +178,46 @@ def test_a_stop_ends_the_streams_and_is_one_line_in_the_log(daemon: RunningDaemo
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         stalled.close()
     assert [line for line in daemon.log.splitlines() if "serving" not in line] == ["neurond: INFO: ending"]
+
+
+def test_health_and_reflection_are_calls_like_others(daemon: RunningDaemon) -> None:
+    most = limits_for(2**20).open[Kind.CALL].by_process
+    with ExitStack() as channels:
+
+        def connected() -> grpc.Channel:
+            options = (("grpc.use_local_subchannel_pool", 1),)
+            return channels.enter_context(grpc.insecure_channel(f"unix:{daemon.socket}", options))
+
+        watches = []
+        for _ in range(2):
+            health: Any = health_pb2_grpc.HealthStub(connected())
+            watches += [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(most // 2)]
+        for watch in watches:
+            next(watch)
+        reflected: Any = reflection_pb2_grpc.ServerReflectionStub(connected())
+        for call in (
+            lambda: health_pb2_grpc.HealthStub(connected()).Check(health_pb2.HealthCheckRequest()),
+            lambda: list(reflected.ServerReflectionInfo(iter(()))),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert (
+                refused.value.details()
+                == f"PID {os.getpid()} has {most} calls open, as many as it may; end some of them"
+            )
+        watches.pop().cancel()
+        assert wait_until(lambda: answered(daemon.socket))
+
+
+def test_questions_in_one_stream_wait_as_calls_do(daemon: RunningDaemon) -> None:
+    """More questions than may be asked for at once: the last answer comes when the rest has been earned."""
+    pace = limits_for(2**20).process_pace
+    questions = int(pace.at_once + pace.per_second)
+    began = time.monotonic()
+    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
+        reflected: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")] * questions)
+        answers = sum(1 for _ in reflected.ServerReflectionInfo(asked))
+    assert answers == questions
+    assert time.monotonic() - began >= 1

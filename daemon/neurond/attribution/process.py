@@ -24,8 +24,8 @@ _POD_UID = r"[0-9a-f]{8}([-_])[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12
 _POD = re.compile(rf"pod({_POD_UID})(?:\.slice)?(?:/|$)", re.MULTILINE)
 # What systemd hands to users: below it they make and name the cgroups themselves.
 _OF_USERS = re.compile(r"\d+:[^:]*:(?:/\.\.)*/user\.slice(?:/|$)")
-# /slurm/uid_1000/job_1 (v1; with the node's name where a host has several), /system.slice/slurmstepd.scope/job_1 (v2), from
-# the root on: in a cgroup of its own a service makes what it likes. "/.." is what a daemon in a container sees first.
+# /slurm/uid_1000/job_1 (v1; with the node's name where a host has several), /system.slice/slurmstepd.scope/job_1 (v2),
+# from the root on: in a cgroup of its own a service makes what it likes. A daemon in a container sees "/.." first.
 _SLURM = re.compile(
     r"^\d+:[^:]*:(?:/\.\.)*(?:/slurm(?:_[^/]+)?/uid_\d+|/[^/]+\.slice/(?:[^/]+_)?slurmstepd\.scope)"
     r"/job_(\d+)(?:/step_([A-Za-z0-9]+))?(?:/|$)",

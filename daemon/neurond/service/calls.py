@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 
 from neurond.peers.credentials import Credentials
+from neurond.peers.frame_weight import CALL
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
 
@@ -40,6 +41,11 @@ class Calls:
                 await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(limit))
             on_done: Any = partial(self._ended, who, kind)  # its type is a class that nobody can be, in the stubs
             context.add_done_callback(on_done)
+
+    def spend(self, context: Context) -> float:
+        """Takes note of a further question in an open call; returns the seconds that its answer has to wait."""
+        who = self._who(context.peer())
+        return 0.0 if who is None else self._peers.spend(who, CALL)
 
     def _ended(self, who: Credentials, kind: Kind, _context: Context) -> None:
         self._peers.give_back(who, kind)

@@ -10,12 +10,13 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from neurond.peers.limits import Kind
 from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
+from neurond.service.standard_services import Health, Reflection
 from neurontools.rpc import neuron_pb2
 
 MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
@@ -58,9 +59,10 @@ def make_server(
             for name, handlers in zip(names, methods.values(), strict=True)
         )
     )
-    servicer = health.aio.HealthServicer()
+    servicer = Health(calls)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    reflection.enable_server_reflection((*names, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    reflected = Reflection(calls, (*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, server)
     return server, servicer
 
 
