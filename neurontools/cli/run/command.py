@@ -19,7 +19,7 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself
 from neurontools.cli.line.telling import tell, tell_lines
-from neurontools.cli.run import options, summary
+from neurontools.cli.run import options, summary, warden
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.core_request import parse_visible_cores
@@ -162,6 +162,7 @@ class _Child:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._early: list[int] = []
+        self._warden: subprocess.Popen[bytes] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     @property
@@ -173,7 +174,14 @@ class _Child:
 
     def start(self, command: list[str], environment: dict[str, str], stdout: Any = None, stderr: Any = None) -> None:
         """Starts it, from the main thread. A process group of its own would take the terminal from it."""
-        ends_with_us = {**environment, lifetime.VARIABLE: str(os.getpid())}
+        token = f"{os.getpid()}-{os.urandom(8).hex()}"
+        self._warden = _warden(token)
+        outer = environment.get(warden.VARIABLE)
+        ends_with_us = {
+            **environment,
+            lifetime.VARIABLE: str(os.getpid()),
+            warden.VARIABLE: f"{outer}:{token}" if outer else token,
+        }
         self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)
         for number in self._early:
             self._process.send_signal(number)
@@ -193,6 +201,9 @@ class _Child:
                     self._process.wait()
                 if self._process.stdout is not None:
                     self._process.stdout.close()
+            if self._warden is not None:
+                with contextlib.suppress(OSError):  # somebody ended it
+                    self._warden.communicate(b".")
         finally:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
@@ -205,6 +216,23 @@ class _Child:
             self._early.append(number)
         else:
             self._process.send_signal(number)
+
+
+def _warden(token: str) -> subprocess.Popen[bytes] | None:
+    """What ends all that comes from here if this process is killed; None where no process can be had for it."""
+    command = [sys.executable, "-I", "-S", str(warden.__file__), token]
+    try:
+        # In a session of its own and in no run: what ends us by group or terminal leaves it, and so does an outer run.
+        return subprocess.Popen(
+            command,
+            env={name: value for name, value in os.environ.items() if name != warden.VARIABLE},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
 
 
 def _is_foreground() -> bool:

@@ -78,6 +78,49 @@ def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
     wait_until(lambda: owners(daemon.socket) == [])
 
 
+OWN_LAUNCHERS = {
+    "multiprocessing": """
+import multiprocessing, subprocess, sys
+def train(rank):
+    import os
+    os.environ["RANK"] = str(rank)
+    os.setsid()  # out of reach of whoever ends a group
+    exec(open("training.py").read(), {"__name__": "training"})
+if __name__ == "__main__":
+    workers = [multiprocessing.get_context("spawn").Process(target=train, args=(rank,)) for rank in range(2)]
+    for worker in workers: worker.start()
+    other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    open("others", "w").write(str(other.pid))
+    for worker in workers: worker.join()
+""",
+    "torchrun": """
+import os, subprocess, sys
+flags = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3"]
+cores = {"NEURON_RT_VISIBLE_CORES": "1-2", "NEURON_RT_NUM_CORES": "2"}
+command = [sys.executable, "-m", "torch.distributed.run", *flags, "training.py"]
+agent = subprocess.Popen(command, env={**os.environ, **cores})
+open("others", "w").write(str(agent.pid))
+agent.wait()
+""",
+}
+
+
+@pytest.mark.parametrize("launcher", OWN_LAUNCHERS)
+def test_workers_of_the_scripts_own_launcher_do_not_outlive_a_neuron_run_that_is_killed(
+    start: Start, start_daemon: StartDaemon, tmp_path: Path, launcher: str
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
+    (tmp_path / "training.py").write_text(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{TRAINING}")
+    (tmp_path / "script.py").write_text(OWN_LAUNCHERS[launcher])
+    run = start("script.py", socket=daemon.socket)
+    pids = [run.pid_of(rank) for rank in range(2)]
+    assert set(pids) <= set(owners(daemon.socket))
+    pids.append(int((tmp_path / "others").read_text()))
+    run.process.kill()
+    wait_until(lambda: not any(map(is_running, pids)))
+    wait_until(lambda: owners(daemon.socket) == [])
+
+
 def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
     (tmp_path / "script.py").write_text(
