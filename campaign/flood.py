@@ -1,4 +1,4 @@
-"""`python -m campaign.flood KIND PATH SECONDS`: a peer that does its worst for a bounded time, as a process of its own.
+"""`python -m campaign.flood KIND PATH SECONDS [GID UID]`: a peer that does its worst for a while, a process of its own.
 
 Kinds are the functions of `KINDS`. PATH is a Unix socket, or HOST:PORT of this machine. It prints how often it did it.
 """
@@ -13,6 +13,11 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+
+from neurontools.rpc import neuron_pb2 as pb
+from neurontools.rpc.call import RpcError
+from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
+from neurontools.rpc.unary import call
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 _HEADERS, _RST_STREAM, _END_HEADERS, _END_STREAM = 1, 3, 4, 1
@@ -135,8 +140,32 @@ def garbage(place: str, until: float) -> int:
     return count
 
 
+def reports(place: str, until: float) -> int:
+    """Reports as large as they may be, as fast as they are taken, of a process that is attached."""
+    service = "/neurontools.v1.RuntimeService"
+    parts = MOST_SUBGRAPHS // MOST_MODELS
+    count = 0
+    with _connected(f"{place}.attach") as attached:
+        token = attached.recv(512).decode().strip()
+        attach = pb.AttachRequest(token=token, core_count=1)
+        call(place, f"{service}/Attach", attach.SerializeToString(), timeout_seconds=60)
+        request = pb.ReportRequest(token=token)
+        for number in range(MOST_MODELS):
+            model = request.report.models.add(model_id=number, name=f"model {number}", uuid=f"{number:032x}")
+            for index in range(parts):
+                model.subgraphs.add(index=index)
+        while time.monotonic() < until:
+            request.report.measured_at_seconds = time.monotonic()
+            try:
+                call(place, f"{service}/Report", request.SerializeToString(), timeout_seconds=60)
+            except RpcError:
+                time.sleep(0.02)
+            count += 1
+    return count
+
+
 KINDS: dict[str, Callable[[str, float], int]] = {
-    kind.__name__: kind for kind in (silent, half, resets, stalled, garbage)
+    kind.__name__: kind for kind in (silent, half, resets, stalled, garbage, reports)
 }
 
 
@@ -144,9 +173,12 @@ def main() -> int:
     """Floods, and says how often."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, max(soft, 4 * _MOST_CONNECTIONS)), hard))
-    kind, place, seconds = sys.argv[1:]
-    if os.environ.get("CAMPAIGN_UID") and os.geteuid() == 0:
-        os.setuid(int(os.environ["CAMPAIGN_UID"]))
+    kind, place, seconds, *user = sys.argv[1:]
+    if user:  # only now: the interpreter and these modules may be where that user can't read
+        group_id, user_id = map(int, user)
+        os.setgroups([])
+        os.setgid(group_id)
+        os.setuid(user_id)
     print(KINDS[kind](place, time.monotonic() + float(seconds)))
     return 0
 

@@ -40,6 +40,7 @@ def _serve(text: str) -> int:
     from neurond.daemon import Daemon
     from neurond.settings import Settings
     from neurond.system import log
+    from neurond.system.event_loop import timed_loop
 
     settings = Settings.from_json(text)
     log.begin(settings.log_level)
@@ -47,7 +48,8 @@ def _serve(text: str) -> int:
     async def run() -> None:
         await Daemon(settings).run()
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=timed_loop) as runner:
+        runner.run(run())
     return 0
 
 

@@ -27,6 +27,7 @@ from neurond.settings import Settings
 from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
+from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods
 from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
@@ -93,6 +94,7 @@ class Daemon:
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
             # What there is by now stays. To look through it for garbage takes 20 ms, in which nobody is answered.
             gc.freeze()
+            turns.begin()
             notify_ready(self._settings.ready_fd)
             await self._tick_until(ending, peers)
         finally:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from neurond.snapshots.store import Store
+from neurond.system.event_loop import turns
 from neurontools import catalog, health
 from neurontools.exporters.exposition import (
     Definition,
@@ -26,6 +27,11 @@ _ANCHORS = 6  # snapshots kept for what is judged by growth
 BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
 SNAPSHOTS = Definition("neurontools_daemon_snapshots", Kind.COUNTER, "Snapshots taken")
 DAEMON_CPU = Definition("neurontools_daemon_cpu_seconds", Kind.COUNTER, "CPU time of the daemon")
+LONGEST_TURN = Definition(
+    "neurontools_daemon_longest_turn_cpu_seconds",
+    Kind.GAUGE,
+    "CPU time of the event loop's longest turn since the daemon began to serve, in which nobody else was answered",
+)
 SCRAPES = Definition("neurontools_scrapes", Kind.COUNTER, "Scrapes answered before this text was made")
 SCRAPE_DURATION = Definition(
     "neurontools_scrape_duration_seconds", Kind.GAUGE, "Time that making the text took, the last time before this"
@@ -84,6 +90,8 @@ class Metrics:
         yield Family(BUILD, [(build, 1)])
         yield Family(SNAPSHOTS, [("", snapshot.sequence)])
         yield Family(DAEMON_CPU, [("", times.user + times.system)])
+        if turns.longest_cpu_seconds is not None:
+            yield Family(LONGEST_TURN, [("", turns.longest_cpu_seconds)])
         yield Family(SCRAPES, [("", self._scrapes)])
         yield Family(SCRAPE_DURATION, [] if self._duration_seconds is None else [("", self._duration_seconds)])
         yield from process_families()
