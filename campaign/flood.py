@@ -15,9 +15,8 @@ import time
 from collections.abc import Callable
 
 from neurontools.rpc import neuron_pb2 as pb
-from neurontools.rpc.call import RpcError
+from neurontools.rpc.call import RpcError, call
 from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
-from neurontools.rpc.unary import call
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + struct.pack(">I", 0)[1:] + b"\x04\x00" + struct.pack(">I", 0)
 _HEADERS, _RST_STREAM, _END_HEADERS, _END_STREAM = 1, 3, 4, 1
