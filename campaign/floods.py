@@ -33,12 +33,12 @@ def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = ("--simulate", "trn1.32xlarge", "--interval", "0.2", "--metrics-listen", f"127.0.0.1:{port}")
+    flags = ["--simulate", "trn1.32xlarge", "--interval", "0.2", "--metrics-listen", f"127.0.0.1:{port}"]
     outcomes = []
     stops = Outcome("event loop's longest stop")
     with _other_user() as user:
         if user is not None:
-            flags += ("--group", user.pw_name)
+            flags += ["--group", user.pw_name]
             directory.chmod(0o711)
         with host(directory, *flags) as daemon:
             sockets = {"the API": daemon.socket, "attaching": _attach_socket(daemon), "metrics": f"127.0.0.1:{port}"}

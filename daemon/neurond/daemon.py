@@ -28,11 +28,10 @@ from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.system.event_loop import turns
-from neurond.system.free_memory import AfterFloods
+from neurond.system.free_memory import AfterFloods, tell_out_of_memory
 from neurond.system.supervisor import most_files, notify_ready
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
-from neurontools.text.seldom import Seldom
 
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExport
@@ -44,7 +43,6 @@ _GRACE_SECONDS = 0.5
 _FIRST_REFRESH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
-_tell_memory = Seldom(_log, logging.ERROR)
 
 
 class Daemon:
@@ -150,7 +148,7 @@ class Daemon:
             if whole:
                 self._exports.observe(entry.snapshot)
         except MemoryError:
-            _tell_memory("out of memory: a snapshot could not be taken; the one before stays")
+            tell_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
             return
         except Exception:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
@@ -172,7 +170,7 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
 def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Takes the faults that nobody handled: a lack of memory is a line and no traceback, which takes more of it."""
     if isinstance(context.get("exception"), MemoryError):
-        _tell_memory("out of memory: somebody was not answered")
+        tell_out_of_memory("out of memory: somebody was not answered")
     else:
         loop.default_exception_handler(context)
 

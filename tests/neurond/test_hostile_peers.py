@@ -28,6 +28,7 @@ from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.ask import ask
 from neurontools.rpc.call import RpcError, Status
+from neurontools.rpc.report_limits import MOST_MODELS
 from neurontools.rpc.stream import StreamConnection
 from tests.harness import hostile_peer
 from tests.harness.hostile_peer import ATTACKS, opened, request
@@ -195,8 +196,9 @@ def test_health_and_reflection_are_calls_like_others(daemon: RunningDaemon) -> N
         for watch in watches:
             next(watch)
         reflected: Any = reflection_pb2_grpc.ServerReflectionStub(connected())
+        checked: Any = health_pb2_grpc.HealthStub(connected())
         for call in (
-            lambda: health_pb2_grpc.HealthStub(connected()).Check(health_pb2.HealthCheckRequest()),
+            lambda: checked.Check(health_pb2.HealthCheckRequest()),
             lambda: list(reflected.ServerReflectionInfo(iter(()))),
         ):
             with pytest.raises(grpc.RpcError) as refused:
@@ -221,3 +223,40 @@ def test_questions_in_one_stream_wait_as_calls_do(daemon: RunningDaemon) -> None
         answers = sum(1 for _ in reflected.ServerReflectionInfo(asked))
     assert answers == questions
     assert time.monotonic() - began >= 1
+
+
+def test_out_of_memory_is_a_line_and_the_next_daemon_takes_the_place_of_one_that_it_ended(
+    tmp_path: Path,
+) -> None:
+    """Nothing more can be allocated, and a process reports as much as it may: the past of it is more than there is."""
+    flags = ("--simulate", "trn1.32xlarge", "--interval", "0.02")
+    daemon = RunningDaemon(tmp_path / "n.sock", flags, {})
+    with ExitStack() as ending:
+        ending.callback(daemon.process.wait)
+        ending.callback(daemon.process.kill)
+        attached = Attachment(daemon)
+        attached.attach(core_count=1)
+        report = pb.Report()
+        for number in range(MOST_MODELS):
+            model = report.models.add(model_id=number, name=f"model {number}", uuid=f"{number:032x}")
+            model.subgraphs.add(index=0)
+        most_bytes = resource.prlimit(daemon.pid, resource.RLIMIT_AS)[1]
+        resource.prlimit(daemon.pid, resource.RLIMIT_AS, (0, most_bytes))
+
+        def has_run_out() -> bool:
+            with suppress(RpcError, OSError):
+                report.measured_at_seconds = time.monotonic()
+                attached.report(report)
+            return daemon.process.poll() is not None or "out of memory" in daemon.log
+
+        wait_until(has_run_out)
+        attached.connection.close()
+        assert re.search("out of memory|bad_alloc|MemoryError", daemon.log), daemon.log
+        assert "Traceback" not in daemon.log, daemon.log
+    assert daemon.process.returncode in (-signal.SIGKILL, -signal.SIGABRT)
+    left = {path.name for path in tmp_path.iterdir() if path.is_socket()}
+    assert left == {"n.sock", "n.sock.attach"}
+    successor = RunningDaemon(tmp_path / "n.sock", flags, {})
+    assert successor.owners() == (None,) * 32
+    assert successor.stop() == 0
+    assert not [path.name for path in tmp_path.iterdir() if path.is_socket()]

@@ -17,6 +17,7 @@ from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.standard_services import Health, Reflection
+from neurond.system.free_memory import tell_out_of_memory
 from neurontools.rpc import neuron_pb2
 
 MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
@@ -62,15 +63,19 @@ def make_server(
     servicer = Health(calls)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflected = Reflection(calls, (*names, health.SERVICE_NAME, reflection.SERVICE_NAME))
-    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, server)
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(reflected, server)  # type: ignore[no-untyped-call]
     return server, servicer
 
 
 def _is_told(record: logging.LogRecord) -> bool:
     """False for what a client alone is to blame for, and grpcio logs as exceptions that nobody handles.
 
-    It left, or sent what is no message to a service that reads its messages itself: health and reflection.
+    It left, or sent what is no message to a service that reads its messages itself: health and reflection. A lack of
+    memory is told in a line of ours.
     """
+    if record.exc_info and isinstance(record.exc_info[1], MemoryError):
+        tell_out_of_memory("out of memory: a call was not answered")
+        return False
     blamed = asyncio.CancelledError | grpc.aio.InternalError | DecodeError
     return not (record.exc_info and isinstance(record.exc_info[1], blamed))
 

@@ -38,7 +38,9 @@ class Reflection(reflection.aio.ReflectionServicer):
         super().__init__(service_names)
         self._calls = calls
 
-    async def ServerReflectionInfo(self, request_iterator: AsyncIterable[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
+    async def ServerReflectionInfo(  # type: ignore[override]  # noqa: N802  (the stubs lack that it yields)
+        self, request_iterator: AsyncIterable[Any], context: Any
+    ) -> AsyncIterator[Any]:
         """Answers the questions of a stream, as many as its peer may ask."""
         await self._calls.admit(context, Kind.CALL)
 
@@ -47,5 +49,6 @@ class Reflection(reflection.aio.ReflectionServicer):
                 await asyncio.sleep(self._calls.spend(context))
                 yield request
 
-        async for answer in super().ServerReflectionInfo(paced(), context):
+        answers: Any = super().ServerReflectionInfo(paced(), context)
+        async for answer in answers:
             yield answer

@@ -1,9 +1,17 @@
-"""Memory that nobody uses any more, given back to the system: the C library keeps what a flood of calls has taken."""
+"""Memory: what nobody uses any more is given back to the system, and there being none is a line and no traceback.
+
+The C library keeps what a flood of calls has taken.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import logging
 from collections.abc import Callable
+
+from neurontools.text.seldom import Seldom
+
+tell_out_of_memory = Seldom(logging.getLogger(__name__), logging.ERROR)
 
 _MANY = 50
 _QUIET_SECONDS = 1.0
