@@ -14,7 +14,6 @@ import threading
 import time
 from http.client import HTTPConnection
 
-from neurontools import health
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.prometheus import SnapshotMetrics
@@ -35,13 +34,12 @@ def main() -> None:
     snapshots = [host.at(10 + second) for second in range(30)]
     metrics, exposition = SnapshotMetrics(0.0), Exposition(openmetrics=False)
     for warm in range(2):
-        document = exposition.document(metrics.families(snapshots[warm], None, (), PEAK_FLOPS))
+        document = exposition.document(metrics.families(snapshots[warm], None, PEAK_FLOPS))
     making, compressing = Spent(), Spent()
     for number in range(SCRAPES):
         now, before = snapshots[number % 29 + 1], snapshots[number % 29]
         with making:
-            verdicts = health.verdicts(now, snapshots[0])
-            document = exposition.document(metrics.families(now, before, verdicts, PEAK_FLOPS))
+            document = exposition.document(metrics.families(now, before, PEAK_FLOPS))
         with compressing:
             gzipped = document.gzipped
     text = document.content

@@ -12,7 +12,7 @@ quantities carry their unit in the key. None is unknown, or not there.
 
 from __future__ import annotations
 
-from neurontools import catalog, health
+from neurontools import catalog
 from neurontools.model import Snapshot
 from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, Value
 from neurontools.query.fields import rows as _rows
@@ -20,26 +20,23 @@ from neurontools.query.fields import rows as _rows
 __all__ = ["cores", "devices"]
 
 
-def devices(snapshot: Snapshot, *, earlier: Snapshot | None = None) -> list[dict[str, Value]]:
-    """A row for each device; `health` compares with the earlier snapshot, best one of five minutes ago, if given."""
-    return _made(snapshot, earlier, None, of_cores=False)
+def devices(snapshot: Snapshot) -> list[dict[str, Value]]:
+    """A row for each device; `health` is the daemon's verdict, None where it made none."""
+    return _made(snapshot, None, of_cores=False)
 
 
-def cores(
-    snapshot: Snapshot, *, earlier: Snapshot | None = None, logical_neuroncore_config: int | None = None
-) -> list[dict[str, Value]]:
+def cores(snapshot: Snapshot, *, logical_neuroncore_config: int | None = None) -> list[dict[str, Value]]:
     """A row for each logical NeuronCore, with the process that holds it and the fields of its device.
 
     Cores are those of the host's default LNC unless another one is given; `index` is that of the device.
     """
-    return _made(snapshot, earlier, logical_neuroncore_config, of_cores=True)
+    return _made(snapshot, logical_neuroncore_config, of_cores=True)
 
 
-def _made(snapshot: Snapshot, earlier: Snapshot | None, lnc: int | None, *, of_cores: bool) -> list[dict[str, Value]]:
+def _made(snapshot: Snapshot, lnc: int | None, *, of_cores: bool) -> list[dict[str, Value]]:
     if lnc not in snapshot.instance.logical_neuroncore_configs:
         lnc = None
-    verdicts = health.verdicts(snapshot, earlier)
     fields = (*DEVICE_FIELDS, *CORE_FIELDS) if of_cores else DEVICE_FIELDS
     peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
-    found = _rows(snapshot, verdicts, peak, lnc, (), of_cores=of_cores)
+    found = _rows(snapshot, peak, lnc, (), of_cores=of_cores)
     return [{field.json_name: field.read(row) for field in fields} for row in found]

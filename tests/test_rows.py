@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from neurontools import catalog, health, rows
+from neurontools import catalog, rows
 from neurontools.query import document
 from neurontools.query.fields import FIELDS
 from neurontools.query.fields import rows as query_rows
@@ -13,19 +13,19 @@ from tests.harness.scenario_host import ScenarioHost
 
 def test_rows_are_those_of_the_query() -> None:
     host = ScenarioHost("trn2.48xlarge", "steady", neuroncores=5)
-    earlier = host.at(10)
+    host.at(10)
     snapshot = host.at(11)
     peak = catalog.load("trn2.48xlarge").family.peak_flops_per_physical_core("bf16")
     assert catalog.peak_flops_per_core("trn2.48xlarge") == peak
     assert catalog.peak_flops_per_core("trn9.48xlarge") is None
     for made, of_cores, lnc in (
-        (rows.devices(snapshot, earlier=earlier), False, None),
-        (rows.cores(snapshot, earlier=earlier), True, None),
-        (rows.cores(snapshot, earlier=earlier, logical_neuroncore_config=1), True, 1),
-        (rows.cores(snapshot, earlier=earlier, logical_neuroncore_config=7), True, None),
+        (rows.devices(snapshot), False, None),
+        (rows.cores(snapshot), True, None),
+        (rows.cores(snapshot, logical_neuroncore_config=1), True, 1),
+        (rows.cores(snapshot, logical_neuroncore_config=7), True, None),
     ):
         fields = [field for field in FIELDS.values() if of_cores or not field.is_of_core]
-        found = query_rows(snapshot, health.verdicts(snapshot, earlier), peak, lnc, (), of_cores=of_cores)
+        found = query_rows(snapshot, peak, lnc, (), of_cores=of_cores)
         asked = document.document(fields, found, document.parse_format("json"))
         assert json.loads(asked) == made
 

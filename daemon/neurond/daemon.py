@@ -30,6 +30,8 @@ from neurond.snapshots.store import Store
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, tell_out_of_memory
 from neurond.system.supervisor import most_files, notify_ready
+from neurond.verdicts.judge import Judge
+from neurond.verdicts.thresholds import Thresholds
 from neurontools.errors import UserError
 from neurontools.rpc import socket_path
 
@@ -60,6 +62,7 @@ class Daemon:
         self._store = Store(settings.history_seconds, settings.history_bytes)
         # The processes of a simulated host are those of this one.
         self._attributions = Attributions("/proc" if settings.simulate else settings.proc_root)
+        self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
@@ -78,7 +81,7 @@ class Daemon:
         server, health = make_server(self._monitor, self._runtime, calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
-            first = self._store.put(self._sampler.sample(warnings=self._refresher.warnings)).snapshot
+            first = self._store.put(self._judge.judge(self._sampler.sample(warnings=self._refresher.warnings))).snapshot
             if self._settings.export_sysfs is not None:
                 self._export = _export(self._settings, first)
             with closed_umask():
@@ -144,7 +147,9 @@ class Daemon:
         try:
             warnings = self._refresher.warnings + self._kubelet.warnings
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
-            entry = self._store.put(self._attributions.attribute(snapshot), remember=whole)
+            attributed = self._attributions.attribute(snapshot)
+            judged = self._judge.judge(attributed) if whole else self._judge.carry(attributed)
+            entry = self._store.put(judged, remember=whole)
             if whole:
                 self._exports.observe(entry.snapshot)
         except MemoryError:

@@ -29,7 +29,7 @@ class Settings:
     metrics_hosts: list[str] | None = None  # names that requests may be for, beside the host's own; None: any
     otlp_endpoint: str | None = None  # URL that metrics are sent to over OTLP; None: they are not
     otlp_interval_seconds: float = 30.0
-    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # those of health.Thresholds that differ
+    health_thresholds: dict[str, float | None] = field(default_factory=dict)  # those of verdicts.thresholds that differ
     sysfs_root: str = "/sys"
     proc_root: str = "/proc"
     dev_root: str = "/dev"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from operator import attrgetter
 
@@ -10,7 +10,7 @@ from neurontools import catalog
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.training_families import training_families
-from neurontools.health import Severity, Verdict
+from neurontools.health import verdicts
 from neurontools.model import (
     DeviceMemory,
     HostMemory,
@@ -72,7 +72,7 @@ STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
 DEVICE_HOST_MEMORY = _gauge("device_host_memory_bytes", "Host memory that serves the device, by category")
 DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was loaded")
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
-DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical")
+DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical; absent: not known")
 DEVICE_FINDINGS = _gauge("device_findings", "Findings on the device by kind and severity")
 PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may: who, what and whose")
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
@@ -94,7 +94,6 @@ POD_ALLOCATION = Definition(
 def own_families(
     snapshot: Snapshot,
     holders: list[Process],
-    verdicts: Iterable[Verdict],
     peak_flops_per_core: float | None,
     label: LabelTexts,
 ) -> Iterator[Family]:
@@ -104,7 +103,7 @@ def own_families(
     yield Family(CORE_OWNER, owners)
     yield Family(CORE_CANDIDATE, candidates)
     yield from _device_families(snapshot, label)
-    yield from _health_families(verdicts, label)
+    yield from _health_families(snapshot, label)
     yield from _process_families(snapshot, holders, label)
     yield from training_families(holders, label)
     yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
@@ -246,15 +245,16 @@ def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
 _DEVICE_FAMILIES = (DEVICE_MEMORY, STACK_SIZE, STACK_USED, DEVICE_HOST_MEMORY, DEVICE_ECC, DEVICE_POWER)
 
 
-def _health_families(verdicts: Iterable[Verdict], label: LabelTexts) -> Iterator[Family]:
+def _health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
     health: list[Sample] = []
     counts: dict[str, int] = {}
     of_device, of_finding = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
-    for verdict in verdicts:
-        health.append((of_device(verdict.device_index), int(verdict.severity)))
+    for verdict in verdicts(snapshot):
+        gravest = verdict.severity
+        if gravest is not None:
+            health.append((of_device(verdict.device_index), int(gravest)))
         for finding in verdict.findings:
-            severity = Severity(finding.severity).name.lower()
-            text = of_finding(verdict.device_index, finding.kind.value, severity)
+            text = of_finding(verdict.device_index, finding.kind, finding.severity.name.lower())
             counts[text] = counts.get(text, 0) + 1
     yield Family(DEVICE_HEALTH, health)
     yield Family(DEVICE_FINDINGS, list(counts.items()))

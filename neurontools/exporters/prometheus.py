@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from operator import add, attrgetter
 
 from neurontools.exporters import neuron_families as known
@@ -10,7 +10,6 @@ from neurontools.exporters.exposition import Definition, Family, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.neuron_families import instance_labels
 from neurontools.exporters.own_families import own_families
-from neurontools.health import Verdict
 from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
 from neurontools.model.counting import continues, counted_since_unix_seconds
 from neurontools.monitor.system_groups import instance_info
@@ -42,7 +41,6 @@ class SnapshotMetrics:
         self,
         snapshot: Snapshot,
         before: Snapshot | None,
-        verdicts: Iterable[Verdict],
         peak_flops_per_core: float | None,
     ) -> Iterator[Family]:
         """All families. `before` is the snapshot of the tick before; `peak_flops_per_core` is of a physical core."""
@@ -52,7 +50,7 @@ class SnapshotMetrics:
         holders = [p for p in snapshot.processes if p.core_indices or p.runtime_version is not None]
         yield from self._runtime_families(snapshot, holders, before)
         yield from self._system_families(snapshot)
-        yield from own_families(snapshot, holders, verdicts, peak_flops_per_core, self._own_labels)
+        yield from own_families(snapshot, holders, peak_flops_per_core, self._own_labels)
 
     def _runtime_families(
         self, snapshot: Snapshot, holders: list[Process], before: Snapshot | None

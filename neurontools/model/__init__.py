@@ -36,6 +36,9 @@ from neurontools.model.execution import (
 from neurontools.model.execution import (
     StatusCounters as StatusCounters,
 )
+from neurontools.model.finding import Finding as Finding
+from neurontools.model.finding import Health as Health
+from neurontools.model.finding import Severity as Severity
 from neurontools.model.host import Host as Host
 from neurontools.model.host import VcpuTimes as VcpuTimes
 from neurontools.model.host import VcpuUsage as VcpuUsage

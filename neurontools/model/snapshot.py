@@ -8,6 +8,7 @@ from enum import StrEnum
 from neurontools.model.attribution import PodAllocation
 from neurontools.model.brief import time_text
 from neurontools.model.device import Device
+from neurontools.model.finding import Health
 from neurontools.model.host import Host
 from neurontools.model.instance import Instance
 from neurontools.model.neuroncore import NeuronCore
@@ -48,6 +49,7 @@ class Snapshot:
     """CLOCK_MONOTONIC since when the counters of cores count: where devices are simulated, since the daemon began.
     None: since the driver was loaded, which counts them.
     """
+    health: Health | None = None  # None: nobody has judged it, which is not the same as well
 
     def __repr__(self) -> str:
         parts = [

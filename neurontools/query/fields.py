@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 
-from neurontools.health import Verdict
+from neurontools.health import Verdict, verdicts
 from neurontools.model import (
     Device,
     DeviceMemory,
@@ -176,7 +176,13 @@ DEVICE_FIELDS = (
             ("sram", "uncorrected", "uncorrected errors in SRAM"),
         )
     ),
-    Field("health", "health", PLAIN, "ok, notice, warning or critical", lambda row: row.verdict.severity.name.lower()),
+    Field(
+        "health",
+        "health",
+        PLAIN,
+        "ok, notice, warning or critical; unknown where nobody tells",
+        lambda row: row.verdict.severity_name,
+    ),
     Field(
         "health.reason",
         "health_reason",
@@ -263,7 +269,6 @@ FIELDS = {field.name: field for field in (*DEVICE_FIELDS, *CORE_FIELDS)}
 
 def rows(
     snapshot: Snapshot,
-    verdicts: tuple[Verdict, ...],
     peak_flops_per_core: float | None,
     lnc: int | None,
     device_indices: tuple[int, ...],
@@ -274,13 +279,13 @@ def rows(
     cores: dict[int, list[LogicalNeuronCore]] = {}
     for core in logical_cores(snapshot, lnc):
         cores.setdefault(core.device_index, []).append(core)
-    by_device = {verdict.device_index: verdict for verdict in verdicts}
+    by_device = {verdict.device_index: verdict for verdict in verdicts(snapshot)}
     by_pid = {process.pid: process for process in snapshot.processes}
     made = []
     for device in snapshot.devices:
         if device_indices and device.index not in device_indices:
             continue
-        verdict = by_device.get(device.index, Verdict(device.index))
+        verdict = by_device.get(device.index, Verdict(device.index, is_known=False))
         own = tuple(cores.get(device.index, ()))
         if not of_cores:
             made.append(Row(snapshot, device, verdict, own, peak_flops_per_core))

@@ -5,34 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from neurontools.health import Verdict
+from neurontools.health import Finding, Verdict, age_seconds, sentence, summary
+from neurontools.model import Snapshot
 from neurontools.text.json_text import json_text
+from neurontools.text.ranges import ranges
 from neurontools.text.terminal import visible
 
 
-def health_text(verdicts: Sequence[Verdict]) -> str:
+def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
     """For people and grep: "device 3: critical: REASON; ACTION"."""
     lines = [
-        f"device {verdict.device_index}: {finding.severity.name.lower()}: {finding.reason}; {finding.action}"
-        for verdict in verdicts
-        for finding in verdict.findings
+        f"{_place(finding)}: {finding.severity.name.lower()}: {sentence(finding, snapshot)}; {finding.action}"
+        for finding in _findings(verdicts)
     ]
-    unhealthy = sum(not verdict.is_healthy for verdict in verdicts)
-    count = len(verdicts)
-    devices = "1 device is" if count == 1 else f"all {count} devices are"
-    lines.append(f"{unhealthy} of {count} devices unhealthy" if unhealthy else f"{devices} healthy")
+    lines.append(summary(verdicts, snapshot))
     return "".join(visible(line) + "\n" for line in lines)
 
 
-def health_json(verdicts: Sequence[Verdict]) -> str:
-    """The same as a JSON array, a device an element."""
+def _findings(verdicts: Sequence[Verdict]) -> list[Finding]:
+    """Each once, whatever the number of devices it is about, gravest first."""
+    found = {finding.identity: finding for verdict in verdicts for finding in verdict.findings}
+    return sorted(found.values(), key=lambda finding: (-finding.severity, finding.device_indices))
+
+
+def _place(finding: Finding) -> str:
+    indices = finding.device_indices
+    return f"device {indices[0]}" if len(indices) == 1 else f"devices {ranges(indices)}"
+
+
+def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
+    """The same as a JSON array, a device an element; null is not known."""
     answer = [
         {
             "device_index": verdict.device_index,
-            "severity": verdict.severity.name.lower(),
+            "severity": verdict.severity_name,
             "healthy": verdict.is_healthy,
             "findings": [
-                {**asdict(finding), "kind": finding.kind.value, "severity": finding.severity.name.lower()}
+                {
+                    **asdict(finding),
+                    "severity": finding.severity.name.lower(),
+                    "age_seconds": round(age_seconds(finding, snapshot), 3),
+                }
                 for finding in verdict.findings
             ],
         }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, cast
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from neurontools.recording.field_list import FieldList
 from neurontools.rpc import neuron_pb2
@@ -64,13 +64,18 @@ class Plan:
             else:
                 self.scalars.append((field.name, field.has_presence, field.type in _INTEGERS))
                 if field.enum_type is not None:
-                    self.enums.append((field.name, frozenset(field.enum_type.values_by_number) - {0}))
+                    self.enums.append((field.name, _meant(field.enum_type)))
 
     def check(self, message: Any) -> None:
         """ValueError where a value has no meaning in this version."""
         for name, numbers in self.enums:
             if getattr(message, name) not in numbers:
                 raise ValueError(f"{self.name}.{name} is {getattr(message, name)}, which this version doesn't know")
+
+
+def _meant(enum: EnumDescriptor) -> frozenset[int]:
+    """The numbers of an enumeration that have a meaning."""
+    return frozenset(value.number for value in enum.values if not value.name.endswith("_UNSPECIFIED"))
 
 
 def _is_repeated(field: FieldDescriptor) -> bool:

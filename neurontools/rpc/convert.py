@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
@@ -17,7 +17,6 @@ from google.protobuf.message import Message
 from neurontools import model
 from neurontools.rpc import neuron_pb2
 
-_ENUM_PREFIX = "SOURCE_KIND_"
 _READS_UNTIL_COMPILED = 1000
 """Who reads one snapshot, as neuron-ls does, would only wait for the compilation; a live view reads for hours."""
 
@@ -46,7 +45,7 @@ class _Plan:
         self.scalars: list[str] = []
         self.optional: list[str] = []
         self.repeated: list[str] = []
-        self.enums: list[tuple[str, type[StrEnum]]] = []
+        self.enums: list[tuple[str, type[Enum]]] = []
         self.parts: list[tuple[str, bool, _Plan]] = []
         self.repeated_parts: list[tuple[str, _Plan]] = []
         hints = get_type_hints(kind)
@@ -70,7 +69,7 @@ class _Plan:
                 self.repeated.append(name)
         elif is_dataclass(hint):
             self.parts.append((name, optional, _plan(cast(type, hint))))
-        elif issubclass(hint, StrEnum):
+        elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
             (self.optional if optional else self.scalars).append(name)
@@ -86,8 +85,8 @@ class _Plan:
             values = getattr(part, name)
             if values:
                 getattr(message, name).extend(values)
-        for name, _ in self.enums:
-            setattr(message, name, _ENUM_PREFIX + getattr(part, name).name)
+        for name, enum in self.enums:
+            setattr(message, name, _prefix(enum) + getattr(part, name).name)
         for name, optional, plan in self.parts:
             value = getattr(part, name)
             if value is not None:
@@ -109,8 +108,8 @@ class _Plan:
             values[name] = getattr(message, name) if message.HasField(name) else None
         for name in self.repeated:
             values[name] = tuple(getattr(message, name))
-        for name, kind in self.enums:
-            values[name] = kind[_enum_name(message, name)]
+        for name, enum in self.enums:
+            values[name] = enum[_enum_name(message, name).removeprefix(_prefix(enum))]
         for name, optional, plan in self.parts:
             absent = optional and not message.HasField(name)
             values[name] = None if absent else plan.read(getattr(message, name))
@@ -125,7 +124,7 @@ class _Plan:
         values |= {name: f"m.{name} if has({name!r}) else None" for name in self.optional}
         values |= {name: f"tuple(m.{name})" for name in self.repeated}
         for name, enum in self.enums:
-            names[f"enum_{name}"] = enum
+            names[f"enum_{name}"] = {_prefix(enum) + member.name: member for member in enum}
             values[name] = f"enum_{name}[enum_name(m, {name!r})]"
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
@@ -140,12 +139,17 @@ class _Plan:
         return cast(Callable[[Any], Any], names["read"])
 
 
+def _prefix(enum: type[Enum]) -> str:
+    """What the names of an enumeration begin with in neuron.proto: SOURCE_KIND_ for SourceKind."""
+    return "".join(f"_{letter}" if letter.isupper() else letter.upper() for letter in enum.__name__)[1:] + "_"
+
+
 def _enum_name(message: Any, field: str) -> str:
     number = getattr(message, field)
     value = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number.get(number)
-    if value is None or not number:
+    if value is None or value.name.endswith("_UNSPECIFIED"):
         raise ValueError(f"{message.DESCRIPTOR.name}.{field} is {number}, which this version doesn't know")
-    return cast(str, value.name.removeprefix(_ENUM_PREFIX))
+    return cast(str, value.name)
 
 
 _plans: dict[type, _Plan] = {}

@@ -23,6 +23,34 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _Severity:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SeverityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Severity.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SEVERITY_OK: _Severity.ValueType  # 0
+    """Of a device or a host, never of a finding: there are none."""
+    SEVERITY_NOTICE: _Severity.ValueType  # 1
+    """Worth knowing; nothing is broken."""
+    SEVERITY_WARNING: _Severity.ValueType  # 2
+    """Something is wrong or will be."""
+    SEVERITY_CRITICAL: _Severity.ValueType  # 3
+    """Work is lost or standing still."""
+
+class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper):
+    """How grave a finding is."""
+
+SEVERITY_OK: Severity.ValueType  # 0
+"""Of a device or a host, never of a finding: there are none."""
+SEVERITY_NOTICE: Severity.ValueType  # 1
+"""Worth knowing; nothing is broken."""
+SEVERITY_WARNING: Severity.ValueType  # 2
+"""Something is wrong or will be."""
+SEVERITY_CRITICAL: Severity.ValueType  # 3
+"""Work is lost or standing still."""
+global___Severity = Severity
+
 class _SourceKind:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -542,6 +570,7 @@ class Snapshot(google.protobuf.message.Message):
     DAEMON_PID_FIELD_NUMBER: builtins.int
     POD_ALLOCATIONS_FIELD_NUMBER: builtins.int
     CORES_COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
+    HEALTH_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Grows by one with each snapshot of a daemon."""
     taken_at_unix_seconds: builtins.float
@@ -588,6 +617,10 @@ class Snapshot(google.protobuf.message.Message):
     def pod_allocations(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PodAllocation]:
         """What the kubelet has given to pods; empty where there is none."""
 
+    @property
+    def health(self) -> global___Health:
+        """What is wrong, as of the last tick; absent: nobody has judged it, which is not the same as well."""
+
     def __init__(
         self,
         *,
@@ -607,15 +640,123 @@ class Snapshot(google.protobuf.message.Message):
         daemon_pid: builtins.int = ...,
         pod_allocations: collections.abc.Iterable[global___PodAllocation] | None = ...,
         cores_counted_since_seconds: builtins.float | None = ...,
+        health: global___Health | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores_counted_since_seconds", b"cores_counted_since_seconds", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores_counted_since_seconds", b"cores_counted_since_seconds", "health", b"health", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "health", b"health", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds"]) -> typing.Literal["cores_counted_since_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_synthetic_load", b"_synthetic_load"]) -> typing.Literal["synthetic_load"] | None: ...
 
 global___Snapshot = Snapshot
+
+@typing.final
+class Health(google.protobuf.message.Message):
+    """What is to be said of a host."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    UNKNOWN_DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    FINDINGS_FIELD_NUMBER: builtins.int
+    @property
+    def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices that were judged, those that are missing included."""
+
+    @property
+    def unknown_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Of these, those of which the driver tells no health."""
+
+    @property
+    def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Finding]:
+        """What was found, gravest first."""
+
+    def __init__(
+        self,
+        *,
+        device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        unknown_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        findings: collections.abc.Iterable[global___Finding] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["device_indices", b"device_indices", "findings", b"findings", "unknown_device_indices", b"unknown_device_indices"]) -> None: ...
+
+global___Health = Health
+
+@typing.final
+class Finding(google.protobuf.message.Message):
+    """One thing that was found."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    SEVERITY_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    ACTION_FIELD_NUMBER: builtins.int
+    BEGAN_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    PIDS_FIELD_NUMBER: builtins.int
+    NEURONCORE_INDEX_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    SYNTHETIC_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """What: stuck, ecc_uncorrected, device_missing; more may come."""
+    severity: global___Severity.ValueType
+    """How grave."""
+    reason: builtins.str
+    """A sentence: what and how much. It changes only when that does."""
+    action: builtins.str
+    """A sentence: what to do."""
+    began_at_unix_seconds: builtins.float
+    """Since when, as far as this daemon knows, Unix time in seconds."""
+    pid: builtins.int
+    """The process that is to be looked at; absent: none."""
+    neuroncore_index: builtins.int
+    """Logical core under the LNC of the process; absent: not one alone."""
+    part: builtins.str
+    """Part of the device in the driver's words: hbm, sram, link_efa."""
+    job: builtins.str
+    """Whose processes these are: "Slurm job 17", "pod default/train-0"."""
+    synthetic: builtins.bool
+    """True: it is about processes that a synthetic load invents."""
+    @property
+    def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices it is about."""
+
+    @property
+    def pids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """All processes it concerns, that one included."""
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        severity: global___Severity.ValueType = ...,
+        reason: builtins.str = ...,
+        action: builtins.str = ...,
+        began_at_unix_seconds: builtins.float = ...,
+        device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        pid: builtins.int | None = ...,
+        pids: collections.abc.Iterable[builtins.int] | None = ...,
+        neuroncore_index: builtins.int | None = ...,
+        part: builtins.str | None = ...,
+        job: builtins.str | None = ...,
+        synthetic: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_job", b"_job", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "job", b"job", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_job", b"_job", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "action", b"action", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "job", b"job", "kind", b"kind", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "pids", b"pids", "reason", b"reason", "severity", b"severity", "synthetic", b"synthetic"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_job", b"_job"]) -> typing.Literal["job"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_neuroncore_index", b"_neuroncore_index"]) -> typing.Literal["neuroncore_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_part", b"_part"]) -> typing.Literal["part"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pid", b"_pid"]) -> typing.Literal["pid"] | None: ...
+
+global___Finding = Finding
 
 @typing.final
 class PodAllocation(google.protobuf.message.Message):

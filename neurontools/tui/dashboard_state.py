@@ -21,11 +21,9 @@ from neurontools.views.pages import PAGES
 from neurontools.views.processes.page import process_rows
 
 if TYPE_CHECKING:
-    from neurontools.health import Verdict
     from neurontools.model import Snapshot
 
 MESSAGE_SECONDS = 6.0
-MOST_DEVICES = 4096
 # A recording may hold anything: one moment that makes no sense must not take the others with it.
 SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
 _SERIES_LENGTH = 480
@@ -88,8 +86,6 @@ class DashboardState:
         self._shown: Snapshot | None = None
         self._message = ("", 0.0)
         self.drawn = Page()
-        self._health_key: tuple[float, float] | None = None
-        self._verdicts: tuple[Verdict, ...] = ()
 
     @property
     def list(self) -> ListState:
@@ -159,7 +155,9 @@ class DashboardState:
             is_read_only=self.is_read_only,
         )
         if self.page in _VERDICT_PAGES:
-            scene.verdicts = self._judge(index)
+            from neurontools.health import verdicts
+
+            scene.verdicts = verdicts(snapshot)
         if self.page == "processes":
             self._follow_selected(scene)
         return scene
@@ -201,26 +199,6 @@ class DashboardState:
             self.tell(feed.recording_error)
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
-
-    def _judge(self, index: int) -> tuple[Verdict, ...]:
-        """The verdicts on the moment shown against one some minutes before."""
-        from neurontools import health
-
-        moments = self.feed.timeline.moments
-        if self.feed.timeline.snapshot(index).instance.device_count > MOST_DEVICES:
-            raise ValueError("more devices than any host has")
-        try:
-            limits = health.Thresholds(**(self.settings.health or {}))  # type: ignore[arg-type]
-        except TypeError:
-            limits = health.Thresholds()
-        at = moments[index].at_seconds
-        before = self.feed.timeline.index_at(at - limits.window_seconds)
-        key = (at, moments[before].at_seconds)
-        if self._health_key != key:
-            earlier = moments[before].snapshot() if before != index else None
-            self._verdicts = health.verdicts(self.feed.timeline.snapshot(index), earlier, limits)
-            self._health_key = key
-        return self._verdicts
 
     def _follow_selected(self, scene: Scene) -> None:
         """Keep the cursor on its process while the list is sorted anew."""

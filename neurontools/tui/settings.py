@@ -13,7 +13,7 @@ from neurontools.files.directory import Directory
 
 @dataclass
 class Settings:
-    """The choices that are kept. Health thresholds are those of `neurontools.health.Thresholds`, by name."""
+    """The choices that are kept."""
 
     theme: str = "auto"
     ascii: bool = False
@@ -23,7 +23,6 @@ class Settings:
     is_descending: bool = False
     window_seconds: float = 60.0
     colour_by: str = "utilization"
-    health: dict[str, float | None] | None = None
 
     def __setattr__(self, name: str, value: object) -> None:
         """Whatever is assigned is a choice, and kept."""
@@ -61,19 +60,14 @@ def load(path: Path) -> tuple[Settings, str]:
     if not isinstance(given, dict):
         return settings, f"{path} holds no JSON object; the defaults are used"
     trouble = ""
+    if given.get("health"):
+        trouble = f"{path}: health is not used any more: the daemon judges, by [health] of its configuration"
     for field in fields(Settings):
         if field.name not in given:
             continue
         value, default = given[field.name], getattr(settings, field.name)
         is_number = isinstance(default, float) and isinstance(value, (int, float)) and not isinstance(value, bool)
-        if field.name == "health":
-            if isinstance(value, dict) and all(
-                isinstance(limit, (int, float, type(None))) and not isinstance(limit, bool) for limit in value.values()
-            ):
-                settings.health = value
-            elif value is not None:
-                trouble = f"{path}: health must hold numbers or null by threshold name; it is not used"
-        elif is_number or type(value) is type(default):
+        if is_number or type(value) is type(default):
             setattr(settings, field.name, float(value) if is_number else value)
         else:
             trouble = f"{path}: {field.name} must be {type(default).__name__}; the default is used"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from neurontools.health import Finding, Verdict
+from neurontools.health import Finding, Verdict, is_healthy, sentence, summary
 from neurontools.health import Severity as Gravity
 from neurontools.history.events import Event, Severity
+from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.figures import ranges
 from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
@@ -75,18 +75,9 @@ def _events(scene: Scene) -> tuple[Event, ...]:
 
 def _verdict_lines(scene: Scene, width: int) -> list[Line]:
     verdicts = _verdicts(scene)
-    counts = {gravity: sum(1 for verdict in verdicts if verdict.severity is gravity) for gravity in Gravity}
-    parts = [
-        f"{count} {gravity.name.lower()}"
-        for gravity, count in reversed(counts.items())
-        if count and gravity is not Gravity.OK
-    ]
-    whose = "" if scene.pid is None else f" of PID {scene.pid}"
-    text = f"Health: {counts[Gravity.OK]} of {len(verdicts)} devices{whose} well" + (
-        f", {', '.join(parts)}" if parts else ""
-    )
-    lines = [heading(scene, text, width)]
-    if verdicts and not parts:
+    whose = "Health" if scene.pid is None else f"Health of the devices of PID {scene.pid}"
+    lines = [heading(scene, f"{whose}: {summary(verdicts, scene.snapshot)}", width)]
+    if verdicts and is_healthy(verdicts) and not any(verdict.findings for verdict in verdicts):
         lines.append(fit(((f" {scene.glyphs.good} ", "good"), ("nothing to do", "text")), width))
     for finding, devices in _grouped(verdicts):
         mark = {Gravity.CRITICAL: scene.glyphs.bad, Gravity.WARNING: scene.glyphs.warn}.get(finding.severity, "i")
@@ -97,8 +88,10 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
             (f"{who:<9} ", style),
             (f"{finding.severity.name.lower():<9}", style),
         ]
-        more = f" (ND {devices[0]}; the others alike)" if len(devices) > 1 else ""
-        lines.append(fit((*runs, (clip(foreign(finding.reason) + more, width - 24, mark=True), "text")), width))
+        alike = len(devices) > len(finding.device_indices)
+        more = f" (ND {ranges(finding.device_indices)}; the others alike)" if alike else ""
+        text = clip(foreign(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
+        lines.append(fit((*runs, (text, "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
     return lines
 
@@ -108,7 +101,7 @@ def _grouped(verdicts: tuple[Verdict, ...]) -> list[tuple[Finding, list[int]]]:
     found: dict[tuple[object, ...], tuple[Finding, list[int]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
-            key = (finding.kind, finding.severity, finding.action, finding.pid)
+            key = (finding.kind, finding.severity, finding.action, finding.pid, finding.job)
             devices = found.setdefault(key, (finding, []))[1]
             if verdict.device_index not in devices:
                 devices.append(verdict.device_index)

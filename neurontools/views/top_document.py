@@ -13,7 +13,8 @@ from neurontools import catalog, health
 from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
-from neurontools.views.drawing.figures import Figures, ProcessFigures, ranges
+from neurontools.text.ranges import ranges
+from neurontools.views.drawing.figures import Figures, ProcessFigures
 
 SCHEMA_VERSION = 1
 
@@ -37,6 +38,12 @@ class TopFinding:
     severity: str
     reason: str
     action: str
+    began_at: str | None
+    pid: int | None
+    neuroncore: int | None
+    part: str | None
+    job: str | None
+    is_synthetic: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +59,7 @@ class TopDevice:
     mem_ecc_uncorrected_total: int | None
     sram_ecc_corrected_total: int | None
     sram_ecc_uncorrected_total: int | None
-    health: str
+    health: str | None  # ok, notice, warning, critical; None: not known
     findings: tuple[TopFinding, ...]
 
 
@@ -216,7 +223,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
 
 def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -> TopDevice:
     device = figures.snapshot.devices[index]
-    verdict = verdicts.get(device.index, health.Verdict(device.index))
+    verdict = verdicts.get(device.index, health.Verdict(device.index, is_known=False))
     return TopDevice(
         neuron_device=device.index,
         utilization_ratio=figures.device_utilization[index],
@@ -227,9 +234,20 @@ def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -
         mem_ecc_uncorrected_total=device.ecc.mem_uncorrected_total,
         sram_ecc_corrected_total=device.ecc.sram_corrected_total,
         sram_ecc_uncorrected_total=device.ecc.sram_uncorrected_total,
-        health=verdict.severity.name.lower(),
+        health=verdict.severity_name,
         findings=tuple(
-            TopFinding(str(finding.kind), finding.severity.name.lower(), finding.reason, finding.action)
+            TopFinding(
+                str(finding.kind),
+                finding.severity.name.lower(),
+                finding.reason,
+                finding.action,
+                _time(finding.began_at_unix_seconds),
+                finding.pid,
+                finding.neuroncore_index,
+                finding.part,
+                finding.job,
+                finding.synthetic,
+            )
             for finding in verdict.findings
         ),
     )

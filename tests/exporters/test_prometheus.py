@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from neurontools import health
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Snapshot, TrainingCounters
@@ -27,8 +26,7 @@ Samples = dict[str, dict[frozenset[tuple[str, str]], float]]
 
 
 def exposed(now: Snapshot, before: Snapshot | None = None) -> str:
-    verdicts = health.verdicts(now, before)
-    return text_format(SnapshotMetrics(1_767_323_000.0).families(now, before, verdicts, PEAK)).decode()
+    return text_format(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK)).decode()
 
 
 def parsed(text: str) -> tuple[dict[str, str], Samples]:
@@ -132,9 +130,9 @@ def test_series_of_an_ended_process_vanish() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=2)
     metrics = SnapshotMetrics(0.0)
     now = host.at(10)
-    assert b"synthetic-1" in text_format(metrics.families(now, None, (), PEAK))
+    assert b"synthetic-1" in text_format(metrics.families(now, None, PEAK))
     left = replace(now, processes=now.processes[:1])
-    assert b"synthetic-1" not in text_format(metrics.families(left, now, (), PEAK))
+    assert b"synthetic-1" not in text_format(metrics.families(left, now, PEAK))
 
 
 def test_processes_that_share_a_tag_add_up() -> None:
@@ -232,7 +230,7 @@ def test_openmetrics_has_the_same_samples() -> None:
     before, now = host.at(10), host.at(11)
     metrics = SnapshotMetrics(1_767_323_000.0)
     text = exposed(now, before)
-    openmetrics = openmetrics_format(metrics.families(now, before, health.verdicts(now, before), PEAK)).decode()
+    openmetrics = openmetrics_format(metrics.families(now, before, PEAK)).decode()
     assert openmetrics.endswith("# EOF\n")
     lines = [{line for line in each.splitlines() if not line.startswith("#")} for each in (text, openmetrics)]
     assert lines[0] == lines[1]

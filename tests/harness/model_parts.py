@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from dataclasses import fields, is_dataclass
-from enum import StrEnum
+from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def _values(hint: Any, described: Any) -> st.SearchStrategy[Any]:
         return st.lists(_values(get_args(hint)[0], described), max_size=2).map(tuple)
     if is_dataclass(hint):
         return parts(hint)  # type: ignore[arg-type]
-    if issubclass(hint, StrEnum):
+    if issubclass(hint, Enum):
         return st.sampled_from(list(hint))
     if hint is int:
         names = {getattr(described, name): name for name in ("TYPE_INT32", "TYPE_UINT32", "TYPE_UINT64")}

@@ -10,6 +10,7 @@ from neurond.ownership.ledger import Ledger
 from neurond.snapshots.process_record import process_record
 from neurond.snapshots.rates import Rates
 from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.verdicts.judge import Judge
 
 from neurontools import catalog
 from neurontools.model import Host, Snapshot, VcpuTimes, VcpuUsage
@@ -39,6 +40,7 @@ class ScenarioHost:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
         self._source = SimulatedSource(kind, self.ledger, self.load.ecc)
         self._rates = Rates()
+        self._judge = Judge()
         self._sequence = 0
 
     def at(self, seconds: float, *, frozen: bool = False) -> Snapshot:
@@ -80,7 +82,7 @@ class ScenarioHost:
             daemon_version="0.0.0",
             daemon_pid=1,
         )
-        return self._rates.derive(snapshot, processes_read=True)
+        return self._judge.judge(self._rates.derive(snapshot, processes_read=True))
 
 
 def _host(seconds: float) -> Host:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
 
-from neurontools import health
 from neurontools.model import Attribution, SourceKind
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.scenario_host import ScenarioHost
@@ -63,7 +62,7 @@ async def test_what_a_collector_gets() -> None:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         host = ScenarioHost("inf2.xlarge")
-        sender = OtlpSender(f"http://127.0.0.1:{server.server_port}", 3600.0, health.verdicts, host.at(10))
+        sender = OtlpSender(f"http://127.0.0.1:{server.server_port}", 3600.0, host.at(10))
         now = host.at(11)
         of = Attribution(pod_name="trainer-0", pod_namespace="ml", slurm_job_id="77")
         now = replace(now, processes=(replace(now.processes[0], attribution=of), *now.processes[1:]))

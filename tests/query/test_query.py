@@ -22,9 +22,8 @@ def answer(
     snapshot: Snapshot, query: str, form: str = "csv", *, devices: tuple[int, ...] = (), lnc: int | None = None
 ) -> str:
     fields = parse_fields(query)
-    verdicts = health.verdicts(snapshot)
     of_cores = any(field.is_of_core for field in fields)
-    return document(fields, rows(snapshot, verdicts, PEAK, lnc, devices, of_cores=of_cores), parse_format(form))
+    return document(fields, rows(snapshot, PEAK, lnc, devices, of_cores=of_cores), parse_format(form))
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +126,16 @@ def test_wrong_questions(query: str, form: str, text: str) -> None:
 def test_health_reports() -> None:
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
     host.at(5)
-    verdicts = health.verdicts(host.at(400))
-    lines = health_text(verdicts).splitlines()
+    snapshot = host.at(400)
+    verdicts = health.verdicts(snapshot)
+    lines = health_text(verdicts, snapshot).splitlines()
     assert lines[0].startswith(
-        "device 0: critical: NeuronCore 0: one execution of PID 4194305 has been running for 6 m 30 s"
+        "device 0: critical: NeuronCore 0: one execution of PID 4194305 runs and does not finish [synthetic] "
+        "(for 6 m 30 s); look at"
     )
     assert lines[-1] == "1 of 16 devices unhealthy"
-    found = json.loads(health_json(verdicts))
+    found = json.loads(health_json(verdicts, snapshot))
     assert (found[0]["severity"], found[0]["healthy"], found[0]["findings"][0]["kind"]) == ("critical", False, "stuck")
     assert found[2] == {"device_index": 2, "severity": "ok", "healthy": True, "findings": []}
-    assert health_text(verdicts[2:]) == "all 14 devices are healthy\n"
-    assert health_text(verdicts[2:3]) == "1 device is healthy\n"
+    assert health_text(verdicts[2:], snapshot) == "all 14 devices are healthy\n"
+    assert health_text(verdicts[2:3], snapshot) == "1 device is healthy\n"

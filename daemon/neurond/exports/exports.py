@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 from neurond.exports.metrics import Metrics
 from neurond.settings import Settings
 from neurond.snapshots.store import Store
-from neurontools.health import Thresholds
 from neurontools.model import Snapshot
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ class Exports:
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self._store = store
-        self._metrics = Metrics(store, Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self._metrics = Metrics(store)
         self._pages: MetricsPages | None = None
         self._sender: _Sender | None = None
 
@@ -43,7 +42,6 @@ class Exports:
             self._sender = OtlpSender(
                 self._settings.otlp_endpoint,
                 self._settings.otlp_interval_seconds,
-                self._metrics.verdicts,
                 self._store.latest.snapshot,
             )
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterator
 
 from neurond.snapshots.store import Store
 from neurond.system.event_loop import turns
-from neurontools import catalog, health
+from neurontools import catalog
 from neurontools.exporters.exposition import (
     Definition,
     Exposition,
@@ -21,8 +20,6 @@ from neurontools.exporters.process_families import process_families
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.http.compression import Document
 from neurontools.model import Snapshot
-
-_ANCHORS = 6  # snapshots kept for what is judged by growth
 
 BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
 SNAPSHOTS = Definition("neurontools_daemon_snapshots", Kind.COUNTER, "Snapshots taken")
@@ -41,13 +38,11 @@ SCRAPE_DURATION = Definition(
 class Metrics:
     """The text of the latest snapshot. Belongs to the event loop's thread."""
 
-    def __init__(self, store: Store, thresholds: health.Thresholds) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._thresholds = thresholds
         self._metrics = SnapshotMetrics(time.time())
         self._before: Snapshot | None = None
         self._latest: Snapshot | None = None
-        self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
         self._texts: dict[bool, tuple[int, Document]] = {}
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._scrapes = 0
@@ -56,13 +51,6 @@ class Metrics:
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of a tick: what a later one is compared with."""
         self._before, self._latest = self._latest, snapshot
-        spacing_seconds = self._thresholds.window_seconds / (_ANCHORS - 1)
-        if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
-            self._anchors.append(snapshot)
-
-    def verdicts(self, snapshot: Snapshot) -> tuple[health.Verdict, ...]:
-        """The health of the devices, growth judged since the window began."""
-        return health.verdicts(snapshot, self._anchors[0] if self._anchors else None, self._thresholds)
 
     def text(self, *, openmetrics: bool) -> Document:
         """The metrics in a format; made anew only for a snapshot that is new."""
@@ -78,7 +66,7 @@ class Metrics:
 
     def _families(self, snapshot: Snapshot) -> Iterator[Family]:
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
-        yield from self._metrics.families(snapshot, self._before, self.verdicts(snapshot), peak_flops)
+        yield from self._metrics.families(snapshot, self._before, peak_flops)
         build = label_text(
             [
                 ("version", snapshot.daemon_version),

@@ -18,7 +18,7 @@ from typing import Any
 
 from neurond.exports.otlp_readings import INSTRUMENTS, Reading, core_attributes, process_attributes
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.health import Severity, Verdict
+from neurontools.health import Severity, verdicts
 from neurontools.model import Device, Snapshot, SourceKind, logical_cores
 
 _EVENTS = (
@@ -50,7 +50,6 @@ class OtlpSender:
         self,
         endpoint: str,
         interval_seconds: float,
-        verdicts: Callable[[Snapshot], tuple[Verdict, ...]],
         first: Snapshot,
     ) -> None:
         try:
@@ -63,9 +62,7 @@ class OtlpSender:
             raise UserError(
                 "--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE
             ) from None
-        self._verdicts_of = verdicts
         self._snapshot: Snapshot | None = None
-        self._verdicts: tuple[Verdict, ...] = ()
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:
             logging.getLogger(name).addFilter(_Sparse(url))
@@ -78,7 +75,6 @@ class OtlpSender:
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of the snapshot of a tick; called in the event loop's thread."""
-        self._verdicts = self._verdicts_of(snapshot)
         self._snapshot = snapshot
 
     async def close(self) -> None:
@@ -130,8 +126,10 @@ class OtlpSender:
         for each in INSTRUMENTS:
             meter.create_observable_gauge(each.name, [callback(each.read)], each.unit, each.text)
 
-    def _status(self, _snapshot: Snapshot) -> Iterator[Reading]:
-        for verdict in self._verdicts:
+    def _status(self, snapshot: Snapshot) -> Iterator[Reading]:
+        for verdict in verdicts(snapshot):
+            if verdict.severity is None:  # not known
+                continue
             state = _STATES[verdict.severity]
             for each in ("ok", "degraded", "failed"):
                 yield int(each == state), {"hw.id": f"neuron{verdict.device_index}", "hw.type": "gpu", "hw.state": each}

@@ -87,7 +87,7 @@ class MetricsTable(_Table):
 
 
 class HealthTable(_Table):
-    """[health] of the configuration file: `neurontools.health.Thresholds`; 0 switches a check off."""
+    """[health] of the configuration file: `neurond.verdicts.thresholds.Thresholds`; 0 switches a check off."""
 
     window_seconds: Annotated[_Seconds, Field(gt=0, le=86_400)] = 300.0
     idle_seconds: _Limit = 300.0

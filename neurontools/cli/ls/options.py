@@ -26,7 +26,7 @@ OPTIONS = (
     Option("help-query", "print the fields that --query knows", ends=True),
     Option("wait-free", "wait until N NeuronCores in a row are free, and print which", value="N"),
     Option("timeout", "of --wait-free: give up after so many seconds, with exit code 124", value="SECONDS"),
-    Option("health", "print what is wrong with the devices; exit code 5 when something is"),
+    Option("health", "print what is wrong with the devices; exit code 5 when something is, 7 when that is not known"),
     Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
     Option(
         "simulate",
@@ -55,6 +55,7 @@ EXIT_CODES = (
     (4, "the socket may not be used by this user"),
     (5, "--health found a device unhealthy"),
     (6, "there is no such device"),
+    (7, "--health found none unhealthy, but the health of some devices is not known"),
     (12, "no daemon answers"),
     (70, "a fault of the command itself"),
     (124, "the daemon did not answer, or cores did not become free, in time"),

@@ -12,7 +12,7 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.ls.options import DeviceSelection
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.query.document import document, parse_fields, parse_format
@@ -24,6 +24,7 @@ from neurontools.views.device_list import device_list_object
 ASKING = ("query", "wait-free", "health", "output-format")  # one of them
 MOST_CORES = 65536
 LONGEST_WAIT_SECONDS = 31_536_000.0
+_EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}
 
 
 class ScriptQuery:
@@ -55,7 +56,7 @@ class ScriptQuery:
             self._timeout_seconds = _timeout(given.get("timeout"))
 
     def answer(self, path: str) -> str:
-        """What goes to standard output; `exit_code` is 5 afterwards when --health finds something."""
+        """What goes to standard output; `exit_code` is 5 or 7 afterwards when --health finds something, or can't."""
         snapshots = DaemonSnapshots(path)
         try:
             if "query" in self._given:
@@ -79,21 +80,18 @@ class ScriptQuery:
         snapshot = snapshots.latest()
         lnc = _possible(self._lnc, snapshot)
         of_cores = any(field.is_of_core for field in self._fields)
-        verdicts = _verdicts(snapshots, snapshot) if any("health" in field.name for field in self._fields) else ()
         chosen = self._device_indices(snapshot)
         peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
-        found = rows(snapshot, verdicts, peak, lnc, chosen, of_cores=of_cores)
+        found = rows(snapshot, peak, lnc, chosen, of_cores=of_cores)
         return document(self._fields, found, self._format)
 
     def _health(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()
         chosen = self._device_indices(snapshot)
-        verdicts = [
-            verdict for verdict in _verdicts(snapshots, snapshot) if not chosen or verdict.device_index in chosen
-        ]
+        verdicts = [v for v in health.verdicts(snapshot) if not chosen or v.device_index in chosen]
         write = health_json if "json-output" in self._given else health_text
-        self.exit_code = 0 if health.is_healthy(verdicts) else EXIT_UNHEALTHY
-        return write(verdicts)
+        self.exit_code = _EXIT_CODES[health.is_healthy(verdicts)]
+        return write(verdicts, snapshot)
 
     def _object(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()
@@ -130,10 +128,6 @@ class ScriptQuery:
                 known = ", ".join(sorted(by_bdf)) or "none known; give an index"
                 raise UserError(f"no device at {bdf} on this host; its PCI addresses: {known}", EXIT_NOT_FOUND)
         return (*self._devices.indices, *(by_bdf[bdf] for bdf in self._devices.bdfs))
-
-
-def _verdicts(snapshots: DaemonSnapshots, snapshot: Snapshot) -> tuple[health.Verdict, ...]:
-    return health.verdicts(snapshot, snapshots.past(health.Thresholds().window_seconds))
 
 
 def _possible(lnc: int | None, snapshot: Snapshot) -> int | None:

@@ -192,17 +192,3 @@ def total(values: Iterable[float | None]) -> float | None:
     """The sum of the known; None when none is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
-
-
-def ranges(indices: Iterable[int]) -> str:
-    """Indices as people write them: "0-3,8"."""
-    parts: list[str] = []
-    start = previous = None
-    for index in [*sorted(set(indices)), None]:
-        if previous is not None and index == previous + 1:
-            previous = index
-            continue
-        if start is not None:
-            parts.append(f"{start}" if start == previous else f"{start}-{previous}")
-        start = previous = index
-    return ",".join(parts)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurontools.text import units
-from neurontools.views.drawing.figures import ProcessFigures, ranges
+from neurontools.text.ranges import ranges
+from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import foreign
 
 Value = float | str | None

@@ -7,8 +7,9 @@ import time
 from neurontools import catalog
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.text import units
+from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.figures import ProcessFigures, ranges
+from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign
 from neurontools.views.drawing.plots import plot_with_scale
 from neurontools.views.drawing.scene import Scene

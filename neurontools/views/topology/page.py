@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from neurontools.catalog.topology import Topology, TopologyKind, kind_of
+from neurontools.health import sentence
 from neurontools.text import units
+from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
-from neurontools.views.drawing.figures import ranges
 from neurontools.views.drawing.gauge import bar
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, styled
 from neurontools.views.drawing.scene import Scene
@@ -270,7 +271,10 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
             rows.append((f"NC {core.index}", text, "dim" if core.is_free else "text"))
     for verdict in scene.verdicts:
         if verdict.device_index == index:
-            rows[2:2] = [("health", f"{finding.reason}; {finding.action}", "warn") for finding in verdict.findings[:2]]
+            rows[2:2] = [
+                ("health", f"{sentence(finding, scene.snapshot)}; {finding.action}", "warn")
+                for finding in verdict.findings[:2]
+            ]
     if device.inferred_fields:
         rows.append(("inferred", ", ".join(device.inferred_fields), "dim"))
     for name, text, style in rows[: height - 1]:

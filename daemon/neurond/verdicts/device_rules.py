@@ -1,0 +1,89 @@
+"""Rules about devices: those that are missing, their ECC counters, their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from neurond.verdicts.evidence import Evidence, at_least, counted, growth
+from neurontools.health import Kind
+from neurontools.model import Device, Finding, Severity
+from neurontools.text.units import bytes_text
+
+
+def missing(evidence: Evidence) -> Iterator[Finding]:
+    """Devices that the instance has and the driver doesn't show."""
+    present = {device.index for device in evidence.snapshot.devices}
+    for index in range(evidence.snapshot.instance.device_count):
+        if index not in present:
+            yield Finding(
+                Kind.DEVICE_MISSING,
+                Severity.CRITICAL,
+                f"device {index} is missing: the instance type has it, the driver doesn't show it",
+                "see dmesg for its failure; stop and start the instance to get another host",
+                evidence.snapshot.taken_at_unix_seconds,
+                (index,),
+            )
+
+
+def ecc(evidence: Evidence) -> Iterator[Finding]:
+    """ECC errors: uncorrected ones since the driver was loaded, corrected ones that are many."""
+    at = evidence.snapshot.taken_at_unix_seconds
+    limit = evidence.limits.ecc_corrected_events
+    for device in evidence.snapshot.devices:
+        now, where = device.ecc, (device.index,)
+        uncorrected = (now.mem_uncorrected_total or 0) + (now.sram_uncorrected_total or 0)
+        if uncorrected:
+            yield Finding(
+                Kind.ECC_UNCORRECTED,
+                Severity.CRITICAL,
+                f"{counted(uncorrected, 'uncorrected ECC error')} since the driver was loaded",
+                "move the work off this device; stop and start the instance to get another host",
+                at,
+                where,
+            )
+        if now.mem_repairable_uncorrected_total:
+            yield Finding(
+                Kind.ECC_REPAIRABLE,
+                Severity.WARNING,
+                f"{counted(now.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
+                "end the processes on this device and reset it (or reboot), which repairs the rows",
+                at,
+                where,
+                part="hbm",
+            )
+        before = evidence.devices.get(device.index)
+        if before is not None and before.ecc is not now and limit is not None:
+            events = growth(before.ecc.mem_corrected_total, now.mem_corrected_total)
+            events += growth(before.ecc.sram_corrected_total, now.sram_corrected_total)
+            if events >= limit:
+                yield Finding(
+                    Kind.ECC_CORRECTED,
+                    Severity.WARNING,
+                    f"{at_least(events, 'corrected ECC error')} in the last minutes",
+                    "nothing is lost yet; if they go on, move the work and have the host replaced",
+                    at,
+                    where,
+                )
+
+
+def memory(evidence: Evidence) -> Iterator[Finding]:
+    """HBM stacks that are nearly full."""
+    limit_ratio = evidence.limits.memory_used_ratio
+    if limit_ratio is None:
+        return
+    for device in evidence.snapshot.devices:
+        for stack in device.hbm_stacks:
+            if stack.used_bytes is not None and 0 < stack.capacity_bytes * limit_ratio <= stack.used_bytes:
+                yield _nearly_full(device, stack.index, stack.used_bytes, stack.capacity_bytes, evidence)
+
+
+def _nearly_full(device: Device, stack: int, used_bytes: int, capacity_bytes: int, evidence: Evidence) -> Finding:
+    return Finding(
+        Kind.MEMORY_NEARLY_FULL,
+        Severity.WARNING,
+        f"HBM {stack} is {int(100 * used_bytes / capacity_bytes)}% full, of {bytes_text(capacity_bytes)}",
+        "the next allocation may fail; use smaller batches, shard further or end a process",
+        evidence.snapshot.taken_at_unix_seconds,
+        (device.index,),
+        part=f"hbm {stack}",
+    )

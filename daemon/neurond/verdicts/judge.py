@@ -1,0 +1,80 @@
+"""The judge: verdicts are made here, once a tick, from the daemon's whole past; everybody else carries them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from neurond.verdicts import device_rules, process_rules
+from neurond.verdicts.evidence import Evidence, evidence
+from neurond.verdicts.thresholds import Thresholds
+from neurontools.model import Finding, Health, Snapshot
+
+_ANCHORS = 6  # snapshots kept for what is judged by growth
+
+_RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+    device_rules.missing,
+    device_rules.ecc,
+    device_rules.memory,
+    process_rules.activity,
+    process_rules.errors,
+    process_rules.silence,
+    process_rules.latencies,
+)
+
+
+class Judge:
+    """Judges each snapshot. Feed it every one, in order; it remembers since when each finding has been there.
+
+    Belongs to the event loop's thread.
+    """
+
+    def __init__(self, limits: Thresholds | None = None) -> None:
+        self._limits = limits or Thresholds()
+        self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
+        self._known: dict[tuple[object, ...], Finding] = {}
+        self._health: Health | None = None
+
+    def judge(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot of a tick with its verdicts."""
+        limits = self._limits
+        earlier = self._anchors[0] if self._anchors else None
+        found = evidence(snapshot, earlier, limits)
+        self._health = Health(
+            device_indices=_judged(snapshot),
+            unknown_device_indices=(),
+            findings=self._lasting(finding for rule in _RULES for finding in rule(found)),
+        )
+        spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
+        if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:
+            self._anchors.append(snapshot)
+        return replace(snapshot, health=self._health)
+
+    def carry(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot between two ticks with the verdicts of the last one, without those on ended processes."""
+        if self._health is None:
+            return self.judge(snapshot)
+        there = {process.pid for process in snapshot.processes}
+        kept = tuple(finding for finding in self._health.findings if finding.pid is None or finding.pid in there)
+        if len(kept) == len(self._health.findings):
+            return replace(snapshot, health=self._health)
+        return replace(snapshot, health=replace(self._health, findings=kept))
+
+    def _lasting(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
+        """The findings, gravest first, each with the time at which it began."""
+        known: dict[tuple[object, ...], Finding] = {}
+        for finding in found:
+            key = finding.identity
+            before = self._known.get(key)
+            if before is not None and before.began_at_unix_seconds < finding.began_at_unix_seconds:
+                finding = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)  # noqa: PLW2901
+            known[key] = before if finding == before else finding  # the same object, where nothing has changed
+        self._known = known
+        return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
+
+
+def _judged(snapshot: Snapshot) -> tuple[int, ...]:
+    """The devices that are there, and those that should be."""
+    there = {device.index for device in snapshot.devices}
+    return tuple(sorted(there | set(range(snapshot.instance.device_count))))

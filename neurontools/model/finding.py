@@ -1,0 +1,59 @@
+"""What is wrong, or worth knowing, on a host: judged by the daemon, once a tick, and carried to everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from neurontools.model.brief import showing
+
+
+class Severity(IntEnum):
+    """How grave it is; the numbers are those of the metric neurontools_device_health."""
+
+    OK = 0  # of a device or a host: there are no findings
+    NOTICE = 1  # worth knowing; nothing is broken
+    WARNING = 2  # something is wrong or will be
+    CRITICAL = 3  # work is lost or standing still
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found.
+
+    `reason` and `action` are plain sentences without an end mark, safe for one line. They hold nothing that changes by
+    itself: how long it has lasted is told by `began_at_unix_seconds`.
+    """
+
+    kind: str  # one of `neurontools.health.Kind`, or one that a newer daemon knows
+    severity: Severity
+    reason: str
+    action: str
+    began_at_unix_seconds: float  # as far as this daemon knows: what it found when it began is as old as the daemon
+    device_indices: tuple[int, ...] = ()
+    pid: int | None = None  # the process that is to be looked at
+    pids: tuple[int, ...] = ()  # all that it concerns, that one included
+    neuroncore_index: int | None = None  # logical, under the LNC of the process
+    part: str | None = None  # of the device, in the driver's words: hbm, sram, link_efa
+    job: str | None = None  # whose processes these are: "Slurm job 17", "pod default/train-0", "process group 4711"
+    synthetic: bool = False  # it is about processes that a synthetic load invents
+
+    __repr__ = showing("kind", "severity", "device_indices", "reason")
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What stays the same for as long as it lasts, and no other finding of a snapshot has."""
+        whose = self.job if self.job is not None else self.pid
+        where = self.device_indices if whose is None else ()
+        return self.kind, whose, where, self.neuroncore_index, self.part
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is to be said of a host. A device that is in neither tuple of indices was not judged."""
+
+    device_indices: tuple[int, ...] = ()  # devices that were judged, those that are missing included
+    unknown_device_indices: tuple[int, ...] = ()  # of these, those of which the driver tells no health
+    findings: tuple[Finding, ...] = ()  # gravest first
+
+    __repr__ = showing("device_indices", "unknown_device_indices", "findings")
