@@ -181,9 +181,10 @@ def _check_possible(snapshot: Snapshot, count: int, lnc: int | None, device_indi
     if lnc not in instance.logical_neuroncore_configs:
         lnc = instance.logical_neuroncore_config
     per_device = instance.physical_cores_per_device // lnc
-    there = set(device_indices or range(instance.device_count)) & set(range(instance.device_count))
+    own = instance.expected_device_indices or range(instance.device_count)
+    there = set(device_indices or own).intersection(own)
     row = longest = 0
-    for index in range(instance.device_count):
+    for index in range(max(own, default=-1) + 1):
         row = row + 1 if index in there else 0
         longest = max(longest, row)
     if count > longest * per_device:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields
 from operator import attrgetter
 
 from neurontools import catalog
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
+from neurontools.exporters.health_families import health_families
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.training_families import training_families
-from neurontools.health import verdicts
 from neurontools.model import (
     DeviceMemory,
     HostMemory,
@@ -28,6 +29,8 @@ _HOST_CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fiel
 _read_host_memory = attrgetter(*(field.name for field in fields(HostMemory)))
 _ECC = ("mem_corrected", "mem_uncorrected", "mem_repairable_uncorrected", "sram_corrected", "sram_uncorrected")
 _read_ecc = attrgetter(*(f"{event}_total" for event in _ECC))
+_MOST_WARNINGS = 8
+_SECONDS = re.compile(r"\b\d+(\.\d+)? s\b")  # would make a series of its own every second
 _STATISTICS = ("minimum", "average", "maximum")
 _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 
@@ -72,8 +75,6 @@ STACK_SIZE = _gauge("device_hbm_bytes", "HBM capacity, by stack")
 DEVICE_HOST_MEMORY = _gauge("device_host_memory_bytes", "Host memory that serves the device, by category")
 DEVICE_ECC = _counter("device_ecc_events", "ECC events since the driver was loaded")
 DEVICE_POWER = _gauge("device_power_ratio", "Power of the last full minute as a share of the device's maximum")
-DEVICE_HEALTH = _gauge("device_health", "Gravest finding: 0 none, 1 notice, 2 warning, 3 critical; absent: not known")
-DEVICE_FINDINGS = _gauge("device_findings", "Findings on the device by kind and severity")
 PROCESS = Definition("neurontools_process", Kind.INFO, "A process that holds NeuronCores or may: who, what and whose")
 PROCESS_CORES = _gauge("process_neuroncores", "NeuronCores that the process holds")
 PROCESS_MEMORY = _gauge("process_device_memory_bytes", "Device memory of the process, all categories")
@@ -82,9 +83,11 @@ PROCESS_RESIDENT = _gauge("process_resident_memory_bytes", "Resident memory of t
 PROCESS_CPU = _counter("process_cpu_seconds", "vCPU time of the process")
 PROCESS_MODELS = _gauge("process_models", "Models that the process has loaded")
 PROCESS_REPORTING = _gauge("process_reporting", "1 while reports of the process arrive, 0 while its numbers are old")
-DEVICES_EXPECTED = _gauge("devices_expected", "Devices that the instance type has")
+DEVICES_EXPECTED = _gauge("devices_expected", "Devices that should be there: in a container, those it was given")
+DEVICES_FOREIGN = _gauge("devices_foreign", "Devices of the host that were not given to this container")
 DEVICES = _gauge("devices", "Devices that are there")
 WARNINGS = _gauge("warnings", "Parts of the host that can't be read")
+WARNING = _gauge("warning", "1 for each part of the host that can't be read, up to eight of them, in words")
 SNAPSHOT_TIME = _gauge("snapshot_timestamp_seconds", "When the numbers were taken, Unix time")
 POD_ALLOCATION = Definition(
     "neurontools_pod_allocation", Kind.INFO, "What the kubelet has given to a container, used or not"
@@ -103,14 +106,20 @@ def own_families(
     yield Family(CORE_OWNER, owners)
     yield Family(CORE_CANDIDATE, candidates)
     yield from _device_families(snapshot, label)
-    yield from _health_families(snapshot, label)
+    yield from health_families(snapshot, label)
     yield from _process_families(snapshot, holders, label)
     yield from training_families(holders, label)
     yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
     alone = label.named()()
-    yield Family(DEVICES_EXPECTED, [(alone, snapshot.instance.device_count)])
+    instance = snapshot.instance
+    expected = len(instance.expected_device_indices) or instance.device_count
+    yield Family(DEVICES_EXPECTED, [(alone, expected)])
+    yield Family(DEVICES_FOREIGN, [(alone, instance.foreign_device_count)])
     yield Family(DEVICES, [(alone, len(snapshot.devices))])
     yield Family(WARNINGS, [(alone, len(snapshot.warnings))])
+    of_warning = label.named("warning")
+    told = dict.fromkeys(_SECONDS.sub("some seconds", warning) for warning in snapshot.warnings[:_MOST_WARNINGS])
+    yield Family(WARNING, [(of_warning(warning), 1) for warning in told])
     yield Family(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
 
 
@@ -243,21 +252,6 @@ def _device_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
 
 
 _DEVICE_FAMILIES = (DEVICE_MEMORY, STACK_SIZE, STACK_USED, DEVICE_HOST_MEMORY, DEVICE_ECC, DEVICE_POWER)
-
-
-def _health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
-    health: list[Sample] = []
-    counts: dict[str, int] = {}
-    of_device, of_finding = label.named(_DEVICE), label.named(_DEVICE, "kind", "severity")
-    for verdict in verdicts(snapshot):
-        gravest = verdict.severity
-        if gravest is not None:
-            health.append((of_device(verdict.device_index), int(gravest)))
-        for finding in verdict.findings:
-            text = of_finding(verdict.device_index, finding.kind, finding.severity.name.lower())
-            counts[text] = counts.get(text, 0) + 1
-    yield Family(DEVICE_HEALTH, health)
-    yield Family(DEVICE_FINDINGS, list(counts.items()))
 
 
 def _process_families(snapshot: Snapshot, holders: list[Process], label: LabelTexts) -> Iterator[Family]:

@@ -21,6 +21,9 @@ from neurontools.model.device import (
 from neurontools.model.device import (
     PowerUtilization as PowerUtilization,
 )
+from neurontools.model.device import (
+    ReportedHealth as ReportedHealth,
+)
 from neurontools.model.execution import (
     ErrorCounters as ErrorCounters,
 )

@@ -41,6 +41,15 @@ class HbmStack:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedHealth:
+    """What the driver itself says of the health of a device (Trainium2 and later, driver 2.30)."""
+
+    unhealthy_components: tuple[str, ...] = ()  # in its own words: hbm, sram, link_host, link_efa
+
+    __repr__ = showing_changes
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """One Neuron device.
 
@@ -60,5 +69,6 @@ class Device:
     power: PowerUtilization | None = None
     host_memory: HostMemory = HostMemory()
     inferred_fields: tuple[str, ...] = ()
+    reported_health: ReportedHealth | None = None  # None: the driver says nothing
 
     __repr__ = showing("index", "bdf", "connected_to", "memory_bytes")

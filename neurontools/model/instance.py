@@ -32,6 +32,11 @@ class Instance:
     subnet_id: str | None = None
     ultraserver_id: str | None = None
     inferred_fields: tuple[str, ...] = ()  # as in Device
+    expected_device_indices: tuple[int, ...] = ()
+    """Devices that whoever reads here should have: all of the instance, in a container those it was given. Those of
+    them that are not in the snapshot are missing. Empty: not known.
+    """
+    foreign_device_count: int = 0  # devices that the driver shows and this reader was not given
 
     __repr__ = showing(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"

@@ -35,6 +35,8 @@ class NeuronCore:
     status: StatusCounters | None = None  # of a driver; None where the devices are simulated
     candidate_pids: tuple[int, ...] = ()  # without an owner: who has its device open and may hold it
     inferred_fields: tuple[str, ...] = ()  # as in Device; owner_pid where the device is open and the core not named
+    reset_requests_total: int | None = None  # since the driver was loaded, which counts them
+    reset_failures_total: int | None = None
 
     __repr__ = showing("index", "device_index", "owner_pid", "utilization_ratio")
 

@@ -823,6 +823,8 @@ class Instance(google.protobuf.message.Message):
     SUBNET_ID_FIELD_NUMBER: builtins.int
     ULTRASERVER_ID_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    EXPECTED_DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    FOREIGN_DEVICE_COUNT_FIELD_NUMBER: builtins.int
     instance_type: builtins.str
     """"trn1.32xlarge"."""
     instance_id: builtins.str
@@ -861,6 +863,8 @@ class Instance(google.protobuf.message.Message):
     """"subnet-…"."""
     ultraserver_id: builtins.str
     """Identity of the UltraServer."""
+    foreign_device_count: builtins.int
+    """Devices that the driver shows and this reader was not given."""
     @property
     def logical_neuroncore_configs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """The configurations the hardware can have."""
@@ -868,6 +872,10 @@ class Instance(google.protobuf.message.Message):
     @property
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names of fields above whose value was concluded and not documented or observed."""
+
+    @property
+    def expected_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices that whoever reads here should have: all of the instance, in a container those it was given. Empty: unknown."""
 
     def __init__(
         self,
@@ -893,9 +901,11 @@ class Instance(google.protobuf.message.Message):
         subnet_id: builtins.str | None = ...,
         ultraserver_id: builtins.str | None = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+        expected_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        foreign_device_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "instance_id", b"instance_id", "instance_name", b"instance_name", "neuroncore_version", b"neuroncore_version", "region", b"region", "subnet_id", b"subnet_id", "ultraserver_id", b"ultraserver_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_count", b"device_count", "device_memory_bytes", b"device_memory_bytes", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "hbm_stack_bytes", b"hbm_stack_bytes", "inferred_fields", b"inferred_fields", "instance_id", b"instance_id", "instance_name", b"instance_name", "instance_type", b"instance_type", "logical_neuroncore_config", b"logical_neuroncore_config", "logical_neuroncore_configs", b"logical_neuroncore_configs", "neuroncore_version", b"neuroncore_version", "physical_cores_per_device", b"physical_cores_per_device", "region", b"region", "subnet_id", b"subnet_id", "topology", b"topology", "ultraserver_id", b"ultraserver_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_count", b"device_count", "device_memory_bytes", b"device_memory_bytes", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "expected_device_indices", b"expected_device_indices", "foreign_device_count", b"foreign_device_count", "hbm_stack_bytes", b"hbm_stack_bytes", "inferred_fields", b"inferred_fields", "instance_id", b"instance_id", "instance_name", b"instance_name", "instance_type", b"instance_type", "logical_neuroncore_config", b"logical_neuroncore_config", "logical_neuroncore_configs", b"logical_neuroncore_configs", "neuroncore_version", b"neuroncore_version", "physical_cores_per_device", b"physical_cores_per_device", "region", b"region", "subnet_id", b"subnet_id", "topology", b"topology", "ultraserver_id", b"ultraserver_id"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_ami_id", b"_ami_id"]) -> typing.Literal["ami_id"] | None: ...
     @typing.overload
@@ -941,6 +951,7 @@ class Device(google.protobuf.message.Message):
     POWER_FIELD_NUMBER: builtins.int
     HOST_MEMORY_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    REPORTED_HEALTH_FIELD_NUMBER: builtins.int
     index: builtins.int
     """Position on the host."""
     bdf: builtins.str
@@ -977,6 +988,10 @@ class Device(google.protobuf.message.Message):
     def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Names of fields above whose value was concluded and not documented or observed."""
 
+    @property
+    def reported_health(self) -> global___ReportedHealth:
+        """What the driver itself says of its health; absent: it says nothing."""
+
     def __init__(
         self,
         *,
@@ -992,9 +1007,10 @@ class Device(google.protobuf.message.Message):
         power: global___PowerUtilization | None = ...,
         host_memory: global___HostMemory | None = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+        reported_health: global___ReportedHealth | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_bdf", b"_bdf", "_cpu_affinity", b"_cpu_affinity", "_numa_node", b"_numa_node", "_serial_number", b"_serial_number", "bdf", b"bdf", "cpu_affinity", b"cpu_affinity", "ecc", b"ecc", "host_memory", b"host_memory", "numa_node", b"numa_node", "power", b"power", "serial_number", b"serial_number"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_bdf", b"_bdf", "_cpu_affinity", b"_cpu_affinity", "_numa_node", b"_numa_node", "_serial_number", b"_serial_number", "bdf", b"bdf", "connected_to", b"connected_to", "cpu_affinity", b"cpu_affinity", "ecc", b"ecc", "hbm_stacks", b"hbm_stacks", "host_memory", b"host_memory", "index", b"index", "inferred_fields", b"inferred_fields", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "power", b"power", "serial_number", b"serial_number"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_bdf", b"_bdf", "_cpu_affinity", b"_cpu_affinity", "_numa_node", b"_numa_node", "_serial_number", b"_serial_number", "bdf", b"bdf", "cpu_affinity", b"cpu_affinity", "ecc", b"ecc", "host_memory", b"host_memory", "numa_node", b"numa_node", "power", b"power", "reported_health", b"reported_health", "serial_number", b"serial_number"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_bdf", b"_bdf", "_cpu_affinity", b"_cpu_affinity", "_numa_node", b"_numa_node", "_serial_number", b"_serial_number", "bdf", b"bdf", "connected_to", b"connected_to", "cpu_affinity", b"cpu_affinity", "ecc", b"ecc", "hbm_stacks", b"hbm_stacks", "host_memory", b"host_memory", "index", b"index", "inferred_fields", b"inferred_fields", "memory_bytes", b"memory_bytes", "numa_node", b"numa_node", "power", b"power", "reported_health", b"reported_health", "serial_number", b"serial_number"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_bdf", b"_bdf"]) -> typing.Literal["bdf"] | None: ...
     @typing.overload
@@ -1005,6 +1021,26 @@ class Device(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_serial_number", b"_serial_number"]) -> typing.Literal["serial_number"] | None: ...
 
 global___Device = Device
+
+@typing.final
+class ReportedHealth(google.protobuf.message.Message):
+    """What the driver says of a device's health."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    UNHEALTHY_COMPONENTS_FIELD_NUMBER: builtins.int
+    @property
+    def unhealthy_components(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Parts that it calls unhealthy, in its own words: hbm, link_efa."""
+
+    def __init__(
+        self,
+        *,
+        unhealthy_components: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["unhealthy_components", b"unhealthy_components"]) -> None: ...
+
+global___ReportedHealth = ReportedHealth
 
 @typing.final
 class HbmStack(google.protobuf.message.Message):
@@ -1132,6 +1168,8 @@ class NeuronCore(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     CANDIDATE_PIDS_FIELD_NUMBER: builtins.int
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    RESET_REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
+    RESET_FAILURES_TOTAL_FIELD_NUMBER: builtins.int
     index: builtins.int
     """Physical index on the host."""
     device_index: builtins.int
@@ -1158,6 +1196,10 @@ class NeuronCore(google.protobuf.message.Message):
     """Share of the last period spent in executions, 0 to 1."""
     flops_per_second: builtins.float
     """Floating point operations a second in the last period."""
+    reset_requests_total: builtins.int
+    """Resets that were asked for since the driver was loaded; absent: unknown."""
+    reset_failures_total: builtins.int
+    """Resets that failed."""
     @property
     def memory(self) -> global___DeviceMemory:
         """Memory by category."""
@@ -1194,9 +1236,11 @@ class NeuronCore(google.protobuf.message.Message):
         status: global___StatusCounters | None = ...,
         candidate_pids: collections.abc.Iterable[builtins.int] | None = ...,
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+        reset_requests_total: builtins.int | None = ...,
+        reset_failures_total: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "candidate_pids", b"candidate_pids", "device_index", b"device_index", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "hbm_stack_index", b"hbm_stack_index", "index", b"index", "index_on_device", b"index_on_device", "inferred_fields", b"inferred_fields", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_reset_failures_total", b"_reset_failures_total", "_reset_requests_total", b"_reset_requests_total", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "reset_failures_total", b"reset_failures_total", "reset_requests_total", b"reset_requests_total", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_execution_started_at_unix_seconds", b"_execution_started_at_unix_seconds", "_executions_total", b"_executions_total", "_flop_total", b"_flop_total", "_flops_per_second", b"_flops_per_second", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "_measured_at_seconds", b"_measured_at_seconds", "_owner_pid", b"_owner_pid", "_reset_failures_total", b"_reset_failures_total", "_reset_requests_total", b"_reset_requests_total", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "candidate_pids", b"candidate_pids", "device_index", b"device_index", "execution_started_at_unix_seconds", b"execution_started_at_unix_seconds", "executions_total", b"executions_total", "flop_total", b"flop_total", "flops_per_second", b"flops_per_second", "hbm_stack_index", b"hbm_stack_index", "index", b"index", "index_on_device", b"index_on_device", "inferred_fields", b"inferred_fields", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "measured_at_seconds", b"measured_at_seconds", "memory", b"memory", "owner_pid", b"owner_pid", "reset_failures_total", b"reset_failures_total", "reset_requests_total", b"reset_requests_total", "status", b"status", "utilization_ratio", b"utilization_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
     @typing.overload
@@ -1213,6 +1257,10 @@ class NeuronCore(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_measured_at_seconds", b"_measured_at_seconds"]) -> typing.Literal["measured_at_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_owner_pid", b"_owner_pid"]) -> typing.Literal["owner_pid"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_reset_failures_total", b"_reset_failures_total"]) -> typing.Literal["reset_failures_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_reset_requests_total", b"_reset_requests_total"]) -> typing.Literal["reset_requests_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
 

@@ -94,6 +94,17 @@ def device_directories(roots: Roots) -> list[DeviceDirectory]:
     ]
 
 
+def given_devices(roots: Roots, directories: list[DeviceDirectory]) -> tuple[set[int], int]:
+    """In a container that was given some of the devices: those, by index, and how many it was not given.
+
+    A device file without a device in the tree counts as given: the device should be there. Nothing and 0 where all
+    devices are everybody's, or no device file tells.
+    """
+    found = numbered(roots.devices, _DEVICE, MAX_DEVICES) or numbered(roots.device_class, _DEVICE, MAX_DEVICES)
+    foreign_count = len(found) - len(directories)
+    return (set(_nodes(roots)), foreign_count) if foreign_count > 0 else (set(), 0)
+
+
 def _nodes(roots: Roots) -> dict[int, str]:
     """Device numbers of the device files by the number in their name. Looked at, never opened."""
     nodes = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.catalog.family import known
 from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance
 from neurontools.sysfs.architecture import Architecture, architecture_of
-from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, device_directories
+from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, device_directories, given_devices
 from neurontools.sysfs.file_table import (
     CONNECTED_DEVICES,
     CORE_COUNT,
@@ -167,6 +167,8 @@ def _instance(
     }
     inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
     tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
+    given, foreign_count = given_devices(roots, directories)
+    expected = given or range(kind.device_count if kind else 0)
     if architecture.name_is_inferred:
         inferred.append("instance_type")
     if not family.device_memory_bytes.certain:
@@ -187,6 +189,8 @@ def _instance(
         driver_version=driver_version,
         ultraserver_id=_ultraserver_id(roots),
         inferred_fields=tuple(inferred),
+        expected_device_indices=tuple(sorted({*expected, *(directory.index for directory in directories)})),
+        foreign_device_count=foreign_count,
     )
 
 

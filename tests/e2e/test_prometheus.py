@@ -171,7 +171,10 @@ def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: Run
     groups = prometheus.get("rules")["groups"]
     assert all(rule["health"] == "ok" for group in groups for rule in group["rules"]), "every rule was evaluated"
     alerts = wait_until(lambda: ((found := prometheus.get("alerts")) and found["alerts"]) or None)
-    assert {alert["labels"]["alertname"] for alert in alerts} == {"NeuronDeviceUnhealthy"}
+    assert [(alert["labels"]["alertname"], alert["labels"]["finding"]) for alert in alerts] == [
+        ("NeuronHostUnhealthy", "stuck")
+    ], "one for the host"
+    assert "one execution of" in alerts[0]["annotations"]["summary"]
     assert prometheus.query("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
 
     daemon.stop()

@@ -13,7 +13,7 @@ import pytest
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools.errors import UserError
-from neurontools.model import Device, DeviceMemory, EccCounters, NeuronCore
+from neurontools.model import Device, DeviceMemory, EccCounters, NeuronCore, ReportedHealth
 from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, process_on
 
@@ -347,7 +347,9 @@ def test_unhealthy_components_are_told(make_tree: MakeTree, open_source: Open) -
     path = "sys/devices/virtual/neuron_device/neuron0/stats/hardware/health_status/unhealthy_components"
     tree.write(path, "hbm,link_host\n")
     source = open_source(tree)
-    assert source.read().warnings == ("neuron0: the driver reports unhealthy components: hbm,link_host",)
+    assert _device(source).reported_health == ReportedHealth(("hbm", "link_host"))
+    assert source.read().warnings == ()
+    assert _device(open_source(make_tree("trn2.3xlarge", driver_version="2.29.0.0"))).reported_health is None
 
 
 def test_devices_of_a_container_are_those_it_was_given(open_source: Open, make_tree: MakeTree) -> None:

@@ -176,6 +176,7 @@ def _instance(instance_type: InstanceType, shape: Shape) -> Instance:
         device_version=family.device_version.value,
         neuroncore_version=core_version.value,
         inferred_fields=_inferred(named),
+        expected_device_indices=tuple(range(shape.device_count)),
     )
 
 

@@ -11,14 +11,16 @@ from neurontools.text.units import bytes_text
 
 
 def missing(evidence: Evidence) -> Iterator[Finding]:
-    """Devices that the instance has and the driver doesn't show."""
+    """Devices that should be here, for this reader, and that the driver doesn't show."""
     present = {device.index for device in evidence.snapshot.devices}
-    for index in range(evidence.snapshot.instance.device_count):
+    is_confined = evidence.snapshot.instance.foreign_device_count > 0
+    why = "this container was given it" if is_confined else "the instance has it"
+    for index in evidence.snapshot.instance.expected_device_indices:
         if index not in present:
             yield Finding(
                 Kind.DEVICE_MISSING,
                 Severity.CRITICAL,
-                f"device {index} is missing: the instance type has it, the driver doesn't show it",
+                f"device {index} is missing: {why}, the driver doesn't show it",
                 "see dmesg for its failure; stop and start the instance to get another host",
                 evidence.snapshot.taken_at_unix_seconds,
                 (index,),

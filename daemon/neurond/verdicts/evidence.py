@@ -11,13 +11,14 @@ from neurontools.model.counting import continues
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One moment with its past; `devices` and `processes` are those of the past, where they are still the same."""
+    """One moment with its past; `devices`, `processes` and `cores_before` are those of the past, still the same."""
 
     snapshot: Snapshot
     limits: Thresholds
     cores: dict[int, NeuronCore]  # of now, physical
     devices: dict[int, Device] = field(default_factory=dict)
     processes: dict[int, Process] = field(default_factory=dict)
+    cores_before: dict[int, NeuronCore] = field(default_factory=dict)
 
 
 def evidence(snapshot: Snapshot, earlier: Snapshot | None, limits: Thresholds) -> Evidence:
@@ -36,6 +37,7 @@ def evidence(snapshot: Snapshot, earlier: Snapshot | None, limits: Thresholds) -
             for process in earlier.processes
             if process.pid in now and continues(process, now[process.pid])
         },
+        {core.index: core for core in earlier.cores},
     )
 
 

@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from neurond.verdicts import device_rules, process_rules
+from neurond.verdicts import device_rules, driver_rules, process_rules
 from neurond.verdicts.evidence import Evidence, evidence
 from neurond.verdicts.thresholds import Thresholds
-from neurontools.model import Finding, Health, Snapshot
+from neurontools.model import EccCounters, Finding, Health, Snapshot, SourceKind
 
 _ANCHORS = 6  # snapshots kept for what is judged by growth
 
@@ -17,6 +17,9 @@ _RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     device_rules.missing,
     device_rules.ecc,
     device_rules.memory,
+    driver_rules.components,
+    driver_rules.core_errors,
+    driver_rules.resets,
     process_rules.activity,
     process_rules.errors,
     process_rules.silence,
@@ -43,7 +46,7 @@ class Judge:
         found = evidence(snapshot, earlier, limits)
         self._health = Health(
             device_indices=_judged(snapshot),
-            unknown_device_indices=(),
+            unknown_device_indices=_unknown(snapshot),
             findings=self._lasting(finding for rule in _RULES for finding in rule(found)),
         )
         spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
@@ -77,4 +80,20 @@ class Judge:
 def _judged(snapshot: Snapshot) -> tuple[int, ...]:
     """The devices that are there, and those that should be."""
     there = {device.index for device in snapshot.devices}
-    return tuple(sorted(there | set(range(snapshot.instance.device_count))))
+    return tuple(sorted(there.union(snapshot.instance.expected_device_indices)))
+
+
+def _unknown(snapshot: Snapshot) -> tuple[int, ...]:
+    """The devices of whose health the driver, being an old one, tells nothing."""
+    if snapshot.source is SourceKind.SIMULATED:
+        return ()
+    told = {core.device_index for core in snapshot.cores if core.reset_failures_total is not None}
+    return tuple(
+        device.index
+        for device in snapshot.devices
+        if device.index not in told and device.reported_health is None and not _counts_errors(device.ecc)
+    )
+
+
+def _counts_errors(ecc: EccCounters) -> bool:
+    return ecc.mem_uncorrected_total is not None or ecc.sram_uncorrected_total is not None

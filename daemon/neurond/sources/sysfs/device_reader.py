@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget
 from neurond.sources.sysfs.pacing import Pacing
-from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, StatusCounters
+from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.sysfs import file_table
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of, place_of
@@ -17,7 +17,8 @@ from neurontools.text.terminal import cut, visible
 
 # A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
 _WRAPPED = 2**63
-_MAX_SHOWN_CHARACTERS = 200
+_MAX_SHOWN_CHARACTERS = 40
+_MAX_COMPONENTS = 16
 # Counters that moved and now stand still may only wait for the driver's next update. For so long they count as
 # measured when they moved, so that a busy core is not shown as idle in one interval and as twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
@@ -30,6 +31,7 @@ _CORE_PATHS = (
     *(file_table.device_memory_path(name) for name in file_table.DEVICE_MEMORY),
     *(file_table.status_path(name) for name in file_table.STATUS),
     *(file_table.other_info_path(name) for name in (file_table.INFERENCES, file_table.FLOPS, file_table.TIME_IN_USE)),
+    *(file_table.other_info_path(name) for name in ("reset_req_count", "reset_fail_count")),
 )
 _HOST_PATHS = [file_table.host_memory_path(name) for name in file_table.HOST_MEMORY]
 _HOST_FIELDS = [f"{name}_bytes" for name in file_table.HOST_MEMORY]
@@ -60,6 +62,8 @@ class CoreReading:
     flop: int | None
     time_in_use: int | None
     measured_at_seconds: float
+    reset_requests: int | None = None
+    reset_failures: int | None = None
 
     @property
     def is_allocated(self) -> bool:
@@ -128,9 +132,10 @@ class DeviceReader:
         """Power of the last full minute; None when the driver has none."""
         return parsed_power(self._text(file_table.POWER_UTILIZATION, 256))
 
-    def read_unhealthy(self) -> str:
-        """The components the driver calls unhealthy; empty when there are none or it doesn't say."""
-        return cut(visible(self._text(file_table.UNHEALTHY_COMPONENTS, 512) or ""), _MAX_SHOWN_CHARACTERS)
+    def read_health(self) -> ReportedHealth | None:
+        """The components the driver calls unhealthy; None when it doesn't say."""
+        text = self._text(file_table.UNHEALTHY_COMPONENTS, 512)
+        return None if text is None else parsed_health(text)
 
     def read_cores(self) -> list[CoreReading]:
         """The counters of all cores by logical position. A core that didn't change has equal parts."""
@@ -145,7 +150,7 @@ class DeviceReader:
                 at_seconds = self._measured_at(position, before, raw, at_seconds)
             if before is not None and before[0] == raw:
                 old = before[1]
-                reading = CoreReading(old.memory, old.status, old.inferences, old.flop, old.time_in_use, at_seconds)
+                reading = replace(old, measured_at_seconds=at_seconds)
             else:
                 if before is not None:
                     self._note_went_back(position, before[0], raw)
@@ -185,12 +190,20 @@ class DeviceReader:
 def _core_reading(raw: tuple[int | None, ...], at_seconds: float) -> CoreReading:
     memory = dict(zip(_MEMORY_FIELDS, map(_size, raw[:_MEMORY_COUNT]), strict=True))
     status = dict(zip(_STATUS_FIELDS, raw[_MEMORY_COUNT:_STATUS_END], strict=True))
-    inferences, flop, time_in_use = raw[_STATUS_END:]
-    return CoreReading(DeviceMemory(**memory), StatusCounters(**status), inferences, flop, time_in_use, at_seconds)
+    inferences, flop, time_in_use, *resets = raw[_STATUS_END:]
+    return CoreReading(
+        DeviceMemory(**memory), StatusCounters(**status), inferences, flop, time_in_use, at_seconds, *resets
+    )
 
 
 def _size(value: int | None) -> int | None:
     return None if value is None or value >= _WRAPPED else value
+
+
+def parsed_health(text: str) -> ReportedHealth:
+    """What the driver's line of component names says; what can be no name is shown as far as it can be."""
+    names = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
+    return ReportedHealth(tuple(cut(visible(name), _MAX_SHOWN_CHARACTERS) for name in names)[:_MAX_COMPONENTS])
 
 
 def parsed_power(text: str | None) -> PowerUtilization | None:

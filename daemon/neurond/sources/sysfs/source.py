@@ -87,15 +87,14 @@ class SysfsSource:
         candidates = self._processes.holding.candidates
         cores: list[NeuronCore] = []
         devices: list[Device] = []
-        unhealthy: list[str] = []
         for device in self._inventory.devices:
             made = self._cores(device, raw[device.index], tuple(users.get(device.index, ())), owner_of, candidates)
             cores += made
-            devices.append(self._device(device, made, unhealthy))
+            devices.append(self._device(device, made))
             self._pacing.step()
         self._time_in_use.forget({core.index for core in cores})
         credited = with_host_memory(self._credited(processes, cores), devices)
-        self._reading = Reading(tuple(devices), tuple(cores), self._warnings(unhealthy), credited)
+        self._reading = Reading(tuple(devices), tuple(cores), self._warnings(), credited)
 
     def close(self) -> None:
         """Closes all files."""
@@ -168,6 +167,13 @@ class SysfsSource:
             self._inventory.directories, self._inventory.devices = [], ()
         else:
             self._inventory = inventory
+            read = inventory.instance
+            expected = {*self.instance.expected_device_indices, *read.expected_device_indices}
+            self.instance = replace(
+                self.instance,
+                expected_device_indices=tuple(sorted(expected)),
+                foreign_device_count=read.foreign_device_count,
+            )
             for directory in inventory.directories:
                 if directory.index not in self._readers:
                     self._readers[directory.index] = self._reader(directory)
@@ -219,17 +225,17 @@ class SysfsSource:
                     memory=reading.memory,
                     measured_at_seconds=reading.measured_at_seconds,
                     status=reading.status,
+                    reset_requests_total=reading.reset_requests,
+                    reset_failures_total=reading.reset_failures,
                     candidate_pids=candidates.get(device.index, ()) if owner is None else (),
                     inferred_fields=("owner_pid",) if owner is not None and owner.inferred_fields else (),
                 )
             )
         return made
 
-    def _device(self, device: Device, cores: list[NeuronCore], unhealthy: list[str]) -> Device:
+    def _device(self, device: Device, cores: list[NeuronCore]) -> Device:
         reader = self._readers[device.index]
         host_memory, ecc = reader.read_device()
-        if components := reader.read_unhealthy():
-            unhealthy.append(f"neuron{device.index}: the driver reports unhealthy components: {components}")
         used: dict[int, int] = {}
         for core in cores:
             size_bytes = core.memory.total_bytes
@@ -239,6 +245,7 @@ class SysfsSource:
             device,
             ecc=ecc,
             power=reader.read_power(),
+            reported_health=reader.read_health(),
             host_memory=host_memory,
             hbm_stacks=tuple(replace(stack, used_bytes=used.get(stack.index)) for stack in device.hbm_stacks),
         )
@@ -248,7 +255,7 @@ class SysfsSource:
             return processes
         return self._attribution.credited(processes, {core.index: core for core in cores}, self._pacing)
 
-    def _warnings(self, unhealthy: list[str]) -> tuple[str, ...]:
+    def _warnings(self) -> tuple[str, ...]:
         vanished = sorted(self._first - self._readers.keys())
         warnings = [*self._inventory.warnings]
         if vanished:
@@ -257,7 +264,6 @@ class SysfsSource:
         warnings += self._layout.warnings(
             tuple((f"neuron{index}", reader.places) for index, reader in self._readers.items())
         )
-        warnings += unhealthy
         warnings += file_problems(reader.files for reader in self._readers.values())
         for reader in self._readers.values():
             self._went_back.update(dict.fromkeys(reader.went_back))
