@@ -30,6 +30,7 @@ from neurond.snapshots.store import Store
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, tell_out_of_memory
 from neurond.system.supervisor import most_files, notify_ready
+from neurond.verdicts.announcer import Announcer
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.errors import UserError
@@ -63,6 +64,7 @@ class Daemon:
         # The processes of a simulated host are those of this one.
         self._attributions = Attributions("/proc" if settings.simulate else settings.proc_root)
         self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self._announcer = Announcer()
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
@@ -151,6 +153,7 @@ class Daemon:
             judged = self._judge.judge(attributed) if whole else self._judge.carry(attributed)
             entry = self._store.put(judged, remember=whole)
             if whole:
+                self._announcer.tell(entry.snapshot)
                 self._exports.observe(entry.snapshot)
         except MemoryError:
             tell_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")

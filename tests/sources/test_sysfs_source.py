@@ -370,6 +370,7 @@ def test_devices_of_a_container_are_those_it_was_given(open_source: Open, make_t
     assert reading.devices[0].connected_to == (1, 4, 9, 6)  # the host's numbers, as the driver writes them
     assert reading.devices[0].bdf == "0000:20:1c.0"
     assert [core.flop_total for core in reading.cores] == [77, 0, 0, 0]
+    assert (source.instance.expected_device_indices, source.instance.foreign_device_count) == ((0, 1), 14)
 
 
 def test_the_type_is_concluded_where_the_firmware_does_not_tell(make_tree: MakeTree, open_source: Open) -> None:

@@ -1,0 +1,49 @@
+"""Tells what is new in the log: each warning, and each finding that is worse than a notice, once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+
+from neurontools.model import Severity, Snapshot
+from neurontools.text.ranges import ranges
+
+_log = logging.getLogger(__name__)
+_FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes again; what flaps is told once
+_MOST_LINES = 16  # of one snapshot; a host that fails as a whole doesn't fill the log
+_SECONDS = re.compile(r"\b\d+(\.\d+)? s\b")  # a warning that says how long it has lasted is the same a second later
+
+
+class Announcer:
+    """Remembers what was told. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._seen_at_seconds: dict[object, float] = {}
+
+    def tell(self, snapshot: Snapshot) -> None:
+        """Logs what is in this snapshot and was in none of the last minutes."""
+        now_seconds = snapshot.taken_at_seconds
+        seen = self._seen_at_seconds
+        new = []
+        for key, line in _lines(snapshot):
+            if key not in seen:
+                new.append(line)
+            seen[key] = now_seconds
+        for line in new[:_MOST_LINES]:
+            _log.warning("%s", line)
+        if len(new) > _MOST_LINES:
+            _log.warning("and %d more; neuron-ls --health tells all", len(new) - _MOST_LINES)
+        old = now_seconds - _FORGOTTEN_SECONDS
+        self._seen_at_seconds = {key: at for key, at in seen.items() if at > old}
+
+
+def _lines(snapshot: Snapshot) -> Iterator[tuple[object, str]]:
+    for warning in snapshot.warnings:
+        yield _SECONDS.sub("", warning), warning
+    for finding in snapshot.health.findings if snapshot.health is not None else ():
+        if finding.severity > Severity.NOTICE:
+            indices = finding.device_indices
+            place = f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+            severity = finding.severity.name.lower()
+            yield finding.identity, f"{place}: {severity}: {finding.reason}; {finding.action}"
