@@ -41,6 +41,7 @@ class Kind(StrEnum):
     UNHEALTHY_COMPONENT = "unhealthy_component"
     CORE_ERRORS = "core_errors"
     RESET_FAILED = "reset_failed"
+    NEEDS_RESET = "needs_reset"
     STUCK = "stuck"
     HARDWARE_ERRORS = "hardware_errors"
     NUMERICAL_ERRORS = "numerical_errors"
@@ -48,6 +49,7 @@ class Kind(StrEnum):
     STALE_REPORT = "stale_report"
     LATENCY_RISEN = "latency_risen"
     IDLE = "idle"
+    ORPHANED = "orphaned"
 
 
 @dataclass(frozen=True, slots=True)

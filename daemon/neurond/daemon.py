@@ -10,6 +10,7 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
+from neurond.attribution.jobs import Jobs
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
@@ -62,9 +63,11 @@ class Daemon:
         self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
         # The processes of a simulated host are those of this one.
-        self._attributions = Attributions("/proc" if settings.simulate else settings.proc_root)
+        proc_root = "/proc" if settings.simulate else settings.proc_root
+        self._attributions = Attributions(proc_root)
         self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._announcer = Announcer()
+        self._jobs = Jobs(proc_root)
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
@@ -149,7 +152,7 @@ class Daemon:
         try:
             warnings = self._refresher.warnings + self._kubelet.warnings
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
-            attributed = self._attributions.attribute(snapshot)
+            attributed = self._jobs.assign(self._attributions.attribute(snapshot))
             judged = self._judge.judge(attributed) if whole else self._judge.carry(attributed)
             entry = self._store.put(judged, remember=whole)
             if whole:

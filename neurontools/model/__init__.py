@@ -8,6 +8,7 @@ Cores are physical NeuronCores. What a user calls a core may be a pair of them (
 """
 
 from neurontools.model.attribution import Attribution as Attribution
+from neurontools.model.attribution import Job as Job
 from neurontools.model.attribution import PodAllocation as PodAllocation
 from neurontools.model.device import (
     Device as Device,

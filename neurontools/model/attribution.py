@@ -22,6 +22,15 @@ class Attribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Job:
+    """The job that a process is part of: processes that work together, here or on several hosts."""
+
+    name: str  # "Slurm job 17", "pod default/train-0", "job of PID 4711", "process group 4711", "synthetic load steady"
+    rank: int | None = None
+    world_size: int | None = None  # ranks on all hosts
+
+
+@dataclass(frozen=True, slots=True)
 class PodAllocation:
     """What the kubelet has given to a container of a pod, used or not."""
 

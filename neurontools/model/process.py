@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.model.attribution import Attribution
+from neurontools.model.attribution import Attribution, Job
 from neurontools.model.brief import showing
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
@@ -81,5 +81,7 @@ class Process:
     """CLOCK_MONOTONIC since when executions, errors, latencies, models' executions and training are counted: since the
     process itself began to, whatever daemon it is attached to. None: it has not told. See `neurontools.model.counting`.
     """
+
+    job: Job | None = None
 
     __repr__ = showing("pid", "user", "command", "neuroncore_indices", "device_indices")

@@ -182,8 +182,11 @@ def test_health_verdicts() -> None:
     host.at(5)
     _, samples = parsed(exposed(host.at(400)))
     assert one(samples, "neurontools_device_health", neuron_device_index="0") == 3
-    assert one(samples, "neurontools_device_health", neuron_device_index="1") == 1
-    assert one(samples, "neurontools_device_findings", kind="idle", severity="notice", neuron_device_index="1") == 2
+    assert one(samples, "neurontools_device_health", neuron_device_index="1") == 0
+    assert one(samples, "neurontools_device_findings", kind="stuck", severity="critical", neuron_device_index="0") == 1
+    assert one(samples, "neurontools_health", finding="stuck") == 3
+    (told,) = [dict(labels) for labels in samples["neurontools_finding_seconds"]]
+    assert (told["neuron_devices"], told["job_name"], told["pid"]) == ("0", "synthetic load stuck-core", "4194305")
     assert one(samples, "neurontools_neuroncore_execution_in_flight_seconds", neuroncore="0") == 390
 
 

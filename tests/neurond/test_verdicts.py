@@ -8,7 +8,17 @@ from neurond.verdicts.thresholds import Thresholds
 
 from neurontools import health
 from neurontools.health import Kind, Severity
-from neurontools.model import Device, EccCounters, HbmStack, LatencyHistogram, Snapshot
+from neurontools.model import (
+    Device,
+    EccCounters,
+    HbmStack,
+    Job,
+    LatencyHistogram,
+    PodAllocation,
+    Snapshot,
+    SourceKind,
+    StatusCounters,
+)
 from tests.harness.judged import verdicts
 from tests.harness.scenario_host import ScenarioHost
 
@@ -35,18 +45,141 @@ def test_steady_host_is_well() -> None:
     assert health.is_healthy(found)
 
 
-def test_stuck_core_is_critical_and_its_waiting_peers_are_idle() -> None:
-    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
+def test_a_stuck_core_is_one_finding_for_the_whole_job() -> None:
+    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=32)
     host.at(5)
-    found = verdicts(host.at(400))
-    assert kinds(found) == {0: ["stuck", "idle"], 1: ["idle", "idle"]}
-    stuck = found[0].findings[0]
-    assert (stuck.severity, stuck.neuroncore_index) == (Severity.CRITICAL, 0)
+    now = host.at(81)
+    found = verdicts(now)
+    assert kinds(found) == {0: ["stuck"]}, "nobody is told to end the ranks that wait"
+    (stuck,) = found[0].findings
+    assert (stuck.severity, stuck.neuroncore_index, stuck.pid) == (Severity.CRITICAL, 0, now.processes[0].pid)
+    assert (len(stuck.pids), stuck.job, stuck.synthetic) == (32, "synthetic load stuck-core", True)
     assert stuck.began_at_unix_seconds == host.load._started_at_unix_seconds + 10
-    assert "(for 6 m 30 s)" in health.sentence(stuck, host.at(400))
+    assert health.sentence(stuck, now) == (
+        f"31 ranks wait for rank 0, PID {stuck.pid}, in one execution [synthetic] (for 1 m 11 s)"
+    )
     assert not found[0].is_healthy
-    assert found[1].is_healthy, "idle is a notice"
-    assert found[1].severity is Severity.NOTICE
+
+
+def standing(snapshot: Snapshot, in_flight: set[int], *, since: float, job: Job | None) -> Snapshot:
+    """The snapshot with the ranks on these cores in an execution and the others after theirs."""
+    at = snapshot.taken_at_unix_seconds - since
+    return replace(
+        snapshot,
+        cores=tuple(
+            replace(
+                core,
+                execution_started_at_unix_seconds=at if core.index in in_flight else None,
+                last_execution_at_unix_seconds=at - 1,
+            )
+            for core in snapshot.cores
+        ),
+        processes=tuple(
+            replace(process, synthetic=False, job=None if job is None else replace(job, rank=rank))
+            for rank, process in enumerate(snapshot.processes)
+        ),
+    )
+
+
+def test_the_few_are_the_cause() -> None:
+    now = ScenarioHost("trn1.32xlarge", neuroncores=8).at(500)
+    pids = [process.pid for process in now.processes]
+    job = Job("Slurm job 17")
+
+    def told(in_flight: set[int], job: Job | None = job) -> list[tuple[str, tuple[int, ...], str]]:
+        judged = Judge().judge(standing(now, in_flight, since=71, job=job)).health
+        assert judged is not None
+        return [(finding.kind, finding.device_indices, finding.reason) for finding in judged.findings]
+
+    assert told({5}) == [("stuck", (2,), f"7 ranks wait for rank 5, PID {pids[5]}, in one execution")]
+    assert told(set(range(8)) - {3}) == [
+        ("stuck", (1,), f"7 ranks are in one execution and wait for rank 3, PID {pids[3]}, which executes nothing")
+    ]
+    assert told(set(range(8))) == [
+        ("stuck", (0, 1, 2, 3), "8 ranks of Slurm job 17 are in one execution and none of them finishes")
+    ]
+    assert told(set()) == []
+    alone = told({5}, None)
+    assert alone == [("stuck", (2,), f"NeuronCore 5: one execution of PID {pids[5]} runs and does not finish")]
+
+
+def test_idle_cores_of_a_job_are_one_notice() -> None:
+    now = ScenarioHost("trn1.32xlarge", neuroncores=8).at(500)
+    judged = Judge().judge(standing(now, set(), since=400, job=Job("pod default/train"))).health
+    assert judged is not None
+    (idle,) = judged.findings
+    assert (idle.kind, idle.severity) == ("idle", Severity.NOTICE)
+    assert idle.reason == "NeuronCores 0-7 are held by 8 processes of pod default/train and idle"
+    assert idle.action.startswith("end pod default/train if its work is done")
+
+
+def test_what_all_processes_of_a_job_do_is_said_once() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=32)
+    host.at(10)
+    found = verdicts(host.at(45, frozen=True))
+    assert {tuple(each) for each in kinds(found).values()} == {("stale_report",)}
+    (silent,) = {finding for verdict in found for finding in verdict.findings}
+    assert silent.reason.endswith("has stopped reporting; so do 31 more of synthetic load steady")
+    assert (len(silent.pids), silent.device_indices) == (32, tuple(range(16)))
+
+
+def status(snapshot: Snapshot, owner: int | None, core: int = 2, **totals: int) -> Snapshot:
+    """The snapshot of a driver, with a core that has this owner and these counters."""
+    cores = tuple(
+        replace(each, owner_pid=owner, status=StatusCounters(**totals)) if each.index == core else each
+        for each in snapshot.cores
+    )
+    processes = tuple(
+        replace(snapshot.processes[0], pid=pid, core_indices=(core,), errors=None, executions=None) for pid in (7, 8)
+    )
+    return replace(snapshot, source=SourceKind.SYSFS, cores=cores, processes=processes)
+
+
+def test_a_core_that_fails_for_one_process_after_the_other_needs_a_reset() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    judge = Judge(Thresholds(idle_seconds=None, stuck_seconds=None))
+
+    def needs_reset(second: float, owner: int | None, **totals: int) -> list[str]:
+        judged = judge.judge(status(host.at(second), owner, **totals)).health
+        assert judged is not None
+        return [finding.reason for finding in judged.findings if finding.kind == Kind.NEEDS_RESET]
+
+    assert needs_reset(1, 7, success_total=5, timeout_total=0, hw_dma_abort_error_total=0) == []
+    assert needs_reset(2, 7, success_total=5, timeout_total=0, hw_dma_abort_error_total=1) == []
+    assert needs_reset(3, None, success_total=5, timeout_total=0, hw_dma_abort_error_total=1) == []
+    told = ["NeuronCore 2 has failed for 2 processes in a row (PID 7, 8)"]
+    assert needs_reset(4, 8, success_total=5, timeout_total=1, hw_dma_abort_error_total=1) == told, "it hangs now"
+    assert needs_reset(5, 8, success_total=5, timeout_total=1, hw_dma_abort_error_total=1) == told
+    assert needs_reset(6, 8, success_total=6, timeout_total=1, hw_dma_abort_error_total=1) == [], "it works again"
+    assert needs_reset(7, 7, success_total=6, timeout_total=2, hw_dma_abort_error_total=1) == []
+    assert needs_reset(8, 8, success_total=6, timeout_total=3, hw_dma_abort_error_total=1) == [], (
+        "time-outs alone may have their cause elsewhere"
+    )
+
+
+def test_what_the_kubelet_has_given_and_nobody_holds_is_orphaned() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=3)
+    judge = Judge()
+    given = (
+        PodAllocation("train-0", "ml", "main", neuroncore_indices=(2, 3)),
+        PodAllocation("used", "ml", "main", neuroncore_indices=(0, 1)),
+        PodAllocation("whole", "ml", "main", device_indices=(4,)),
+    )
+
+    def orphans(second: float, given: tuple[PodAllocation, ...] = given) -> list[tuple[tuple[int, ...], str]]:
+        judged = judge.judge(replace(host.at(second), pod_allocations=given)).health
+        assert judged is not None
+        return [(f.device_indices, f.reason) for f in judged.findings if f.kind == Kind.ORPHANED]
+
+    assert orphans(1) == []
+    assert orphans(300) == [], "a pod may take a while"
+    told = [
+        ((1,), "the kubelet has given NeuronCore 3 to pod ml/train-0, container main, where nobody holds it"),
+        ((4,), "the kubelet has given NeuronCores 8-9 to pod ml/whole, container main, where nobody holds them"),
+    ]
+    assert orphans(302) == told
+    assert orphans(303, given[:2]) == told[:1]
+    assert orphans(304, ()) == []
 
 
 def test_growth_needs_an_earlier_snapshot() -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from neurond.verdicts import device_rules, driver_rules, process_rules
+from neurond.verdicts.activity import activity
 from neurond.verdicts.evidence import Evidence, evidence
+from neurond.verdicts.failing_cores import FailingCores
+from neurond.verdicts.jobs import by_job
+from neurond.verdicts.orphans import Orphans
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.model import EccCounters, Finding, Health, Snapshot, SourceKind
 
@@ -20,7 +25,7 @@ _RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     driver_rules.components,
     driver_rules.core_errors,
     driver_rules.resets,
-    process_rules.activity,
+    activity,
     process_rules.errors,
     process_rules.silence,
     process_rules.latencies,
@@ -36,6 +41,8 @@ class Judge:
     def __init__(self, limits: Thresholds | None = None) -> None:
         self._limits = limits or Thresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
+        self._failing_cores = FailingCores()
+        self._orphans = Orphans()
         self._known: dict[tuple[object, ...], Finding] = {}
         self._health: Health | None = None
 
@@ -47,7 +54,13 @@ class Judge:
         self._health = Health(
             device_indices=_judged(snapshot),
             unknown_device_indices=_unknown(snapshot),
-            findings=self._lasting(finding for rule in _RULES for finding in rule(found)),
+            findings=self._lasting(
+                chain(
+                    by_job((finding for rule in _RULES for finding in rule(found)), snapshot),
+                    self._failing_cores.look(snapshot),
+                    self._orphans.look(snapshot, limits.idle_seconds),
+                )
+            ),
         )
         spacing_seconds = limits.window_seconds / (_ANCHORS - 1)
         if not self._anchors or snapshot.taken_at_seconds - self._anchors[-1].taken_at_seconds >= spacing_seconds:

@@ -1,4 +1,4 @@
-"""Rules about processes: cores that stand still, errors, silence, latencies."""
+"""Rules about processes: errors, silence, latencies."""
 
 from __future__ import annotations
 
@@ -8,60 +8,6 @@ from neurond.verdicts.evidence import Evidence, at_least
 from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity, SourceKind, latency
 from neurontools.text.units import duration_text
-
-
-def activity(evidence: Evidence) -> Iterator[Finding]:
-    """Cores that are stuck or idle; nothing is said of a process whose numbers are old."""
-    limits = evidence.limits
-    now = evidence.snapshot.taken_at_unix_seconds
-    for process in evidence.snapshot.processes:
-        if not process.core_indices or not process.reporting:
-            continue
-        lnc = process.logical_neuroncore_config
-        for position, neuroncore_index in enumerate(process.neuroncore_indices):
-            core = evidence.cores.get(process.core_indices[position * lnc])
-            if core is None:
-                continue
-            started = core.execution_started_at_unix_seconds
-            if started is not None:
-                if limits.stuck_seconds is not None and now - started >= limits.stuck_seconds:
-                    yield _stuck(process, neuroncore_index, core.device_index, started)
-                continue
-            since = max(core.last_execution_at_unix_seconds or 0.0, process.attached_at_unix_seconds or 0.0)
-            if limits.idle_seconds is not None and since and now - since >= limits.idle_seconds:
-                yield _idle(process, neuroncore_index, core.device_index, since)
-
-
-def _stuck(process: Process, neuroncore_index: int, device_index: int, started_at_unix_seconds: float) -> Finding:
-    pid = process.pid
-    return Finding(
-        Kind.STUCK,
-        Severity.CRITICAL,
-        f"NeuronCore {neuroncore_index}: one execution of PID {pid} runs and does not finish",
-        f"look at the collectives of its peers (py-spy dump --pid {pid}), then restart the job",
-        started_at_unix_seconds,
-        (device_index,),
-        pid,
-        (pid,),
-        neuroncore_index,
-        synthetic=process.synthetic,
-    )
-
-
-def _idle(process: Process, neuroncore_index: int, device_index: int, since_unix_seconds: float) -> Finding:
-    pid = process.pid
-    return Finding(
-        Kind.IDLE,
-        Severity.NOTICE,
-        f"NeuronCore {neuroncore_index}: held by PID {pid} and idle",
-        f"end PID {pid} if its work is done, so that others can have the core",
-        since_unix_seconds,
-        (device_index,),
-        pid,
-        (pid,),
-        neuroncore_index,
-        synthetic=process.synthetic,
-    )
 
 
 def errors(evidence: Evidence) -> Iterator[Finding]:

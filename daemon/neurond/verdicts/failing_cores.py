@@ -1,0 +1,111 @@
+"""Cores that fail for one process after the other: only a reset helps them.
+
+An aborted DMA transfer can outlive the process that met it; all later executions on the core fail or hang until the
+device is reset (https://github.com/aws-neuron/aws-neuron-sdk/issues/1390).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from neurond.verdicts.evidence import growth
+from neurontools.health import Kind
+from neurontools.model import Finding, NeuronCore, Process, Severity, Snapshot
+from neurontools.text.ranges import ranges
+
+_ENOUGH = 2  # processes in a row
+_HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
+_FURTHER = ("timeout_total",)  # counts against a core that has failed before; alone the cause may be elsewhere
+
+_Who = tuple[int, float | None]  # a process, and not the next one with its PID
+
+
+@dataclass(slots=True)
+class _Past:
+    """A core as it was at the tick before, and for whom it has failed since it last worked."""
+
+    core: NeuronCore
+    owner: _Who | None = None
+    failed_for: dict[_Who, float] = field(default_factory=dict)  # when it began to
+
+
+class FailingCores:
+    """Remembers for whom each core has failed. Show it every snapshot of a tick, in order."""
+
+    def __init__(self) -> None:
+        self._cores: dict[int, _Past] = {}
+        self._processes: dict[_Who, Process] = {}
+
+    def look(self, snapshot: Snapshot) -> Iterator[Finding]:
+        """A finding for each device with cores that failed for several processes in a row."""
+        by_pid = {process.pid: process for process in snapshot.processes}
+        outcomes = {_who(process): self._outcome(process) for process in by_pid.values() if process.core_indices}
+        failing: dict[int, list[tuple[NeuronCore, dict[_Who, float]]]] = {}
+        for core in snapshot.cores:
+            past = self._cores.setdefault(core.index, _Past(core))
+            owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
+            who = _who(owner) if owner is not None else None
+            # Before driver 2.30 the counters move when the process has ended.
+            blamed = who or past.owner
+            has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
+            if core.status is not None and core.status is not past.core.status:
+                failures, timeouts, successes = _grown(past.core, core)
+                has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
+                has_worked = successes > 0 and not has_failed
+            if growth(past.core.reset_requests_total, core.reset_requests_total):
+                has_worked, has_failed = True, False
+            if has_failed and blamed is not None:
+                past.failed_for.setdefault(blamed, snapshot.taken_at_unix_seconds)
+            elif has_worked:
+                past.failed_for.clear()
+            past.core, past.owner = core, who
+            if len(past.failed_for) >= _ENOUGH:
+                failing.setdefault(core.device_index, []).append((core, past.failed_for))
+        self._processes = {_who(process): process for process in by_pid.values() if process.core_indices}
+        for device_index, cores in failing.items():
+            yield _finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
+
+    def _outcome(self, process: Process) -> tuple[bool, bool]:
+        """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""
+        before = self._processes.get(_who(process))
+        if process.errors is None or process.executions is None:
+            return False, False
+        errors_before = before.errors.hardware_total if before is not None and before.errors is not None else 0
+        done_before = before.executions.completed_total if before is not None and before.executions is not None else 0
+        has_failed = process.errors.hardware_total > errors_before
+        return has_failed, not has_failed and process.executions.completed_total > done_before
+
+
+def _who(process: Process) -> _Who:
+    return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
+
+
+def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
+    """How many failures of hardware, timeouts and successes came."""
+    old, new = before.status, now.status
+    if old is None or new is None:
+        return 0, 0, 0
+    failures, timeouts, successes = (
+        sum(growth(getattr(old, name), getattr(new, name)) for name in names)
+        for names in (_HARDWARE, _FURTHER, ("success_total",))
+    )
+    return failures, timeouts, successes
+
+
+def _finding(device_index: int, failing: list[tuple[NeuronCore, dict[_Who, float]]], lnc: int) -> Finding:
+    cores = sorted({core.index // lnc for core, _ in failing})
+    since = max(failing, key=lambda each: len(each[1]))[1]
+    pids = [pid for pid, _ in since]
+    one = len(cores) == 1
+    return Finding(
+        Kind.NEEDS_RESET,
+        Severity.CRITICAL,
+        f"NeuronCore{'' if one else 's'} {ranges(cores)} {'has' if one else 'have'} failed for {len(pids)} processes "
+        f"in a row (PID {', '.join(map(str, pids[-3:]))})",
+        f"restarting the job does not help: end the processes on device {device_index}, then reset it "
+        f"(as root: echo 1 > /sys/devices/virtual/neuron_device/neuron{device_index}/reset) or reload the driver",
+        min(since.values()),
+        (device_index,),
+        neuroncore_index=cores[0] if one else None,
+    )
