@@ -10,7 +10,6 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any
 
-from neurond.attribution.jobs import Jobs
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
@@ -58,7 +57,7 @@ class Daemon:
         self._settling: asyncio.TimerHandle | None = None
         host = watched_host(settings, self._on_ownership_change)
         self._ledger = host.ledger
-        self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds)
+        self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, settings.proc_root)
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
@@ -67,7 +66,6 @@ class Daemon:
         self._attributions = Attributions(proc_root)
         self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
         self._announcer = Announcer()
-        self._jobs = Jobs(proc_root)
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
@@ -152,7 +150,7 @@ class Daemon:
         try:
             warnings = self._refresher.warnings + self._kubelet.warnings
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
-            attributed = self._jobs.assign(self._attributions.attribute(snapshot))
+            attributed = self._attributions.attribute(snapshot)
             judged = self._judge.judge(attributed) if whole else self._judge.carry(attributed)
             entry = self._store.put(judged, remember=whole)
             if whole:

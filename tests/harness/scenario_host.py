@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurond.attribution.jobs import Jobs
 from neurond.load import SyntheticLoad
 from neurond.load.scenarios import STEP_SECONDS
 from neurond.ownership.ledger import Ledger
@@ -41,7 +40,6 @@ class ScenarioHost:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
         self._source = SimulatedSource(kind, self.ledger, self.load.ecc)
         self._rates = Rates()
-        self._jobs = Jobs()
         self._judge = Judge()
         self._sequence = 0
 
@@ -84,7 +82,7 @@ class ScenarioHost:
             daemon_version="0.0.0",
             daemon_pid=1,
         )
-        return self._judge.judge(self._jobs.assign(self._rates.derive(snapshot, processes_read=True)))
+        return self._judge.judge(self._rates.derive(snapshot, processes_read=True))
 
 
 def _host(seconds: float) -> Host:

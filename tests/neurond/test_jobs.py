@@ -6,12 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from neurond.attribution.jobs import group_of
+from neurond.system.jobs import group_of
 
 from neurontools.model import Job
 from tests.harness.paths import ATTACHED_CHILD, PYTHONPATH
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
 
 LAUNCHER = """
 import json, os, subprocess, sys
@@ -49,7 +48,8 @@ def test_ranks_of_a_launcher_are_a_job(daemon: RunningDaemon, manner: str) -> No
         pids = json.loads(launcher.stdout.readline())
         name = f"job of PID {launcher.pid}" if manner == "sessions" else f"process group {launcher.pid}"
         for rank, pid in enumerate(pids):
-            process = wait_until(lambda pid=pid: (found := daemon.find(pid)) and found.core_indices and found)  # type: ignore[misc]
+            process = daemon.find(pid)
+            assert process is not None
             assert process.job == Job(name, rank, 2)
 
 
@@ -64,4 +64,4 @@ def test_what_a_stat_file_may_hold() -> None:
 def test_a_synthetic_load_is_one_job(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.05")
     jobs = [process.job for process in daemon.next_snapshot().processes]
-    assert jobs == [Job("synthetic load steady", 0), Job("synthetic load steady", 1)]
+    assert jobs == [Job("synthetic load steady", 0, 2), Job("synthetic load steady", 1, 2)]

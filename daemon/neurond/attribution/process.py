@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neurond.attribution.names import name_of_kubernetes
-from neurontools.model import Attribution, PodAllocation, Process, Snapshot
+from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 
 MAX_CGROUP_BYTES = 64 * 2**10
 MAX_ENVIRONMENT_BYTES = 512 * 2**10
@@ -67,7 +67,7 @@ class Attributions:
         found = self._of(process)
         if self.allocations:
             found = _with_pod(found, process, self.allocations, snapshot.instance.logical_neuroncore_config)
-        return process if found == _NOTHING else replace(process, attribution=found)
+        return process if found == _NOTHING else replace(process, attribution=found, job=_job(process, found))
 
     def _of(self, process: Process) -> Attribution:
         """What is read of a process: three times, for a job's starter moves it into its cgroup when it runs already."""
@@ -134,6 +134,19 @@ def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAll
                 container_name=allocation.container_name,
             )
     return found
+
+
+def _job(process: Process, of: Attribution) -> Job | None:
+    """The job under the name that Slurm or Kubernetes has for it, where they do."""
+    if of.slurm_job_id:
+        name = f"Slurm job {of.slurm_job_id}"
+    elif of.pod_name:
+        name = f"pod {of.pod_namespace}/{of.pod_name}" if of.pod_namespace else f"pod {of.pod_name}"
+    elif of.pod_uid:
+        name = f"pod {of.pod_uid}"
+    else:
+        return process.job
+    return Job(name) if process.job is None else replace(process.job, name=name)
 
 
 def _read(path: Path, most_bytes: int) -> bytes:

@@ -11,7 +11,7 @@ from neurond.load.scenarios import SCENARIOS, STEP_SECONDS
 from neurond.ownership.holding import Holding
 from neurond.ownership.ledger import Ledger, OutOfDeviceMemory
 from neurond.system.processes import ProcessFacts
-from neurontools.model import EccCounters
+from neurontools.model import EccCounters, Job
 from neurontools.nrt.core_request import CoreRequest
 
 # Above the highest PID Linux can give (2^22), so an invented process is never taken for a real one.
@@ -63,6 +63,7 @@ class SyntheticLoad:
         return ProcessFacts(
             command=f"[synthetic load {self.scenario}] rank {rank} of {len(self._ranks)}",
             started_at_unix_seconds=self._started_at_unix_seconds,
+            job=Job(f"synthetic load {self.scenario}", rank, len(self._ranks)),
         )
 
     def advance(self, now_seconds: float) -> None:

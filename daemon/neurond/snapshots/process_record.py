@@ -36,6 +36,7 @@ def process_record(
         resident_bytes=facts.resident_bytes,
         cpu_user_seconds_total=facts.cpu_user_seconds_total,
         cpu_system_seconds_total=facts.cpu_system_seconds_total,
+        job=facts.job,
     )
     if report is None:
         return identity

@@ -13,6 +13,7 @@ from neurond.snapshots.process_record import process_record
 from neurond.snapshots.rates import Rates
 from neurond.sources.source import Source
 from neurond.system.host_reader import HostReader
+from neurond.system.jobs import Jobs
 from neurond.system.processes import ProcessTable
 from neurontools.model import Host, Process, Snapshot, SourceKind
 from neurontools.version import __version__
@@ -21,13 +22,16 @@ from neurontools.version import __version__
 class Sampler:
     """Takes one snapshot after the other. Belongs to the event loop's thread."""
 
-    def __init__(self, source: Source, ledger: Ledger, load: SyntheticLoad | None, interval_seconds: float) -> None:
+    def __init__(
+        self, source: Source, ledger: Ledger, load: SyntheticLoad | None, interval_seconds: float, proc: str = "/proc"
+    ) -> None:
         self._source = source
         self._ledger = ledger
         self._load = load
         self._interval_seconds = interval_seconds
         self._host_reader = HostReader()
         self._table = ProcessTable()
+        self._jobs = Jobs(proc)
         self._rates = Rates()
         self._sequence = 0
         self._host = Host()
@@ -85,12 +89,21 @@ class Sampler:
                 facts = self._load.facts(holding)
             else:
                 facts = self._table.facts(holding.pid, holding.attached_at_unix_seconds)
+                if holding.count:
+                    facts = facts.within(self._jobs.of(holding.pid, holding.attached_at_unix_seconds))
             records[holding.pid] = process_record(
                 holding, facts, self._ledger.shape, now_seconds, self._interval_seconds
             )
         for process in found:
             record = records.get(process.pid)
-            records[process.pid] = process if record is None or not record.core_indices else _merged(record, process)
+            if record is not None and record.core_indices:
+                records[process.pid] = _merged(record, process)
+            elif process.core_indices:
+                job = self._jobs.of(process.pid, process.started_at_unix_seconds)
+                records[process.pid] = process if job is None else replace(process, job=job)
+            else:
+                records[process.pid] = process
+        self._jobs.keep(records)
         return tuple(records[pid] for pid in sorted(records))
 
 

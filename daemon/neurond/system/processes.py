@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psutil
+
+from neurontools.model import Job
 
 MAX_COMMAND_CHARACTERS = 4096
 _UNREADABLE = (psutil.Error, OSError)
@@ -23,6 +25,11 @@ class ProcessFacts:
     resident_bytes: int | None = None
     cpu_user_seconds_total: float | None = None
     cpu_system_seconds_total: float | None = None
+    job: Job | None = None
+
+    def within(self, job: Job | None) -> ProcessFacts:
+        """The same of a process that is part of a job."""
+        return self if job is None else replace(self, job=job)
 
 
 class ProcessTable:

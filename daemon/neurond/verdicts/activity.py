@@ -80,9 +80,10 @@ def _groups(evidence: Evidence) -> list[_Group]:
 def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
     """The few are the cause: those in an execution for whom many wait, or those who don't come to it."""
     stuck_by, waiting_by = _processes(stuck), _processes(waiting)
-    waiting_only = [process for process in waiting_by if process not in stuck_by]
+    stuck_pids = {process.pid for process in stuck_by}
+    waiting_only = [process for process in waiting_by if process.pid not in stuck_pids]
     if waiting_only and len(waiting_only) < len(stuck_by):
-        absent = [core for core in waiting if core.process in waiting_only]
+        absent = [core for core in waiting if core.process.pid not in stuck_pids]
         reason = (
             f"{_many(stuck_by)} are in one execution and wait for {_named(waiting_only)}, which executes nothing"
             if len(waiting_only) == 1

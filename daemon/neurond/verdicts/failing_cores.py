@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from neurond.verdicts.evidence import growth
 from neurontools.health import Kind
-from neurontools.model import Finding, NeuronCore, Process, Severity, Snapshot
+from neurontools.model import Finding, NeuronCore, Process, Severity, Snapshot, SourceKind
 from neurontools.text.ranges import ranges
 
 _ENOUGH = 2  # processes in a row
@@ -36,11 +36,16 @@ class FailingCores:
     def __init__(self) -> None:
         self._cores: dict[int, _Past] = {}
         self._processes: dict[_Who, Process] = {}
+        self._has_failed = False
 
     def look(self, snapshot: Snapshot) -> Iterator[Finding]:
         """A finding for each device with cores that failed for several processes in a row."""
-        by_pid = {process.pid: process for process in snapshot.processes}
-        outcomes = {_who(process): self._outcome(process) for process in by_pid.values() if process.core_indices}
+        by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
+        outcomes = {_who(process): self._outcome(process) for process in by_pid.values()}
+        self._processes = {_who(process): process for process in by_pid.values()}
+        self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
+        if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # where no driver counts for cores
+            return
         failing: dict[int, list[tuple[NeuronCore, dict[_Who, float]]]] = {}
         for core in snapshot.cores:
             past = self._cores.setdefault(core.index, _Past(core))
@@ -62,7 +67,6 @@ class FailingCores:
             past.core, past.owner = core, who
             if len(past.failed_for) >= _ENOUGH:
                 failing.setdefault(core.device_index, []).append((core, past.failed_for))
-        self._processes = {_who(process): process for process in by_pid.values() if process.core_indices}
         for device_index, cores in failing.items():
             yield _finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
 
@@ -70,6 +74,8 @@ class FailingCores:
         """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""
         before = self._processes.get(_who(process))
         if process.errors is None or process.executions is None:
+            return False, False
+        if before is not None and before.errors is process.errors and before.executions is process.executions:
             return False, False
         errors_before = before.errors.hardware_total if before is not None and before.errors is not None else 0
         done_before = before.executions.completed_total if before is not None and before.executions is not None else 0

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 
 from neurond.verdicts import device_rules, driver_rules, process_rules
 from neurond.verdicts.activity import activity
@@ -83,11 +84,17 @@ class Judge:
         for finding in found:
             key = finding.identity
             before = self._known.get(key)
-            if before is not None and before.began_at_unix_seconds < finding.began_at_unix_seconds:
-                finding = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)  # noqa: PLW2901
-            known[key] = before if finding == before else finding  # the same object, where nothing has changed
+            if before is None or finding.began_at_unix_seconds < before.began_at_unix_seconds:
+                known[key] = finding
+            elif _told(before) == _told(finding):
+                known[key] = before
+            else:
+                known[key] = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)
         self._known = known
         return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
+
+
+_told = attrgetter("severity", "reason", "action", "device_indices", "pid", "pids", "neuroncore_index", "synthetic")
 
 
 def _judged(snapshot: Snapshot) -> tuple[int, ...]:
