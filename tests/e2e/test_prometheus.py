@@ -174,7 +174,7 @@ def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: Run
     assert [(alert["labels"]["alertname"], alert["labels"]["finding"]) for alert in alerts] == [
         ("NeuronHostUnhealthy", "stuck")
     ], "one for the host"
-    assert "one execution of" in alerts[0]["annotations"]["summary"]
+    assert "31 ranks wait for rank 0, PID " in alerts[0]["annotations"]["summary"]
     assert prometheus.query("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
 
     daemon.stop()
