@@ -15,7 +15,6 @@ import grpc
 
 from neurond.attribution.pod_resources import METHOD, read_allocations
 from neurontools.model import PodAllocation
-from neurontools.text.seldom import Seldom
 from neurontools.text.terminal import cut, visible
 
 MAX_REPLY_BYTES = 16 * 2**20  # as much as the kubelet's own clients take
@@ -55,7 +54,6 @@ class KubeletWatcher:
         self._answered_at_seconds: float | None = None  # None: there is no answer that holds
         self._failures = 0
         self._trouble = ""
-        self._tell = Seldom(_log, logging.WARNING)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -114,10 +112,7 @@ class KubeletWatcher:
         if answered is not None and time.monotonic() - answered >= self._patience.held_seconds:
             self._answered_at_seconds = None
             self._on_allocations(())
-        is_new = trouble != self._trouble
         self._trouble = trouble
-        if is_new:
-            self._tell("%s", self.warnings[0])
         if self._answered_at_seconds is None and not os.path.exists(self._socket):  # noqa: PTH110
             self._failures, self._trouble = 0, ""  # by now there is no kubelet here
             return self._patience.interval_seconds

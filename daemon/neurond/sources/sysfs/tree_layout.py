@@ -50,12 +50,12 @@ class TreeLayout:
         return True
 
     def warnings(self, found: tuple[tuple[str, Places], ...]) -> list[str]:
-        """What to tell of the places of these devices, by name. The log is told the layout when it changes."""
+        """What to tell of the places of these devices, by name. The log is told when it is the known one."""
         if self._warnings is None or found != self._warned_of:
             self._warned_of = found
             before, self._warnings = self._warnings, self._made(found)
-            if self._warnings != before:
-                _log.info("%s", "; ".join(self._warnings) or f"the tree of {self._driver} has the layout that is known")
+            if self._warnings != before and not self._warnings:  # warnings of a snapshot are logged where it is made
+                _log.info("the tree of %s has the layout that is known", self._driver)
         return self._warnings
 
     @property
