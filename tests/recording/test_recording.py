@@ -96,12 +96,13 @@ def test_a_training_of_an_hour_takes_less_than_five_megabytes(tmp_path: Path) ->
 
 
 def _as_before(snapshot: model.Snapshot, host: model.Host) -> model.Snapshot:
-    """Without what that version did not tell: verdicts, jobs, which devices are expected."""
+    """Without what that version did not tell: verdicts, jobs, which devices are expected, serial numbers."""
     return dataclasses.replace(
         snapshot,
         host=host,
         health=None,
         instance=dataclasses.replace(snapshot.instance, expected_device_indices=()),
+        devices=tuple(dataclasses.replace(device, serial_number=None) for device in snapshot.devices),
         processes=tuple(dataclasses.replace(process, job=None) for process in snapshot.processes),
     )
 

@@ -99,9 +99,9 @@ def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
 
 
 def _instance(instance: Instance) -> Instance:
-    """Not carried: how surely the topology is known. The driver's version is the tree's own."""
+    """Not carried: how surely the topology is known, which devices should be there. The driver's version is the tree's own."""
     inferred = tuple(sorted(set(instance.inferred_fields) - {"topology", "device_memory_bytes"}))
-    return replace(instance, driver_version=None, inferred_fields=inferred)
+    return replace(instance, driver_version=None, inferred_fields=inferred, expected_device_indices=())
 
 
 def _device(device: Device, generation: int) -> Device:
@@ -114,7 +114,7 @@ def _device(device: Device, generation: int) -> Device:
         ecc = EccCounters()
     elif generation == 2:
         ecc = replace(ecc, mem_corrected_total=None, sram_corrected_total=None)
-    return replace(device, ecc=ecc, inferred_fields=())
+    return replace(device, ecc=ecc, inferred_fields=(), reported_health=None)  # the driver alone reports it
 
 
 def _core(core: NeuronCore) -> NeuronCore:
@@ -127,7 +127,9 @@ def _core(core: NeuronCore) -> NeuronCore:
         measured_at_seconds=None,
         utilization_ratio=None,
         flops_per_second=None,
-        status=None,  # only the driver has it
+        status=None,  # only the driver has it, and the resets
+        reset_requests_total=None,
+        reset_failures_total=None,
     )
 
 

@@ -278,7 +278,7 @@ def test_the_daemon_says_which_layout_it_found(start_daemon: StartDaemon, tree: 
     assert snapshot.cores[0].flop_total == 70
     told = "the tree of driver 2.31.7.0 has a layout that this version doesn't know: "
     assert any(line.startswith(told) for line in snapshot.warnings)
-    assert daemon.log.count(told) == 1
+    wait_until(lambda: daemon.log.count(told) == 1)
 
 
 def test_the_daemon_says_so_when_it_knows_the_layout(start_daemon: StartDaemon) -> None:

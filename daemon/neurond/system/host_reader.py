@@ -20,14 +20,15 @@ class HostReader:
         self._before: tuple[VcpuTimes, ...] = ()
 
     def read(self) -> tuple[Host, tuple[str, ...]]:
-        """The host now, and a warning for each part that could not be read."""
+        """The host now, and a warning for each reason why parts of it could not be read."""
         values: dict[str, Any] = {}
-        warnings = []
+        unread: dict[str, list[str]] = {}
         for name, part in (("vCPU usage", self._vcpus), ("memory", _memory), ("swap", _swap)):
             try:
                 values |= part()
             except (OSError, RuntimeError, psutil.Error) as error:
-                warnings.append(f"{name} of the host can't be read: {error}")
+                unread.setdefault(getattr(error, "strerror", None) or str(error), []).append(name)
+        warnings = (f"{', '.join(names)} of the host can't be read: {cause}" for cause, names in unread.items())
         return Host(**values), tuple(warnings)
 
     def _vcpus(self) -> dict[str, Any]:
