@@ -99,7 +99,9 @@ def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
 
 
 def _instance(instance: Instance) -> Instance:
-    """Not carried: how surely the topology is known, which devices should be there. The driver's version is the tree's own."""
+    """Not carried: how surely the topology is known, and which devices should be there. The driver's version is the
+    tree's own.
+    """
     inferred = tuple(sorted(set(instance.inferred_fields) - {"topology", "device_memory_bytes"}))
     return replace(instance, driver_version=None, inferred_fields=inferred, expected_device_indices=())
 
