@@ -81,6 +81,9 @@ class NeuronTop(App[None]):
         self.board.call_after_refresh(self._let_paint)
 
     def _let_paint(self) -> None:
+        if isinstance(self._driver, Driver):
+            driver = self._driver
+            self.board.is_behind = lambda: driver.is_behind
         if isinstance(self._driver, ContinuingDriver):
             self.board.paint = self._driver.write
             # What was drawn between the two is not known to be on the screen.

@@ -16,6 +16,7 @@ from neurontools.tui.rich_style import rich_style
 from neurontools.views.drawing.line import Line
 
 _WHEEL_LINES = 3
+_LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without is drawn
 
 
 class Board(Widget, can_focus=True):
@@ -29,12 +30,20 @@ class Board(Widget, can_focus=True):
         self._strips: list[Strip | None] = []  # None: not made from its line yet
         self._drawn_size = (0, 0)
         self.when_drawn: Callable[[], None] | None = None  # called once, after the first drawing
+        self.is_behind: Callable[[], bool] = lambda: False  # whether the terminal has too much to show already
+        self._is_late = self._is_late_whole = False
         self.paint: Callable[[str], None] | None = None  # writes to the terminal; None: Textual draws
 
     def redraw(self, *, whole: bool = False) -> None:
         """Draw the dashboard anew and refresh the cells that differ."""
         width, height = self.size
         if width <= 0 or height <= 0:
+            return
+        if self.is_behind():
+            self._is_late_whole |= whole
+            if not self._is_late:
+                self._is_late = True
+                self.set_timer(_LATE_SECONDS, self._redraw_late)
             return
         lines = self.dashboard.draw(width, height).lines
         if whole or self._drawn_size != (width, height) or len(lines) != len(self._lines):
@@ -64,6 +73,10 @@ class Board(Widget, can_focus=True):
                 regions.append(Region(0, row, width, 1))
         if regions:
             self.refresh(*regions)
+
+    def _redraw_late(self) -> None:
+        whole, self._is_late, self._is_late_whole = self._is_late_whole, False, False
+        self.redraw(whole=whole)
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""

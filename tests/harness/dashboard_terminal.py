@@ -76,7 +76,9 @@ class Terminal:
     def read(self, seconds: float = 0.05) -> bool:
         """Read what there is; whether there was anything."""
         data = b""
-        if select.select([self.descriptor], [], [], seconds)[0]:
+        if self.descriptor < 0:
+            time.sleep(seconds)
+        elif select.select([self.descriptor], [], [], seconds)[0]:
             try:
                 data = os.read(self.descriptor, 65536)
             except OSError:
@@ -114,8 +116,14 @@ class Terminal:
                     pass
         return self.exit_code
 
+    def hang_up(self) -> None:
+        """Closes the terminal's other end, as who closes a window does."""
+        os.close(self.descriptor)
+        self.descriptor = -1
+
     def close(self) -> None:
         if self.exit_code is None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
-        os.close(self.descriptor)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.harness.dashboard_terminal import TRAINING, Terminal
@@ -232,3 +234,40 @@ def test_a_clock_that_is_set_stops_nothing(terminal: Callable[..., Terminal], so
             top.shows(" LIVE ")
         finally:
             daemon.terminate()
+
+
+def nobody_looks(top: Terminal) -> None:
+    """Has more drawn than a terminal takes whose other end isn't read, until nothing moves any more."""
+    top.shows("LIVE")
+    while "32 processes" not in top.screen.text:
+        top.press("w")  # again, as what is typed while Textual begins may be lost
+        top.read(1.0)
+    for _ in range(100):
+        top.press("ow")
+    process = psutil.Process(top.pid)
+    before, quiet = process.cpu_times(), 0
+    while quiet < 5:
+        time.sleep(0.2)
+        now = process.cpu_times()
+        busy_seconds = now.user + now.system - before.user - before.system
+        before, quiet = now, quiet + 1 if busy_seconds < 0.05 else 0
+
+
+def test_keys_work_over_a_line_that_takes_no_frames(
+    start_daemon: StartDaemon, terminal: Callable[..., Terminal]
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.1")
+    top = terminal("--socket", daemon.socket, "--interval", "0.1")
+    nobody_looks(top)
+    seen = len(top.raw)
+    top.press("q")
+    assert top.ends() == 0
+    assert len(top.raw) - seen < 500_000, "the frames that nobody saw were not kept for later"
+
+
+def test_it_ends_when_the_terminal_is_gone(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.1")
+    top = terminal("--socket", daemon.socket, "--interval", "0.1")
+    nobody_looks(top)
+    top.hang_up()
+    assert top.ends() == -signal.SIGHUP
