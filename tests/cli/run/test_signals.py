@@ -139,8 +139,8 @@ def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> No
         exit_code, written = run.end()
     finally:
         run.close()
+    assert exit_code == 0, written
     assert (tmp_path / "interrupts").read_text() == "i", "the script was interrupted more than once"
-    assert exit_code == 0
     assert "steps        " in written
     wait_until(lambda: owners(daemon.socket) == [])
 
