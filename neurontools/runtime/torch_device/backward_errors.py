@@ -5,6 +5,9 @@ a Python call, and a Python call with an exception pending ends the process. So 
 there: what they raise is kept, they return what torch refuses with an error of its own, and the exception takes the
 place of that error when the engine has returned.
 
+For the same reason a Ctrl-C that comes in a backward pass is raised when it has ended: it would else be an exception in
+one of the Python functions by which a device made in Python carries out operators.
+
 Not covered: hooks registered with `register_hook` of a graph node (`tensor.grad_fn`) itself.
 """
 
@@ -17,6 +20,8 @@ from typing import Any
 
 import torch
 from torch.utils import hooks as module_hooks
+
+from neurontools.runtime.torch_device.held_signals import held_signals
 
 Hook = Callable[..., Any]
 
@@ -77,6 +82,7 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_guarded(*arguments: Any, **keywords: Any) -> Any:
         outer, _running.error = _running.error, None
+        held = None if _running.depth else held_signals()
         _running.depth += 1
         try:
             # In a thread of autograd's own there would be a second pool of OpenMP threads, and only core 0.
@@ -90,6 +96,8 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             _running.depth -= 1
             _running.error = outer
+            if held is not None:
+                held.release()
 
     return run_guarded
 
