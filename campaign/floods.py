@@ -26,6 +26,7 @@ from campaign.outcome import Outcome
 _MEMORY_SLACK_BYTES = 10 * 2**20
 _LONGEST_STOP_SECONDS = 0.05
 _WARM_UP_CALLS = 5
+_CALM_CALLS = 50
 
 
 def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
@@ -56,6 +57,7 @@ def floods(seconds: float, random: Random, directory: Path) -> list[Outcome]:
             ]
             random.shuffle(plan)
             _served(daemon, port, _WARM_UP_CALLS)
+            outcomes.append(_calm(daemon))
             longest_seconds, when = _longest_stop_seconds(port), "without any"
             for kind, target in plan:
                 by = user if target != "metrics" else None  # over the network nobody is a user
@@ -118,6 +120,19 @@ def _flood(
     grown = daemon.resident_bytes - before_bytes
     outcome.check(settled, f"memory stays {grown / 2**20:.1f} MiB higher")
     outcome.figure = f"{count} times; neuron-ls {slowest_seconds:.2f} s at the slowest; memory {grown / 2**20:+.1f} MiB"
+    return outcome
+
+
+def _calm(daemon: Host) -> Outcome:
+    """How long neuron-ls takes on this machine while nobody floods: what the times in floods are to be held against."""
+    outcome = Outcome("neuron-ls without a flood")
+    slowest_seconds = 0.0
+    for _ in range(_CALM_CALLS):
+        outcome.rounds += 1
+        answered, took_seconds, told = neuron_ls(daemon.socket)
+        slowest_seconds = max(slowest_seconds, took_seconds)
+        outcome.check(answered, f"neuron-ls was not answered: {told.strip()[:200]}")
+    outcome.figure = f"{slowest_seconds:.2f} s at the slowest"
     return outcome
 
 

@@ -42,8 +42,8 @@ class Limits:
     """The limits of one daemon."""
 
     open: dict[Kind, Most]
-    process_pace: Pace = Pace(1000.0, 2000.0)
-    user_pace: Pace = Pace(2000.0, 4000.0)
+    process_pace: Pace = Pace(1000.0, 500.0)
+    user_pace: Pace = Pace(2000.0, 1000.0)
 
 
 def limits_for(most_files: int) -> Limits:
