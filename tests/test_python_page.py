@@ -114,7 +114,7 @@ def test_the_page_names_what_a_module_exports_and_nothing_else(name: str) -> Non
 
 
 def test_the_page_has_the_public_modules() -> None:
-    expected = {"client", "free_cores", "health", "model", "rows", "runtime", "testing"}
+    expected = {"client", "estimate", "free_cores", "health", "model", "rows", "runtime", "testing"}
     assert set(SECTIONS) == {f"neurontools.{name}" for name in expected}
 
 

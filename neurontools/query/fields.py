@@ -49,6 +49,7 @@ MEMORY = Unit("MiB", _MIB)
 PERCENT = Unit("%", 0.01, 2)
 FLOPS = Unit("TFLOPS", _TERA, 3)
 SECONDS = Unit("s", 1.0, 3)
+DOLLARS = Unit("USD", 1.0, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +129,28 @@ def _of_memory(name: str) -> Callable[[Row], Value]:
     return lambda row: None if row.core is None else getattr(row.core.memory, name)
 
 
+def _list_price(instance_type: str) -> float | None:
+    """None where no price is published, or the type isn't known."""
+    from neurontools import catalog
+
+    try:
+        return catalog.load(instance_type).on_demand_usd_per_hour.value
+    except catalog.UnknownInstanceType:
+        return None
+
+
 DEVICE_FIELDS = (
     Field("index", "index", PLAIN, "index of the device", lambda row: row.device.index),
     Field("bdf", "bdf", PLAIN, "PCI address", lambda row: row.device.bdf),
     Field(
         "instance_type", "instance_type", PLAIN, "type of the instance", lambda row: row.snapshot.instance.instance_type
+    ),
+    Field(
+        "price_per_hour",
+        "list_price_usd_per_hour",
+        DOLLARS,
+        "list price of the whole instance on demand, US dollars an hour",
+        lambda row: _list_price(row.snapshot.instance.instance_type),
     ),
     Field("instance_id", "instance_id", PLAIN, "id of the instance", lambda row: row.snapshot.instance.instance_id),
     Field("serial", "serial_number", PLAIN, "serial number of the device", lambda row: row.device.serial_number),

@@ -96,7 +96,15 @@ def test_every_field_can_be_asked_on_every_host() -> None:
 
 
 def test_json_names_tell_their_units() -> None:
-    units = {"MiB": "_bytes", "%": "_ratio", "TFLOPS": "_per_second", "s": "_seconds", "1/s": "_per_second", "": ""}
+    units = {
+        "MiB": "_bytes",
+        "%": "_ratio",
+        "TFLOPS": "_per_second",
+        "s": "_seconds",
+        "1/s": "_per_second",
+        "USD": "_usd_per_hour",
+        "": "",
+    }
     names = [field.json_name for field in FIELDS.values()]
     assert len(set(names)) == len(names)
     for field in FIELDS.values():

@@ -27,6 +27,10 @@ from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.rpc import socket_path
 from neurontools.text.json_text import json_text
 
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from neurontools.cli.run.estimates import Estimates
+
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024
 _PROGRESS_SECONDS = 0.5
@@ -59,6 +63,7 @@ def _main(arguments: list[str]) -> int:
     if workers == 0:
         raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
     longest_wait_seconds = options.count(given, "wait", 10**8)
+    estimates = _estimates(given)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     if "top" in given:
@@ -82,7 +87,22 @@ def _main(arguments: list[str]) -> int:
             from neurontools.cli.run.wait import Turn
 
             look = stack.enter_context(Turn(longest_wait_seconds, workers or 1, environment)).end_when_taken
-        return _run(_command(given, workers, script), given, environment, directory, look)
+        return _run(_command(given, workers, script), given, environment, directory, look, estimates)
+
+
+def _estimates(given: dict[str, str]) -> Estimates | None:
+    """What is to be estimated at the end; its files are read before the script runs. None where nothing is."""
+    if "estimate" not in given:
+        for name in ("calibrate", "prices", "samples"):
+            if name in given:
+                raise UserError(f"--{name} is for an estimate; add --estimate TYPE", EXIT_USAGE)
+        return None
+    from neurontools.cli.run.estimates import Estimates
+
+    made = Estimates.of(given, options.count(given, "samples", 10**15))
+    if "simulate" not in given and "socket" not in given and socket_path.VARIABLE not in os.environ:
+        given["simulate"] = made.instance_types[0]
+    return made
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:
@@ -115,6 +135,7 @@ def _run(
     environment: dict[str, str],
     directory: Path | None,
     look: Callable[[], None],
+    estimates: Estimates | None,
 ) -> int:
     """Runs the script and tells how it went; `look` is called several times a second meanwhile."""
     began = monotonic()
@@ -137,6 +158,9 @@ def _run(
     document = summary.combined(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
         tell_lines("\n" + summary.text(document).rstrip("\n"))
+    if estimates is not None:
+        told = estimates.of_run(document)
+        tell_lines("\n" + told.rstrip("\n"))
     if "summary-json" in given:
         _write_summary(given["summary-json"], document)
     return exit_code

@@ -142,10 +142,27 @@ def text(document: dict[str, Any]) -> str:
             ),
         ),
     ]
+    cost = _cost_text(document)
+    if cost is not None:
+        rows.append(("would cost", cost))
     if document["fallbacks_total"]:
         rows.append(("fallbacks", f"{count_text(document['fallbacks_total'])} operators ran on the host"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {value}" for name, value in rows) + "\n"
+
+
+def _cost_text(document: dict[str, Any]) -> str | None:
+    """What the same steps would cost on an instance of the simulated type; None where nothing can be told."""
+    from neurontools.estimate import CountedRun, EstimateError, estimate
+    from neurontools.estimate.report import dollars
+
+    try:
+        costs = estimate(CountedRun.from_summary(document), document["instance_type"] or "").costs
+    except EstimateError:
+        return None
+    if not costs:
+        return None
+    return f"{costs[0].thousand_steps_usd.text(dollars)} for 1,000 steps on {document['instance_type']}, an estimate"
 
 
 def _collective_text(document: dict[str, Any]) -> str:

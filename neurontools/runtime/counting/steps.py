@@ -18,6 +18,7 @@ class Steps:
     steps_total: int = 0
     samples_total: int = 0
     batches_total: int = 0
+    largest_batch: int = 0
     first_seconds: float | None = None
     last_seconds: float | None = None
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
@@ -36,6 +37,7 @@ class Steps:
         """A loader gave a batch of so many samples to the script."""
         self.batches_total += 1
         self.samples_total += samples
+        self.largest_batch = max(self.largest_batch, samples)
 
 
 steps = Steps()

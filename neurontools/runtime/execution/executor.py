@@ -15,6 +15,7 @@ from neurontools.runtime.execution.deadline import EXEC_TIMEOUT, deadline
 from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
 from neurontools.runtime.execution.numerical_errors import NanCheck
 from neurontools.runtime.execution.target import check_load
+from neurontools.runtime.execution.work import Work, work_of
 from neurontools.runtime.operators.bounded import RecentlyUsed
 from neurontools.runtime.programs import compiler, compiler_flags
 from neurontools.runtime.programs.compile_cache import CompileCache
@@ -64,7 +65,7 @@ class Policy:
 class LoadedProgram:
     """A program on a core, with the HBM it takes and what the daemon knows it by."""
 
-    __slots__ = ("code_bytes", "executions", "flops", "handle", "nan_check", "output_bytes", "program")
+    __slots__ = ("code_bytes", "executions", "flops", "handle", "nan_check", "output_bytes", "program", "work")
 
     def __init__(self, program: Program, code_bytes: int, handle: Any) -> None:
         compiled = program.compiled
@@ -72,6 +73,7 @@ class LoadedProgram:
         self.code_bytes = code_bytes
         self.handle = handle
         self.flops = compiled.flops
+        self.work = work_of(compiled, program.numerics)
         self.executions = 0
         self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
         self.nan_check = NanCheck(compiled)
@@ -89,6 +91,7 @@ class Executor:
         self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
         self.extracted: RecentlyUsed[tuple[Any, ...], CompiledGraph] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
+        self._work_unloaded = Work()
         self.cache = CompileCache(environment)
         self._policy: Policy | None = None
         self._flags_text: str | None = None
@@ -296,6 +299,17 @@ class Executor:
             needed = max((p.program.compiled.scratchpad_bytes for p in programs.values()), default=0)
             memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
             self.monitor.unload_model(loaded.handle)
+            self._work_unloaded.add(loaded.work, loaded.executions)
+
+    def work(self) -> Work:
+        """What all executions so far asked of the device; any thread may ask."""
+        total = Work()
+        with buffers.lock:
+            total.add(self._work_unloaded, 1)
+            for programs in self.loaded.values():
+                for loaded in programs.values():
+                    total.add(loaded.work, loaded.executions)
+        return total
 
 
 def _forget(listed: list[Buffer]) -> None:

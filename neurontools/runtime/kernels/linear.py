@@ -91,7 +91,7 @@ def kernels() -> dict[str, Any]:
     """The kernels by operator."""
     forward = _Linear(_linear, call=_forward, meta_call=_meta_forward)
     backward = _Linear(resolve("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
-    forward.flops = backward.flops = forward.matmul = backward.matmul = True
+    forward.matmul = backward.matmul = True
     for operator in (forward, backward):
         operators.add(operator)
     record = recording_kernel(forward)

@@ -12,6 +12,7 @@ from neurontools.runtime.counting import steps
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.kernels import registration
+from neurontools.runtime.launch import optimizer_memory
 from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
@@ -114,6 +115,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         backward_errors,
         compiled,
         fsdp_guard,
+        optimizer_memory,
         parameters,
         process_group,
         steps,

@@ -9,6 +9,7 @@ from typing import Any
 
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.launch.optimizer_memory import optimizer_memory
 from neurontools.runtime.launch.setup import executor
 from neurontools.runtime.launch.summary_files import SummaryFile
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -28,6 +29,7 @@ def document() -> dict[str, Any]:
         elapsed = steps.last_seconds - steps.first_seconds
     rate = (steps.steps_total - 1) / elapsed if elapsed else None
     monitor = executor().monitor
+    work = executor().work()
     return {
         "pid": os.getpid(),
         "rank": int(os.environ.get("RANK", "0") or 0),
@@ -48,6 +50,14 @@ def document() -> dict[str, Any]:
         "execution_p99_seconds": execution.quantile(0.99) if execution else None,
         "busy_seconds": sum(c.statistics.busy_seconds for c in cores),
         "flop_total": sum(c.statistics.flops_total for c in cores),
+        "flops_by_dtype": dict(work.flops_by_dtype),
+        "executed_tensors_total": work.tensors_total,
+        "moved_bytes": work.moved_bytes,
+        "batches_total": steps.batches_total or None,
+        "batch_samples": steps.largest_batch or None,
+        "weight_bytes": optimizer_memory.weight_bytes,
+        "gradient_bytes": optimizer_memory.gradient_bytes,
+        "optimizer_state_bytes": optimizer_memory.state_bytes,
         "hbm_bytes": sum(buffers.account_of(c).total_bytes for c in cores),
         "hbm_peak_bytes": max((c.memory.peak_bytes for c in cores), default=0),
         "to_device_bytes": sum(c.statistics.to_device_bytes for c in cores),

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import flop_registry
+
+from neurontools.runtime.operators.flops import formula
 
 _ids = count()
 # Their results' sizes come from numbers, so the numbers belong to the graph and not to its inputs.
@@ -45,7 +46,7 @@ class Operator:
         "call",
         "dynamic",
         "effect",
-        "flops",
+        "flop_formula",
         "has_device",
         "has_generator",
         "id",
@@ -88,7 +89,7 @@ class Operator:
         self.random = random or self.has_generator
         self.effect = effect
         self.mixed_devices = mixed_devices
-        self.flops = op._overloadpacket in flop_registry
+        self.flop_formula = formula(op)
         self.matmul = self.name.partition(".")[0] in MATMUL_NAMES
         is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
         data_dependent = torch.Tag.dynamic_output_shape in op.tags or torch.Tag.data_dependent_output in op.tags
@@ -131,10 +132,10 @@ class Operator:
         raise NotImplementedError(f"{self.name}: a number as {own[position].name}")
 
     def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
-        """FLOPs by torch's own formula for meta tensors; 0 where torch has none."""
-        if not self.flops:
+        """FLOPs of a call with meta tensors; 0 where nothing is multiplied."""
+        if self.flop_formula is None:
             return 0
-        return int(flop_registry[self.op._overloadpacket](*arguments, **keywords, out_val=result))
+        return int(self.flop_formula(*arguments, **keywords, out_val=result))
 
 
 def is_batched(name: str) -> bool:

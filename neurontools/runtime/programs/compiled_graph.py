@@ -12,7 +12,7 @@ import torch
 from neurontools.runtime.operators.layout import Layout, layouts
 from neurontools.runtime.operators.operator import Operator, operators
 
-FORMAT = "neurontools-neff-1"
+FORMAT = "neurontools-neff-2"
 
 
 class InvalidCompiledGraph(ValueError):
@@ -62,8 +62,8 @@ class CompiledGraph:
     """An executable graph.
 
     `inputs` and `outputs` are buffer indices of the recorded graph, which are also value numbers. `layouts` has the
-    layout of every value. `scratchpad_bytes` is the planned peak of values that are neither inputs nor
-    outputs.
+    layout of every value. `flops_by_dtype` is by the element type of what is multiplied.
+    `scratchpad_bytes` is the planned peak of values that are neither inputs nor outputs.
     """
 
     graph_hash: str
@@ -72,13 +72,18 @@ class CompiledGraph:
     outputs: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     layouts: dict[int, Layout]
-    flops: int
+    flops_by_dtype: dict[str, int]
     scratchpad_bytes: int
     removed_count: int
     module: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.module = f"MODULE_{self.graph_hash}+{self.flags_hash}"
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of one execution."""
+        return sum(self.flops_by_dtype.values())
 
     def text(self) -> str:
         """The graph for people: a line an instruction."""
@@ -100,7 +105,7 @@ class CompiledGraph:
             "flags_hash": self.flags_hash,
             "inputs": self.inputs,
             "outputs": self.outputs,
-            "flops": self.flops,
+            "flops_by_dtype": self.flops_by_dtype,
             "scratchpad_bytes": self.scratchpad_bytes,
             "removed_count": self.removed_count,
             "layouts": {str(number): _layout_to_json(layout) for number, layout in self.layouts.items()},
@@ -142,7 +147,7 @@ class CompiledGraph:
                     for name, arguments, keywords, results, written, dead in document["instructions"]
                 ),
                 layouts={int(number): _layout_from_json(parts) for number, parts in document["layouts"].items()},
-                flops=int(document["flops"]),
+                flops_by_dtype={str(dtype): int(flops) for dtype, flops in document["flops_by_dtype"].items()},
                 scratchpad_bytes=int(document["scratchpad_bytes"]),
                 removed_count=int(document["removed_count"]),
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +72,7 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
         outputs=tuple(number for number in sorted(made) if alive[number]),
         instructions=instructions,
         layouts={number: layouts[number] for number in sorted(used | made)},
-        flops=sum(call.signature.flops for call in kept),
+        flops_by_dtype=_flops_by_dtype(kept, layouts),
         scratchpad_bytes=scratchpad_bytes,
         removed_count=len(calls) - len(kept),
     )
@@ -114,6 +115,16 @@ def _numbered(output: Any, number: int, layouts: dict[int, Layout]) -> tuple[Any
         return numbers, number
     layouts[number] = output
     return number, number + 1
+
+
+def _flops_by_dtype(calls: list[_Call], layouts: dict[int, Layout]) -> dict[str, int]:
+    """FLOPs by the element type of the first operand, as torch names it without its module."""
+    flops: Counter[str] = Counter()
+    for call in calls:
+        if call.signature.flops:
+            dtype = layouts[call.tensors[0]].device_dtype
+            flops[str(dtype).removeprefix("torch.")] += call.signature.flops
+    return dict(flops)
 
 
 def _without_dead(calls: list[_Call], alive: bytes) -> list[_Call]:

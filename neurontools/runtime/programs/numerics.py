@@ -17,6 +17,7 @@ USE_BF16 = "XLA_USE_BF16"
 DOWNCAST_BF16 = "XLA_DOWNCAST_BF16"
 STOCHASTIC = "NEURON_RT_STOCHASTIC_ROUNDING_EN"
 STOCHASTIC_SEED = "NEURON_RT_STOCHASTIC_ROUNDING_SEED"
+_TORCH_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp8_e4m3": "float8_e4m3fn"}
 
 
 def narrowed_types(environment: Mapping[str, str]) -> dict[torch.dtype, torch.dtype]:
@@ -47,6 +48,12 @@ class Numerics:
     auto_cast: str = "none"
     auto_cast_type: str = "bf16"
     stochastic: torch.Generator | None = None
+
+    def multiplied(self, dtype: str) -> str:
+        """The element type in which matrices of this one are multiplied, as torch names types."""
+        if dtype != "float32" or self.auto_cast == "none":
+            return dtype
+        return _TORCH_NAMES.get(self.auto_cast_type, self.auto_cast_type)
 
     def call_of(self, instruction: Instruction, compiled: CompiledGraph) -> Callable[..., Any]:
         """What computes an instruction."""

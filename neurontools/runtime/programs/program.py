@@ -48,6 +48,7 @@ class Program:
 
     def __init__(self, compiled: CompiledGraph, numerics: Numerics, check: Callable[[], None] | None = None) -> None:
         self.compiled = compiled
+        self.numerics = numerics
         self.check = check  # called after each instruction; what it raises ends the execution
         self.calls = [numerics.call_of(instruction, compiled) for instruction in compiled.instructions]
         self.restrided: set[int] = set()

@@ -1,0 +1,111 @@
+"""What neuron-run counted of a training: the same on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from neurontools.estimate.failure import EstimateError
+
+
+@dataclass(frozen=True, slots=True)
+class CountedRun:
+    """Work of one optimizer step of one worker, and the HBM that the worker with the most of it took.
+
+    `flops_by_dtype` has torch's names of element types. `executions` and `tensors` are how often a graph is executed in
+    a step and how many inputs and outputs those executions have. `moved_bytes` are the sizes of these. `batch_samples`
+    is the size of a batch as the loader gave it and `samples` what a step takes: more where gradients are accumulated;
+    both None where no loader of torch_xla was used. Parts of the memory are None where no optimizer has stepped.
+    """
+
+    worker_count: int
+    steps_total: int
+    samples: float | None
+    batch_samples: int | None
+    batches: float | None
+    flops_by_dtype: Mapping[str, float]
+    executions: float
+    tensors: float
+    moved_bytes: float
+    collectives: float
+    collective_bytes: float
+    peak_bytes: int
+    weight_bytes: int | None
+    gradient_bytes: int | None
+    optimizer_state_bytes: int | None
+    graphs_compiled_total: int
+    training_seconds: float | None
+    wall_seconds: float | None
+
+    @classmethod
+    def from_summary(cls, document: Mapping[str, Any]) -> CountedRun:
+        """Reads a document of `neuron-run --summary-json`; EstimateError where it has no training step in it."""
+        ranks = document.get("ranks")
+        if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
+            raise EstimateError(
+                "this is no summary of neuron-run: it has no list of ranks; write one with --summary-json"
+            )
+        trained = [rank for rank in ranks if _number(rank, "steps_total")]
+        if not trained:
+            raise EstimateError(
+                "no training step was seen, so there is nothing to estimate; run a few steps of the script"
+            )
+        most = max(trained, key=lambda rank: _number(rank, "flop_total"))
+        flops = most.get("flops_by_dtype")
+        if not isinstance(flops, dict) or not any(flops.values()):
+            raise EstimateError(
+                "no matrix was multiplied on the device, so there is nothing to estimate; move the model to it"
+            )
+        steps = _number(most, "steps_total")
+        known_samples = most.get("samples_total") is not None
+
+        def a_step(name: str) -> float:
+            return _number(most, name) / steps
+
+        return cls(
+            worker_count=max(int(_number(document, "workers")), len(trained)),
+            steps_total=int(steps),
+            samples=a_step("samples_total") if known_samples else None,
+            batch_samples=most.get("batch_samples"),
+            batches=a_step("batches_total") if most.get("batches_total") else None,
+            flops_by_dtype={str(dtype): float(count) / steps for dtype, count in flops.items() if count},
+            executions=a_step("executions_total"),
+            tensors=a_step("executed_tensors_total"),
+            moved_bytes=a_step("moved_bytes"),
+            collectives=a_step("collectives_total"),
+            collective_bytes=a_step("collective_bytes"),
+            peak_bytes=int(max(_number(rank, "hbm_peak_bytes") for rank in trained)),
+            weight_bytes=most.get("weight_bytes"),
+            gradient_bytes=most.get("gradient_bytes"),
+            optimizer_state_bytes=most.get("optimizer_state_bytes"),
+            graphs_compiled_total=int(_number(most, "graphs_compiled_total")),
+            training_seconds=most.get("training_seconds"),
+            wall_seconds=document.get("wall_seconds"),
+        )
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of a step of one worker."""
+        return sum(self.flops_by_dtype.values())
+
+    @property
+    def batches_per_execution(self) -> float | None:
+        """Batches that one execution takes; None where no loader tells them."""
+        return None if self.batches is None else self.batches / self.executions
+
+    @property
+    def fixed_bytes(self) -> int | None:
+        """HBM that doesn't depend on the batch; None where it isn't known."""
+        parts = (self.weight_bytes, self.gradient_bytes, self.optimizer_state_bytes)
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
+
+
+def _number(document: Mapping[str, Any], name: str) -> float:
+    value = document.get(name)
+    if value is None:
+        return 0.0
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise EstimateError(f"this is no summary of neuron-run: {name} is not a number; write one with --summary-json")
+    return float(value)

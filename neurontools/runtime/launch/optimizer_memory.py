@@ -1,0 +1,60 @@
+"""How many bytes of HBM weights, gradients and the optimizer's state take: looked at after a few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.tensors.memory import Category
+
+_LATEST_STEP = 4096  # nothing new comes after so many; the walk through all state is not for ever
+
+
+@dataclass(slots=True)
+class OptimizerMemory:
+    """The most that was seen of each on one core; None before the first step of an optimizer."""
+
+    weight_bytes: int | None = None
+    gradient_bytes: int | None = None
+    state_bytes: int | None = None
+
+    def look(self, optimizer: Any) -> None:
+        """Takes note of what one optimizer holds."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        gradients = _bytes(p.grad for p in parameters if p.grad is not None)
+        state = _bytes(value for p in parameters for value in optimizer.state.get(p, {}).values())
+        weights = max((buffers.account_of(core).levels[Category.CONSTANTS] for core in device.taken), default=0)
+        self.weight_bytes = max(self.weight_bytes or 0, weights)
+        self.gradient_bytes = max(self.gradient_bytes or 0, gradients)
+        self.state_bytes = max(self.state_bytes or 0, state)
+
+
+optimizer_memory = OptimizerMemory()
+
+
+def install() -> None:
+    """Looks after steps 1, 2, 4, 8 and so on; once a process."""
+    steps = 0
+
+    def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        nonlocal steps
+        steps += 1
+        if steps & (steps - 1) == 0 and steps <= _LATEST_STEP:
+            optimizer_memory.look(optimizer)
+
+    register_optimizer_step_post_hook(stepped)
+
+
+def _bytes(values: Iterator[Any]) -> int:
+    total = 0
+    for value in values:
+        if isinstance(value, Tensor) and value.device.type == device.name:
+            total += value.numel() * layouts.narrowed.get(value.dtype, value.dtype).itemsize
+    return total

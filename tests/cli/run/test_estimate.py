@@ -1,0 +1,120 @@
+"""neuron-run --estimate as a user calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from neurontools.cli.run.summary import combined, text
+from tests.harness import python_process
+from tests.harness.counted_runs import summary
+from tests.harness.paths import ROOT
+from tests.harness.waiting import HANG_SECONDS
+
+pytest.importorskip("torch")
+
+
+def neuron_run(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
+    return python_process.run(
+        [sys.executable, "-m", "neurontools.cli.run.command", *arguments],
+        loaded=python_process.TORCH,
+        text=True,
+        cwd=directory,
+        timeout=HANG_SECONDS,
+        env={
+            **kept,
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
+            "XDG_RUNTIME_DIR": str(directory),  # no daemon is here
+            "OMP_NUM_THREADS": "1",
+            **environment,
+        },
+    )
+
+
+VIT = str(ROOT / "examples" / "train_vit.py")
+WIDTH, DEPTH, TOKENS, BATCH, CLASSES = 64, 2, 17, 4, 1000
+
+
+def flops_of_a_step() -> int:
+    """By hand: multiplications and additions of the small model, forward and twice backward."""
+    linear = TOKENS * WIDTH * (3 * WIDTH + WIDTH + 8 * WIDTH) * DEPTH + WIDTH * CLASSES
+    patches = 16 * (3 * 8 * 8) * WIDTH
+    attention = 2 * TOKENS * TOKENS * WIDTH * DEPTH  # two products: scores and what they weigh
+    # Pictures need no gradient, so the patches are multiplied once in backward; backward of attention computes its
+    # scores again.
+    return 2 * BATCH * (3 * linear + 2 * patches + attention + attention * 5 // 2)
+
+
+def test_a_run_is_estimated_without_a_daemon(tmp_path: Path) -> None:
+    run = neuron_run(
+        tmp_path, "--estimate", "inf2.xlarge", "--summary-json", "out.json", "--samples", "1000", VIT, "--small",
+        "--batch", str(BATCH), "--steps", "4",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "loss" in run.stdout
+    assert "inf2.xlarge        fits" in run.stderr
+    assert "would cost" in run.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["instance_type"] == "inf2.xlarge"
+    (rank,) = document["ranks"]
+    (estimate,) = document["estimates"]
+    assert rank["flops_by_dtype"] == {"float32": 4 * flops_of_a_step()}
+    weights = rank["weight_bytes"]
+    assert (rank["gradient_bytes"], rank["batch_samples"], rank["batches_total"]) == (weights, BATCH, 4)
+    parameters = weights // 4
+    counters = rank["optimizer_state_bytes"] - 8 * parameters  # a step each, which Adam keeps on the host
+    assert counters == 0
+    assert estimate["counted"]["rest_bytes"] == rank["hbm_peak_bytes"] - 4 * weights
+    assert estimate["costs"][0]["epoch_usd"] is not None
+
+
+def test_what_the_compiler_narrows_is_counted_as_that(tmp_path: Path) -> None:
+    arguments = ("-q", "--estimate", "trn1.2xlarge", "--summary-json", "out.json", VIT, "--small", "--steps", "2")
+    run = neuron_run(tmp_path, *arguments, NEURON_CC_FLAGS="--auto-cast=matmult --auto-cast-type=bf16")
+    assert run.returncode == 0, run.stderr
+    assert set(json.loads((tmp_path / "out.json").read_text())["ranks"][0]["flops_by_dtype"]) == {"bfloat16"}
+    run = neuron_run(tmp_path, *arguments, "--bf16")
+    assert run.returncode == 0, run.stderr
+    assert set(json.loads((tmp_path / "out.json").read_text())["ranks"][0]["flops_by_dtype"]) == {"bfloat16"}
+
+
+def test_a_script_without_a_step_has_no_estimate_and_its_own_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys, torch_xla.core.xla_model as xm; xm.xla_device(); sys.exit(3)\n")
+    run = neuron_run(tmp_path, "-q", "--estimate", "trn1.2xlarge", "script.py")
+    assert run.returncode == 3
+    assert "no estimate: no training step was seen" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--estimate", "trn9.large"), "trn9.large"),
+        (("--estimate", ","), "no instance type given"),
+        (("--estimate", "inf1.xlarge"), "nothing trains on them"),
+        (("--estimate", "trn1.2xlarge", "--calibrate", "none.toml"), "none.toml: No such file"),
+        (("--estimate", "trn1.2xlarge", "--prices", "none.toml"), "none.toml: No such file"),
+        (("--estimate", "trn1.2xlarge", "--samples", "many"), "--samples 'many'"),
+        (("--samples", "5"), "add --estimate"),
+    ],
+)
+def test_wrong_options_are_a_line_before_the_script_runs(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    (tmp_path / "script.py").write_text("print('ran')\n")
+    run = neuron_run(tmp_path, *arguments, "script.py")
+    assert run.returncode == 2
+    assert told in run.stderr
+    assert run.stderr.count("\n") == 1
+    assert run.stdout == ""
+
+
+def test_the_summary_says_what_it_would_cost() -> None:
+    rank = summary()["ranks"][0] | {"instance_type": "trn1.2xlarge", "cores": [0], "rank": 0}
+    told = text(combined([rank], 0, 12.0))
+    assert "for 1,000 steps on trn1.2xlarge, an estimate" in told
+    assert "would cost" not in text(combined([rank | {"instance_type": None}], 0, 12.0))

@@ -1,0 +1,117 @@
+"""What measured rows tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neurontools.estimate import Calibration, CalibrationRow, EstimateError, estimate, read_rows
+from tests.harness.counted_runs import counted, summary
+
+SAMPLE_FLOPS = 2e12 / 8
+
+
+def row(seconds: float, batches_per_execution: float = 1.0) -> CalibrationRow:
+    """A step of 8 samples of the counted run on trn1.32xlarge."""
+    return CalibrationRow("trn1.32xlarge", "fp32", 8, 8 / seconds, batches_per_execution)
+
+
+def test_two_rows_tell_compute_from_host() -> None:
+    calibration = Calibration.of([row(0.30), row(0.20, 10)], SAMPLE_FLOPS)
+    assert calibration.overlapping.host_seconds == pytest.approx(0.30)
+    assert calibration.overlapping.slowdown == pytest.approx(0.20 * 23.75 / 2)
+    assert calibration.adding.host_seconds == pytest.approx(0.1 / 0.9)
+    assert calibration.adding.seconds(2 / 23.75, 1) == pytest.approx(0.30)
+
+
+def test_a_measured_row_is_within_its_own_estimate_and_narrows_it() -> None:
+    run = counted()
+    wide = estimate(run, "trn1.32xlarge").step.total
+    for rows in ([row(0.25)], [row(0.25), row(0.26)], [row(0.25), row(0.2, 10)]):
+        narrow = estimate(run, "trn1.32xlarge", calibration=Calibration.of(rows, SAMPLE_FLOPS)).step.total
+        assert 0.25 in narrow
+        assert narrow.high / narrow.low < wide.high / wide.low
+
+
+def test_one_row_leaves_open_whether_the_host_or_compute_took_the_time() -> None:
+    calibration = Calibration.of([row(1.0)], SAMPLE_FLOPS)
+    ten = estimate(
+        counted(executions_total=1, executed_tensors_total=400), "trn1.32xlarge", calibration=calibration
+    ).step.total
+    assert ten.low < 0.3
+    assert ten.high > 1.0
+
+
+def test_rows_of_different_models_contradict_each_other() -> None:
+    with pytest.raises(EstimateError, match="contradict each other"):
+        Calibration.of([row(0.1), row(0.1), row(9.0), row(9.0)], SAMPLE_FLOPS)
+
+
+def test_a_row_above_the_peak_is_wrong() -> None:
+    with pytest.raises(EstimateError, match="at its peak"):
+        Calibration.of([row(0.01)], SAMPLE_FLOPS)
+
+
+def test_more_workers_than_the_type_has_cores_are_wrong() -> None:
+    with pytest.raises(EstimateError, match=r"64 workers on trn1\.32xlarge, which has 32 cores"):
+        Calibration.of([CalibrationRow("trn1.32xlarge", "bf16", 8, 1.0, workers=64)], SAMPLE_FLOPS)
+
+
+def test_rows_are_read_from_toml(tmp_path: Path) -> None:
+    path = tmp_path / "rows.toml"
+    path.write_text(
+        '[[row]]\ninstance_type = "inf2.xlarge"\ndtype = "bf16"\nbatch = 8\nbatches_per_execution = 10\n'
+        "samples_per_second = 1027.39\nworkers = 2\n"
+    )
+    assert read_rows(path) == [CalibrationRow("inf2.xlarge", "bf16", 8, 1027.39, 10, 2)]
+
+
+def test_a_summary_of_a_real_instance_is_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(summary()))
+    assert read_rows(path) == [CalibrationRow("trn1.2xlarge", "fp32", 8, 80 / 9, 1.0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "there is no [[row]]"),
+        ("row = 3", "there is no [[row]]"),
+        ("[[row]]\nbatch = 8\n", "a row has no dtype"),
+        ('[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=8\nsamples_per_second=1\nspeed=2\n', "a row has no 'speed'"),
+        ('[[row]]\ninstance_type="a"\ndtype="b"\nbatch=8\nsamples_per_second=1\n', "dtype 'b'"),
+        ('[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=-8\nsamples_per_second=1\n', "batch -8"),
+        ('[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=8\nsamples_per_second=nan\n', "samples_per_second nan"),
+        ("[[row", "write [[row]] tables"),
+        ("{", "write [[row]] tables"),
+        ("{}", "no list of ranks"),
+    ],
+)
+def test_a_wrong_file_is_a_line(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "rows"
+    path.write_text(text)
+    with pytest.raises(EstimateError) as refused:
+        read_rows(path)
+    assert told in str(refused.value)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_a_line(tmp_path: Path) -> None:
+    with pytest.raises(EstimateError, match="No such file"):
+        read_rows(tmp_path / "none")
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 100)), min_size=1, max_size=6))
+def test_any_rows_calibrate_or_contradict(measured: list[tuple[float, float]]) -> None:
+    try:
+        calibration = Calibration.of([row(*each) for each in measured], SAMPLE_FLOPS)
+    except EstimateError:
+        return
+    total = estimate(counted(), "trn1.32xlarge", calibration=calibration).step.total
+    assert 0 < total.low <= total.high < float("inf")
+    assert 0 < calibration.eta.low <= calibration.eta.high <= 1
