@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _COMMAND = "neuron-run"
 _MOST_WORKERS = 1024
 _PROGRESS_SECONDS = 0.5
+_MOST_ADVICE = 3
 _END_SECONDS = 30.0
 _STDOUT, _STDERR = 1, 2
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -57,6 +58,7 @@ def _main(arguments: list[str]) -> int:
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "simulate", "socket")
+    exclude_each_other(given, "advise", "no-advice")
     if "export-sysfs" in given and "simulate" not in given:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
     workers = options.count(given, "nproc-per-node", _MOST_WORKERS)
@@ -103,6 +105,22 @@ def _estimates(given: dict[str, str]) -> Estimates | None:
     if "simulate" not in given and "socket" not in given and socket_path.VARIABLE not in os.environ:
         given["simulate"] = made.instance_types[0]
     return made
+
+
+def _advise(given: dict[str, str], document: dict[str, Any]) -> None:
+    """Says what could be better, and adds it to the summary; with --quiet only where it was asked for."""
+    if "no-advice" in given:
+        return
+    from neurontools.advice import report
+    from neurontools.advice.advisor import advice
+
+    found = advice(document)
+    document["advice"] = [each.document() for each in found]
+    told = report.text(found, None if "advise" in given else _MOST_ADVICE)
+    if told and ("advise" in given or "quiet" not in given):
+        tell_lines("\n" + told.rstrip("\n"))
+    elif "advise" in given:
+        tell_lines("\nadvice: nothing found, or fewer than ten steps")
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:
@@ -158,6 +176,7 @@ def _run(
     document = summary.combined(workers, exit_code, monotonic() - began, count)
     if workers and "quiet" not in given:
         tell_lines("\n" + summary.text(document).rstrip("\n"))
+    _advise(given, document)
     if estimates is not None:
         told = estimates.of_run(document)
         tell_lines("\n" + told.rstrip("\n"))

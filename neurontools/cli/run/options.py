@@ -34,6 +34,8 @@ OPTIONS = (
     Option("calibrate", "narrow the estimate by the measured rows in this file", value="FILE", completes=FILES),
     Option("prices", "estimate with the prices in this file too", value="FILE", completes=FILES),
     Option("samples", "samples of an epoch, for its cost", value="N"),
+    Option("advise", "say all that could be better, with sources"),
+    Option("no-advice", "say nothing of what could be better"),
     Option("quiet", "neither progress nor summary", short="q"),
     Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model.latency import bucket_index, bucket_seconds
+from neurontools.runtime.counting.places import places
 
 
 @dataclass(slots=True)
@@ -74,6 +75,7 @@ class Metrics:
     def fallback(self, name: str) -> None:
         """Counts an operator that ran on the host outside of a graph; shown as torch_xla shows it, `aten::nonzero`."""
         self.count(name)
+        places.note(f"fallback {name}")
 
     def clear(self) -> None:
         """Forgets everything."""

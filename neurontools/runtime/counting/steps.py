@@ -10,6 +10,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.runtime.counting.metrics import Timer
 
+WARM_UP_STEPS = 5  # by then a training has met the graphs that it goes on with
+
 
 @dataclass(slots=True)
 class Steps:
@@ -19,6 +21,7 @@ class Steps:
     samples_total: int = 0
     batches_total: int = 0
     largest_batch: int = 0
+    loader_wait_seconds: float = 0.0
     first_seconds: float | None = None
     last_seconds: float | None = None
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))

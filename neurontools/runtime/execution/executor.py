@@ -11,8 +11,11 @@ import torch
 
 from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
 from neurontools.runtime.execution.deadline import EXEC_TIMEOUT, deadline
 from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
+from neurontools.runtime.execution.graph_changes import GraphChanges
 from neurontools.runtime.execution.numerical_errors import NanCheck
 from neurontools.runtime.execution.target import check_load
 from neurontools.runtime.execution.work import Work, work_of
@@ -92,6 +95,7 @@ class Executor:
         self.extracted: RecentlyUsed[tuple[Any, ...], CompiledGraph] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self._work_unloaded = Work()
+        self.graph_changes = GraphChanges()
         self.cache = CompileCache(environment)
         self._policy: Policy | None = None
         self._flags_text: str | None = None
@@ -230,6 +234,9 @@ class Executor:
     def _compiled(self, core: Core, graph: Graph, alive: bytes, flags: compiler_flags.CompilerFlags) -> CompiledGraph:
         started = time.perf_counter()
         text = compiler.graph_text(graph, alive)
+        self.graph_changes.note(text)
+        if steps.steps_total >= WARM_UP_STEPS:
+            places.note("graph")
         hash_text = compiler.graph_hash(text)
         compiled = self.cache.find(hash_text, flags)
         if compiled is None:

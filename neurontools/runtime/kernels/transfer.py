@@ -11,6 +11,7 @@ import torch
 from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.counting.places import places
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator, operators, resolve
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -85,6 +86,8 @@ def to_device(source: Tensor, core: Core) -> Tensor:
 def from_device(source: Tensor) -> Tensor:
     """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
     started = time.perf_counter()
+    if buffers.of(source).core.graph.signatures:  # else it is read where nothing waits for it
+        places.note("read")
     value = host_value(source)
     buffers.of(source).core.statistics.from_device_bytes += source.nbytes
     metrics.time("TransferFromDeviceTime", time.perf_counter() - started)

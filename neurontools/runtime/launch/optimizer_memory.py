@@ -24,11 +24,14 @@ class OptimizerMemory:
     weight_bytes: int | None = None
     gradient_bytes: int | None = None
     state_bytes: int | None = None
+    host_parameters: int = 0  # that have gradients, of an optimizer whose others are on the device or not
 
     def look(self, optimizer: Any) -> None:
         """Takes note of what one optimizer holds."""
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         gradients = _bytes(p.grad for p in parameters if p.grad is not None)
+        on_host = sum(p.device.type == "cpu" and p.grad is not None for p in parameters)
+        self.host_parameters = max(self.host_parameters, on_host)
         state = _bytes(value for p in parameters for value in optimizer.state.get(p, {}).values())
         weights = max((buffers.account_of(core).levels[Category.CONSTANTS] for core in device.taken), default=0)
         self.weight_bytes = max(self.weight_bytes or 0, weights)

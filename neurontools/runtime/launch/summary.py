@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.counting.places import places
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.launch.optimizer_memory import optimizer_memory
 from neurontools.runtime.launch.setup import executor
@@ -16,6 +17,8 @@ from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.monitoring import Reported
 
+_MOST_PLACES = 64
+_DEPRECATED = ("XLA_USE_BF16", "XLA_DOWNCAST_BF16")
 _started = time.perf_counter()
 
 
@@ -51,6 +54,16 @@ def document() -> dict[str, Any]:
         "busy_seconds": sum(c.statistics.busy_seconds for c in cores),
         "flop_total": sum(c.statistics.flops_total for c in cores),
         "flops_by_dtype": dict(work.flops_by_dtype),
+        "places": [
+            {"what": what, "file": file, "line": line, "count": count}
+            for (what, file, line), count in places.counts.copy().most_common(_MOST_PLACES)
+        ],
+        "graph_changes": list(executor().graph_changes.latest),
+        "loader_wait_seconds": steps.loader_wait_seconds if steps.batches_total else None,
+        "host_parameters": optimizer_memory.host_parameters,
+        "deprecated_variables": [name for name in _DEPRECATED if os.environ.get(name) == "1"],
+        "cores_without_work": sum(not c.statistics.executions_total for c in cores),
+        "hbm_limit_bytes": max((c.memory.limit_bytes for c in cores), default=0),
         "executed_tensors_total": work.tensors_total,
         "moved_bytes": work.moved_bytes,
         "batches_total": steps.batches_total or None,

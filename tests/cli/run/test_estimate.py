@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from neurontools.cli.run.summary import combined, text
-from tests.harness import python_process
 from tests.harness.counted_runs import summary
+from tests.harness.neuron_run_script import neuron_run
 from tests.harness.paths import ROOT
-from tests.harness.waiting import HANG_SECONDS
 
 pytest.importorskip("torch")
-
-
-def neuron_run(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
-    return python_process.run(
-        [sys.executable, "-m", "neurontools.cli.run.command", *arguments],
-        loaded=python_process.TORCH,
-        text=True,
-        cwd=directory,
-        timeout=HANG_SECONDS,
-        env={
-            **kept,
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
-            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
-            "XDG_RUNTIME_DIR": str(directory),  # no daemon is here
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
-    )
 
 
 VIT = str(ROOT / "examples" / "train_vit.py")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.counting.places import places
 from neurontools.runtime.execution import collectives, ranks
 from neurontools.runtime.launch.missing import text_of
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -85,6 +86,7 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     """Executes what is pending, then the step closures."""
     del wait, reset_scope
     metrics.count("MarkStep")
+    places.note("mark_step")
     _device.flush_all("MarkStep")
     if _step_closures:
         closures, _step_closures[:] = list(_step_closures), []

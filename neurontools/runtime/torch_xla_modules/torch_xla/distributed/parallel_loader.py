@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -121,7 +122,9 @@ class PerDeviceLoader:
             xm.mark_step()
         else:
             self._yielded += 1
+        waited = time.perf_counter()
         item = self._batches.next()
+        steps.loader_wait_seconds += time.perf_counter() - waited
         if item is _END:
             xm.mark_step()
             raise StopIteration
