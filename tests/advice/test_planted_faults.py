@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.examples import some
 from tests.harness.neuron_run_script import summary_of
 
 pytest.importorskip("torch")
@@ -91,7 +92,7 @@ ENVIRONMENTS = {"idle-cores": {"NEURON_RT_NUM_CORES": "2"}, "deprecated-variable
 OPTIONS = {"small-collectives": ("-n", "2")}
 
 
-@pytest.mark.parametrize("rule", FAULTS)
+@pytest.mark.parametrize("rule", some(list(FAULTS), 1))
 def test_a_planted_fault_is_found_at_its_line(rule: str, tmp_path: Path) -> None:
     script = FAULTS[rule]
     document = summary_of(tmp_path, script, *OPTIONS.get(rule, ()), **ENVIRONMENTS.get(rule, {}))

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
-from tests.harness import python_process
-from tests.harness.paths import ROOT
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness import neuron_run_script
 
 pytest.importorskip("torch")
 
@@ -40,26 +37,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def neuron_run(tmp_path: Path) -> Run:
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-        return python_process.run(
-            [sys.executable, "-m", "neurontools.cli.run.command", *arguments],
-            loaded=python_process.TORCH,
-            text=True,
-            cwd=tmp_path,
-            timeout=HANG_SECONDS,
-            env={
-                **kept,
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
-                "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
-                "NEURONTOOLS_SOCKET": str(tmp_path / "none.sock"),
-                "OMP_NUM_THREADS": "1",
-                **environment,
-            },
-        )
-
     (tmp_path / "script.py").write_text(SCRIPT)
-    return run
+    return partial(neuron_run_script.neuron_run, tmp_path, NEURONTOOLS_SOCKET=str(tmp_path / "none.sock"))
 
 
 def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: Path) -> None:
