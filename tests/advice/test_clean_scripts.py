@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.advice.test_planted_faults import BEGINNING, LOOP, TRAINED
 from tests.harness.examples import some
 from tests.harness.neuron_run_script import neuron_run, summary_of
+from tests.harness.training_scripts import BEGINNING, LOOP, TRAINED
 
 pytest.importorskip("torch")
 

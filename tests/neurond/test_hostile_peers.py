@@ -92,6 +92,17 @@ def test_who_is_not_let_in_is_told_why(start_daemon: StartDaemon) -> None:
     assert wait_until(lambda: answered(daemon.socket))
 
 
+def test_connections_that_end_while_they_have_to_wait_take_nobody_s_place(daemon: RunningDaemon) -> None:
+    """One process asks for far more than it may at once, on connections that it closes without reading an answer."""
+    limits = limits_for(2**20)
+    calls = b"".join(request(stream_id, "GetSnapshot") for stream_id in range(1, 41, 2))
+    for _ in range(2 * limits.open[Kind.CONNECTION].by_process):
+        with opened(daemon.socket) as connection:
+            connection.sendall(calls)
+    for _ in range(limits.open[Kind.CONNECTION].by_process):
+        assert ask(daemon.socket, f"{MONITOR}/GetSnapshot", b"", HANG_SECONDS)
+
+
 def answered(path: str) -> bytes | None:
     try:
         return call.call(path, f"{MONITOR}/GetSnapshot", b"", timeout_seconds=30)

@@ -38,7 +38,7 @@ class Gate:
         self._accepting: Acceptor | None = None
         self._relays: dict[Relay, str] = {}
         self._names: dict[str, Credentials] = {}
-        self._waiting: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, Credentials]] = {}
         self._told: deque[tuple[float, socket.socket]] = deque()  # those that are refused, and when they are closed
         self._closing: asyncio.TimerHandle | None = None
 
@@ -60,7 +60,7 @@ class Gate:
         """Lets nobody in any more and ends all connections."""
         if self._accepting is not None:
             self._accepting.close()
-        for connection, waiting in self._waiting.items():
+        for connection, (waiting, _) in self._waiting.items():
             waiting.cancel()
             connection.close()
         self._waiting.clear()
@@ -83,15 +83,38 @@ class Gate:
             return
         wait_seconds = self._peers.spend(who, CONNECTION_WORK)
         try:
-            self._peers.take(who, Kind.CONNECTION)
+            self._take_place(who)
         except AtLimit as limit:
             self._refuse(connection, str(limit))
             return
         if wait_seconds > 0:
             loop = asyncio.get_running_loop()
-            self._waiting[connection] = loop.call_later(wait_seconds, self._let_in_late, connection, who)
+            waiting = loop.call_later(wait_seconds, self._let_in_late, connection, who)
+            self._waiting[connection] = waiting, who
         else:
             self._let_in(connection, who)
+
+    def _take_place(self, who: Credentials) -> None:
+        """Counts one more connection, if need be in the place of one that ended while it had to wait."""
+        try:
+            self._peers.take(who, Kind.CONNECTION)
+        except AtLimit:
+            if not self._close_left(who.uid):
+                raise
+            self._peers.take(who, Kind.CONNECTION)
+
+    def _close_left(self, uid: int) -> int:
+        """Closes the connections of a user whose clients have gone while they had to wait; how many those were."""
+        relays = [relay for relay, name in self._relays.items() if self._names[name].uid == uid and relay.is_left]
+        for relay in relays:
+            relay.close()
+        waiting = [each for each, (_, who) in self._waiting.items() if who.uid == uid and is_gone(each)]
+        for connection in waiting:
+            handle, who = self._waiting.pop(connection)
+            handle.cancel()
+            connection.close()
+            self._peers.give_back(who, Kind.CONNECTION)
+        return len(relays) + len(waiting)
 
     def _let_in_late(self, connection: socket.socket, who: Credentials) -> None:
         del self._waiting[connection]

@@ -58,6 +58,11 @@ class Relay:
             end.close()
         self._on_end(self)
 
+    @property
+    def is_left(self) -> bool:
+        """Whether its client has gone while nothing was read from it."""
+        return self._rest is not None and is_gone(self._client)
+
     def _read_client(self) -> None:
         data = self._received(self._client, _weighed)
         if not data:
