@@ -151,7 +151,7 @@ class Daemon:
             warnings = self._refresher.warnings + self._kubelet.warnings
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
             attributed = self._attributions.attribute(snapshot)
-            judged = self._judge.judge(attributed) if whole else self._judge.carry(attributed)
+            judged = self._judge.judge(attributed, self._sampler.ended) if whole else self._judge.carry(attributed)
             entry = self._store.put(judged, remember=whole)
             if whole:
                 self._announcer.tell(entry.snapshot)

@@ -6,6 +6,7 @@ with different LNCs can share a host. The counters of a core begin with the ledg
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from neurontools.nrt.environment import LNC, NUM_CORES, VISIBLE_CORES
 from neurontools.nrt.status import core_count_not_available, cores_not_available
 
 _NOTHING = CoreReport()
+_MOST_DEPARTED = 256
 _LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
 
 
@@ -73,6 +75,7 @@ class Ledger:
         self.counters = [CoreCounters() for _ in range(shape.core_count)]
         self._owners: list[Holding | None] = [None] * shape.core_count
         self._holdings: dict[str, Holding] = {}
+        self._departed: deque[Holding] = deque(maxlen=_MOST_DEPARTED)
         self._on_ownership_change = on_ownership_change
 
     @property
@@ -103,7 +106,15 @@ class Ledger:
         for core_index in holding.physical_cores():
             self._owners[core_index] = None
             self.counters[core_index] = self.counters_of(core_index, holding)
+        if holding.count and holding.report is not None:
+            self._departed.append(holding)
         self._on_ownership_change()
+
+    def take_departed(self) -> tuple[Holding, ...]:
+        """Who held cores, reported, and has left since this was last asked: what it told last is seen by nobody else."""
+        departed = tuple(self._departed)
+        self._departed.clear()
+        return departed
 
     def attach(self, token: str, request: CoreRequest, tag: str = "", runtime_version: str = "") -> Holding:
         """Gives a process the cores it asks for; Refusal when it can't have them, and then nothing changes."""

@@ -14,13 +14,16 @@ from neurond.snapshots.rates import Rates
 from neurond.sources.source import Source
 from neurond.system.host_reader import HostReader
 from neurond.system.jobs import Jobs
-from neurond.system.processes import ProcessTable
+from neurond.system.processes import ProcessFacts, ProcessTable
 from neurontools.model import Host, Process, Snapshot, SourceKind
 from neurontools.version import __version__
 
 
 class Sampler:
-    """Takes one snapshot after the other. Belongs to the event loop's thread."""
+    """Takes one snapshot after the other. Belongs to the event loop's thread.
+
+    `ended` are the processes that have ended between the last two whole snapshots, as they told last.
+    """
 
     def __init__(
         self, source: Source, ledger: Ledger, load: SyntheticLoad | None, interval_seconds: float, proc: str = "/proc"
@@ -36,6 +39,7 @@ class Sampler:
         self._sequence = 0
         self._host = Host()
         self._host_warnings: tuple[str, ...] = ()
+        self.ended: tuple[Process, ...] = ()
 
     def sample(self, *, whole: bool = True, warnings: tuple[str, ...] = ()) -> Snapshot:
         """A snapshot of now, with `warnings` among its own.
@@ -54,6 +58,11 @@ class Sampler:
             cores, found = with_attached(cores, found, self._ledger.holdings)
         self._sequence += 1
         now_seconds = time.monotonic()
+        if whole:
+            self.ended = tuple(
+                process_record(holding, ProcessFacts(), self._ledger.shape, now_seconds, self._interval_seconds)
+                for holding in self._ledger.take_departed()
+            )
         snapshot = Snapshot(
             sequence=self._sequence,
             taken_at_unix_seconds=time.time(),

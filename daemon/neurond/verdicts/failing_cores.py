@@ -6,7 +6,7 @@ device is reset (https://github.com/aws-neuron/aws-neuron-sdk/issues/1390).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from neurond.verdicts.evidence import growth
@@ -29,6 +29,13 @@ class _Past:
     owner: _Who | None = None
     failed_for: dict[_Who, float] = field(default_factory=dict)  # when it began to
 
+    def take(self, who: _Who | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
+        """What came of the work of a process on it, if that is known."""
+        if has_failed and who is not None:
+            self.failed_for.setdefault(who, at_unix_seconds)
+        elif has_worked:
+            self.failed_for.clear()
+
 
 class FailingCores:
     """Remembers for whom each core has failed. Show it every snapshot of a tick, in order."""
@@ -38,8 +45,13 @@ class FailingCores:
         self._processes: dict[_Who, Process] = {}
         self._has_failed = False
 
-    def look(self, snapshot: Snapshot) -> Iterator[Finding]:
-        """A finding for each device with cores that failed for several processes in a row."""
+    def look(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
+        """A finding for each device with cores that failed for several processes in a row.
+
+        `ended` are those that ended since the tick before: who fails seldom lives until the next one.
+        """
+        for process in ended:
+            self._take_ended(process, snapshot)
         by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
         outcomes = {_who(process): self._outcome(process) for process in by_pid.values()}
         self._processes = {_who(process): process for process in by_pid.values()}
@@ -60,15 +72,20 @@ class FailingCores:
                 has_worked = successes > 0 and not has_failed
             if growth(past.core.reset_requests_total, core.reset_requests_total):
                 has_worked, has_failed = True, False
-            if has_failed and blamed is not None:
-                past.failed_for.setdefault(blamed, snapshot.taken_at_unix_seconds)
-            elif has_worked:
-                past.failed_for.clear()
+            past.take(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
             past.core, past.owner = core, who
             if len(past.failed_for) >= _ENOUGH:
                 failing.setdefault(core.device_index, []).append((core, past.failed_for))
         for device_index, cores in failing.items():
             yield _finding(device_index, cores, snapshot.instance.logical_neuroncore_config)
+
+    def _take_ended(self, process: Process, snapshot: Snapshot) -> None:
+        has_failed, has_worked = self._outcome(process)
+        self._has_failed = self._has_failed or has_failed
+        for core in snapshot.cores if has_failed or has_worked else ():
+            if core.index in process.core_indices:
+                past = self._cores.setdefault(core.index, _Past(core))
+                past.take(_who(process), snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
 
     def _outcome(self, process: Process) -> tuple[bool, bool]:
         """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""

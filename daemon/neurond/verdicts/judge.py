@@ -15,7 +15,7 @@ from neurond.verdicts.failing_cores import FailingCores
 from neurond.verdicts.jobs import by_job
 from neurond.verdicts.orphans import Orphans
 from neurond.verdicts.thresholds import Thresholds
-from neurontools.model import EccCounters, Finding, Health, Snapshot, SourceKind
+from neurontools.model import EccCounters, Finding, Health, Process, Snapshot, SourceKind
 
 _ANCHORS = 6  # snapshots kept for what is judged by growth
 
@@ -47,8 +47,8 @@ class Judge:
         self._known: dict[tuple[object, ...], Finding] = {}
         self._health: Health | None = None
 
-    def judge(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot of a tick with its verdicts."""
+    def judge(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Snapshot:
+        """The snapshot of a tick with its verdicts; `ended` are the processes that ended since the tick before."""
         limits = self._limits
         earlier = self._anchors[0] if self._anchors else None
         found = evidence(snapshot, earlier, limits)
@@ -58,7 +58,7 @@ class Judge:
             findings=self._lasting(
                 chain(
                     by_job((finding for rule in _RULES for finding in rule(found)), snapshot),
-                    self._failing_cores.look(snapshot),
+                    self._failing_cores.look(snapshot, ended),
                     self._orphans.look(snapshot, limits.idle_seconds),
                 )
             ),

@@ -6,6 +6,7 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
@@ -34,6 +35,7 @@ from neurontools.version import __version__
 REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
 FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0
+LAST_WORDS_SECONDS = 0.2
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
 
@@ -41,9 +43,9 @@ SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
 class Reporter:
     """Holds this process's NeuronCores and reports what it does on them, once an interval from a thread of its own.
 
-    Made by `attach`. After that no method raises, waits (but `flush`) or does I/O in the calling thread: calls are
-    noted and the notes applied later, so any thread may call them, finalizers and signal handlers too. What fails is
-    counted: `ignored_calls`, `dropped_reports`, `last_error`.
+    Made by `attach`. After that no method raises, waits (but `flush` and `close`) or does I/O in the calling thread:
+    calls are noted and the notes applied later, so any thread may call them, finalizers and signal handlers too. What
+    fails is counted: `ignored_calls`, `dropped_reports`, `last_error`.
 
     `cores` are the NeuronCores, by local index. An unmonitored process has as many as its environment asks for, and
     is told the rest (a new tuple) when a daemon comes up.
@@ -74,6 +76,7 @@ class Reporter:
         self._interval_seconds = DEFAULT_INTERVAL_SECONDS
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
+        self._last_words: SimpleQueue[bool] | None = None  # the report of an error of the hardware: whether it arrived
         self._told: set[str] = set()
         self._look: Callable[[Reporter], None] | None = None
         self._is_open = True
@@ -158,8 +161,12 @@ class Reporter:
         self._journal.note(self._accounts.set_host_memory, category, size_bytes)
 
     def error(self, kind: ErrorKind) -> None:
-        """An error happened."""
+        """An error happened. One of the hardware is told at once: who meets it seldom lives until the next report."""
         self._journal.note(self._accounts.add_error, kind)
+        is_pending = self._last_words is not None and self._last_words.empty()
+        if kind == ErrorKind.HARDWARE and self._is_open and not is_pending:
+            self._last_words = SimpleQueue()
+            self._wishes.put(self._last_words)
 
     def set_training(self, counters: TrainingCounters) -> None:
         """What was counted beside executions so far; no counter may fall."""
@@ -181,7 +188,13 @@ class Reporter:
             return False
 
     def close(self) -> None:
-        """Gives the cores back and stops reporting; the methods do nothing from here on. May be called again."""
+        """Gives the cores back and stops reporting; the methods do nothing from here on. May be called again.
+
+        It waits a moment for the report of an error of the hardware, if one is on its way.
+        """
+        if self._last_words is not None and self._is_open and self._last_words.empty():
+            with suppress(Empty):
+                self._last_words.put(self._last_words.get(timeout=LAST_WORDS_SECONDS))
         with _fork_lock:  # no link comes up after this
             if not self._is_open:
                 return
