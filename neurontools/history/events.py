@@ -1,4 +1,7 @@
-"""What happened between two snapshots: processes that came and went, errors, ECC events, memory, models, warnings.
+"""What happened between two snapshots: processes that came and went, errors, ECC events, models, findings, warnings.
+
+What is a matter of judgement (stuck, idle, nearly full) is told when the daemon's verdicts begin to say so, in their
+words. Of snapshots without verdicts, those of an older daemon or recording, nothing of that kind is told.
 
 Works on the messages of the API, which have the field names of the model, so that a whole recorded hour can be searched
 without decoding it.
@@ -11,18 +14,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from neurontools.health import Kind
+from neurontools.model import Finding, Health
+from neurontools.model import Severity as Gravity
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import from_message
+from neurontools.text.ranges import ranges
 from neurontools.text.terminal import visible
 from neurontools.text.units import duration_text
-
-STUCK_SECONDS = 30.0
-"""An execution that runs longer than this is told as stuck; `neurontools.health` judges more finely."""
-
-IDLE_SECONDS = 300.0
-"""A held core that has finished nothing for so long is told as idle."""
-
-MEMORY_USED_RATIO = 0.95
-"""An HBM stack that comes to have so much in use is told as nearly full."""
 
 CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO = 2.0, 0.001
 """A clock that went so far apart from the one that nobody sets, and so much for the time that passed, was set."""
@@ -35,6 +34,31 @@ _ECC_KINDS = (
     ("sram_uncorrected_total", "uncorrected SRAM", True),
 )
 _LONGEST_TEXT = 200
+_TOLD_AS_FACTS = frozenset(
+    (
+        Kind.DEVICE_MISSING,
+        Kind.ECC_CORRECTED,
+        Kind.ECC_UNCORRECTED,
+        Kind.HARDWARE_ERRORS,
+        Kind.NUMERICAL_ERRORS,
+        Kind.STALE_REPORT,
+    )
+)
+"""Findings whose cause is an event itself: a device that is gone, an error that was counted."""
+
+_WORDS: dict[str, str] = {
+    Kind.STUCK: "stuck",
+    Kind.IDLE: "idle",
+    Kind.ORPHANED: "orphaned",
+    Kind.MEMORY_NEARLY_FULL: "memory",
+    Kind.ECC_REPAIRABLE: "ecc",
+    Kind.LATENCY_RISEN: "latency",
+    Kind.NEEDS_RESET: "reset",
+    Kind.RESET_FAILED: "reset",
+    Kind.CORE_ERRORS: "error",
+    Kind.UNHEALTHY_COMPONENT: "device",
+}
+"""What a finding is called in the log; one that only a newer daemon knows is a "finding"."""
 _Part = TypeVar("_Part", neuron_pb2.NeuronCore, neuron_pb2.Device)
 
 
@@ -46,12 +70,21 @@ class Severity(StrEnum):
     CRITICAL = "critical"
 
 
+_SEVERITIES = {
+    Gravity.NOTICE: Severity.INFO,
+    Gravity.WARNING: Severity.WARNING,
+    Gravity.CRITICAL: Severity.CRITICAL,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """One thing that happened, in words."""
 
     at_unix_seconds: float
-    kind: str  # attached, ended, error, ecc, memory, device, model, stuck, idle, silent, warning, restart, clock
+    kind: (
+        str  # attached, ended, error, ecc, device, model, silent, warning, restart, clock; of findings those in _WORDS
+    )
     severity: Severity
     text: str
     pid: int | None = None
@@ -73,7 +106,7 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
     yield from _of_the_clock(before, after, at)
     yield from _of_processes(before, after, at)
     yield from _of_devices(before, after, at)
-    yield from _of_cores(before, after, at)
+    yield from _of_findings(before, after, at)
     for warning in after.warnings:
         if warning not in before.warnings:
             yield Event(at, "warning", Severity.WARNING, visible(warning[:_LONGEST_TEXT]))
@@ -119,23 +152,23 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
             yield Event(at, "ended", Severity.INFO, text, pid)
 
 
-def _of_cores(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
-    then = before.taken_at_unix_seconds
-    idle: dict[int, list[int]] = {}
-    for old, new in _paired(before.cores, after.cores):
-        started = new.execution_started_at_unix_seconds
-        if started:
-            if old.execution_started_at_unix_seconds == started and at - started >= STUCK_SECONDS > then - started:
-                text = f"NC {new.index} has been in one execution for {at - started:.0f} s"
-                yield Event(at, "stuck", Severity.CRITICAL, text, new.owner_pid or None, new.device_index)
-            continue
-        last = new.last_execution_at_unix_seconds
-        if last and new.owner_pid and old.owner_pid == new.owner_pid and at - last >= IDLE_SECONDS > then - last:
-            idle.setdefault(new.owner_pid, []).append(new.index)
-    for pid, cores in idle.items():
-        which = f"NC {cores[0]}" if len(cores) == 1 else f"NC {cores[0]} to {cores[-1]} ({len(cores)} cores)"
-        text = f"{which} held by PID {pid}: nothing finished for {IDLE_SECONDS / 60:.0f} minutes"
-        yield Event(at, "idle", Severity.INFO, text, pid)
+def _of_findings(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
+    """Findings that are there now and were not; none where there is nothing to compare with."""
+    if not (before.HasField("health") and after.HasField("health")) or before.health == after.health:
+        return
+    known = {finding.identity for finding in _findings(before)}
+    for finding in _findings(after):
+        if finding.identity not in known and finding.kind not in _TOLD_AS_FACTS:
+            indices = finding.device_indices
+            place = f"ND {ranges(indices)}: " if indices and finding.pid is None else ""
+            text = visible(f"{place}{finding.reason}"[:_LONGEST_TEXT])
+            severity = _SEVERITIES.get(finding.severity, Severity.WARNING)
+            kind = _WORDS.get(finding.kind, "finding")
+            yield Event(at, kind, severity, text, finding.pid, indices[0] if indices else None)
+
+
+def _findings(snapshot: neuron_pb2.Snapshot) -> tuple[Finding, ...]:
+    return from_message(Health, snapshot.health).findings
 
 
 def _of_devices(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
@@ -146,12 +179,6 @@ def _of_devices(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: flo
         for index in sorted(later - earlier):
             yield Event(at, "device", Severity.WARNING, f"ND {index} is there again", device_index=index)
     yield from _of_ecc(before, after, at)
-    for old, new in _paired(before.devices, after.devices):
-        for was, stack in zip(old.hbm_stacks, new.hbm_stacks, strict=False):
-            capacity = stack.capacity_bytes
-            if stack.used_bytes >= capacity * MEMORY_USED_RATIO > was.used_bytes and capacity:
-                text = f"ND {new.index} HBM {stack.index} is nearly full: {stack.used_bytes / capacity:.0%} in use"
-                yield Event(at, "memory", Severity.WARNING, text, device_index=new.index)
 
 
 def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:

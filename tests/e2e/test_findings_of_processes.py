@@ -60,7 +60,7 @@ class Told:
         return any(finding.kind == kind for finding in judged.findings)
 
     def by_ls(self, kind: str) -> tuple[list[tuple[int, str]], list[str]]:
-        """The devices and reasons in the JSON of `neuron-ls --health`, and the lines of its text that tell a finding."""
+        """The devices and reasons in the JSON of `neuron-ls --health`, and the lines of its text."""
         document = json.loads(self._run(NEURON_LS, "--health", "-j"))
         reasons = [
             (each["device_index"], finding["reason"])

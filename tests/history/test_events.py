@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
+from neurond.verdicts.judge import Judge
+from neurond.verdicts.thresholds import Thresholds
 
-from neurontools.history.events import IDLE_SECONDS, MEMORY_USED_RATIO, STUCK_SECONDS, events_between
-from neurontools.model import HbmStack, Snapshot
+from neurontools.history.events import Severity, events_between
+from neurontools.model import Finding, Snapshot
+from neurontools.model import Severity as Gravity
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 
@@ -29,20 +33,6 @@ def test_a_device_that_goes_and_comes_back() -> None:
     without = replace(whole, devices=whole.devices[:5] + whole.devices[6:])
     assert told(whole, without) == [("device", "ND 5 is gone")]
     assert told(without, whole) == [("device", "ND 5 is there again")]
-
-
-def with_stack(snapshot: Snapshot, used_ratio: float) -> Snapshot:
-    first, *others = snapshot.devices
-    stack = HbmStack(0, 16 * 2**30, int(16 * 2**30 * used_ratio))
-    return replace(snapshot, devices=(replace(first, hbm_stacks=(stack, *first.hbm_stacks[1:])), *others))
-
-
-def test_an_hbm_stack_that_fills_up_is_told_when_it_does() -> None:
-    host = ScenarioHost("trn1.2xlarge", "idle")
-    below, above, fuller = (with_stack(host.at(at), ratio) for at, ratio in ((1.0, 0.94), (2.0, 0.96), (3.0, 0.97)))
-    assert 0.94 < MEMORY_USED_RATIO < 0.96
-    assert told(below, above) == [("memory", "ND 0 HBM 0 is nearly full: 96% in use")]
-    assert told(above, fuller) == told(above, below) == []
 
 
 def later(snapshot: Snapshot, seconds: float, clock_moved_seconds: float = 0.0) -> Snapshot:
@@ -72,34 +62,44 @@ def test_a_clock_that_was_set_is_told(seconds: float, moved_seconds: float, text
     assert found == ([] if text is None else [("clock", text)])
 
 
-def test_a_held_core_that_finishes_nothing_is_told_once() -> None:
-    host = ScenarioHost("trn1.2xlarge", "steady")
-    busy = host.at(20.0)
-    last = max(core.last_execution_at_unix_seconds or 0.0 for core in busy.cores)
-
-    def after(seconds: float) -> Snapshot:
-        cores = tuple(replace(core, last_execution_at_unix_seconds=last) for core in busy.cores)
-        return replace(later(busy, last + seconds - busy.taken_at_unix_seconds), cores=cores)
-
-    found = told(after(IDLE_SECONDS - 1), after(IDLE_SECONDS + 1))
-    pids = [core.owner_pid for core in busy.cores]
-    assert found == [
-        ("idle", f"NC {index} held by PID {pid}: nothing finished for 5 minutes") for index, pid in enumerate(pids)
-    ]
-    assert told(after(IDLE_SECONDS + 1), after(IDLE_SECONDS + 2)) == []
+def judged(judge: Judge, snapshot: Snapshot) -> Snapshot:
+    return judge.judge(replace(snapshot, health=None))
 
 
-def test_an_execution_that_does_not_end_is_stuck_and_not_idle() -> None:
-    host = ScenarioHost("inf2.xlarge", "steady")
-    busy = host.at(20.0)
-    first, *others = busy.cores
-    started = busy.taken_at_unix_seconds
+def test_what_the_daemon_judges_is_told_when_it_begins_to_and_in_its_words() -> None:
+    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
+    judge = Judge(Thresholds(stuck_seconds=60.0, idle_seconds=20.0))
+    begun, at = judged(judge, host.at(10.0)), 10.0
+    found: dict[float, list[tuple[str, str]]] = {}
+    for _ in range(100):
+        at += 1.0
+        now = judged(judge, host.at(at))
+        if events := told(begun, now):
+            found[at] = events
+        begun = now
+    pids = [process.pid for process in begun.processes]
+    assert found == {
+        30.0: [("idle", "NeuronCores 1-3 are held by 3 processes of synthetic load stuck-core and idle")],
+        70.0: [("stuck", f"3 ranks wait for rank 0, PID {pids[0]}, in one execution")],
+    }, "not before the limit of the daemon, and once"
 
-    def after(seconds: float) -> Snapshot:
-        core = replace(first, execution_started_at_unix_seconds=started)
-        return replace(later(busy, seconds), cores=(core, *others))
 
-    assert told(after(STUCK_SECONDS - 1), after(STUCK_SECONDS)) == [
-        ("stuck", "NC 0 has been in one execution for 30 s")
-    ]
-    assert [kind for kind, _ in told(after(IDLE_SECONDS - 1), after(IDLE_SECONDS + 1))] == ["idle"]  # of the other core
+def test_a_finding_of_a_kind_that_is_not_known_here_is_told() -> None:
+    snapshot = ScenarioHost("trn1.2xlarge", "idle").at(1.0)
+    later_on = Finding("core_tired", Gravity.WARNING, "NeuronCore 1 is\ttired", "let it sleep", 1.0, (0,))
+    assert snapshot.health is not None
+    after = replace(later(snapshot, 1.0), health=replace(snapshot.health, findings=(later_on,)))
+    (event,) = events_between(to_message(snapshot), to_message(after))
+    assert (event.kind, event.severity, event.device_index) == ("finding", Severity.WARNING, 0)
+    assert event.text == "ND 0: NeuronCore 1 is\\x09tired"
+
+
+def test_without_verdicts_nothing_is_told_that_somebody_would_have_to_judge() -> None:
+    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
+    snapshots = [replace(host.at(float(at)), health=None) for at in range(10, 500, 10)]
+    kinds = {kind for before, after in pairwise(snapshots) for kind, _ in told(before, after)}
+    assert kinds == set()
+    unjudged, now = snapshots[-1], host.at(500.0)
+    assert now.health is not None
+    assert now.health.findings
+    assert told(unjudged, now) == [], "when what is found now began is not known"

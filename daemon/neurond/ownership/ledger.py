@@ -111,7 +111,7 @@ class Ledger:
         self._on_ownership_change()
 
     def take_departed(self) -> tuple[Holding, ...]:
-        """Who held cores, reported, and has left since this was last asked: what it told last is seen by nobody else."""
+        """Who held cores, reported, and has left since this was last asked: nobody else sees what it told last."""
         departed = tuple(self._departed)
         self._departed.clear()
         return departed
