@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,16 @@ import pytest
 from neurond.load.scenarios import SCENARIOS
 
 from neurontools import health
+from neurontools.client import read_snapshot
+from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
-from tests.harness.paths import NEURON_LS, NEURON_TOP, PYTHONPATH
+from neurontools.views.pages import PAGES
+from tests.harness.older_daemon import RECORDING, OlderDaemon
+from tests.harness.paths import NEURON_LS, NEURON_TOP, PYTHONPATH, ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
-OLD_RECORDING = Path(__file__).parents[1] / "recording/golden/without_vcpu_times.rec"
+NEURON_MONITOR = ROOT / "neurontools/cli/monitor/command.py"
 INTERVAL_SECONDS = 4.0
 # What takes minutes otherwise is found within seconds.
 LIMITS = """
@@ -142,13 +147,59 @@ def test_a_finding_keeps_its_beginning_and_its_words(start_daemon: StartDaemon, 
     assert core.execution_started_at_unix_seconds == since
 
 
+@pytest.fixture
+def older_daemon(socket_directory: Path) -> Iterator[OlderDaemon]:
+    daemon = OlderDaemon(str(socket_directory / "old.sock"))
+    yield daemon
+    daemon.close()
+
+
+UNKNOWN = "health of 1 of 1 devices not known: neurond 0.0.0 makes no verdicts"
+
+
+def test_an_older_daemon_that_makes_no_verdicts_is_not_known_to_be_well(older_daemon: OlderDaemon) -> None:
+    def ask(program: Path, *arguments: str) -> tuple[int, str]:
+        done = run(program, "--socket", older_daemon.socket_path, *arguments)
+        return done.returncode, done.stdout
+
+    assert ask(NEURON_LS, "--health") == (7, UNKNOWN + "\n")
+    code, listed = ask(NEURON_LS, "--health", "-j")
+    assert (code, json.loads(listed)) == (
+        7,
+        [{"device_index": 0, "severity": None, "healthy": None, "findings": []}],
+    )
+    code, query = ask(NEURON_LS, "--query", "index,health,health.reason", "--format", "json")
+    assert (code, json.loads(query)) == (0, [{"index": 0, "health": None, "health_reason": None}])
+    code, document = ask(NEURON_TOP, "--json")
+    assert (code, [device["health"] for device in json.loads(document)["devices"]]) == (0, [None])
+    for page in (kind.name for kind in PAGES):
+        code, text = ask(NEURON_TOP, "--once", "--page", page)
+        assert code == 0
+        assert not re.search(r"healthy|\bwell\b|\bok\b|nothing to do", text), text
+        assert page != "health" or UNKNOWN in text
+
+
+def test_metrics_of_an_older_daemon_have_no_health(older_daemon: OlderDaemon) -> None:
+    """Neither those of its snapshots nor those of the records that are made of them."""
+    snapshot = read_snapshot(older_daemon.message)
+    families = list(SnapshotMetrics(0.0).families(snapshot, None, None))
+    told = {family.definition.name for family in families if family.samples}
+    assert "hardware_ecc_events" in told, "what it knows is told"
+    assert not [name for name in told if "health" in name or "finding" in name]
+    records = run(NEURON_MONITOR, "--socket", older_daemon.socket_path, "--once")
+    assert records.returncode == 0, records.stderr
+    record = json.loads(records.stdout)
+    assert record["system_data"]["memory_info"]["error"] == ""
+    assert not re.search(r"health|finding|well", records.stdout)
+
+
 @pytest.mark.parametrize("arguments", [("--json",), ("--once", "--page", "health")])
 def test_a_recording_from_before_verdicts_is_not_known_to_be_well(arguments: tuple[str, ...]) -> None:
-    done = run(NEURON_TOP, "--replay", str(OLD_RECORDING), *arguments)
+    done = run(NEURON_TOP, "--replay", str(RECORDING), *arguments)
     assert done.returncode == 0, done.stderr
     if arguments == ("--json",):
         document = json.loads(done.stdout)
         assert [device["health"] for device in document["devices"]] == [None]
     else:
-        assert "Health: health of 1 of 1 devices not known: neurond 0.0.0 makes no verdicts" in done.stdout
+        assert f"Health: {UNKNOWN}" in done.stdout
         assert "nothing to do" not in done.stdout

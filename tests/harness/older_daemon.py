@@ -1,0 +1,54 @@
+"""A daemon of an older version: a real gRPC server with the messages that one of them sent, as they were recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from neurontools.recording.reader import RecordingReader
+from neurontools.rpc import neuron_pb2
+
+RECORDING = Path(__file__).parents[1] / "recording/golden/without_vcpu_times.rec"
+"""Of a daemon from before verdicts."""
+
+
+class OlderDaemon:
+    """Serves a snapshot of its recording at `socket_path` until closed: as the latest, as the stream, as the past."""
+
+    def __init__(self, socket_path: str) -> None:
+        self.socket_path = socket_path
+        with closing(RecordingReader(str(RECORDING))) as reader:
+            self._recorded = next(reader.messages())
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        handlers = {
+            "GetSnapshot": grpc.unary_unary_rpc_method_handler(self._get),
+            "WatchSnapshots": grpc.unary_stream_rpc_method_handler(self._watch),
+            "ListHistory": grpc.unary_stream_rpc_method_handler(self._watch),
+        }
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("neurontools.v1.MonitorService", handlers),)
+        )
+        assert self._server.add_insecure_port(f"unix:{socket_path}")
+        self._server.start()
+
+    @property
+    def message(self) -> bytes:
+        """The recorded reply as one of this moment."""
+        reply = neuron_pb2.GetSnapshotResponse.FromString(self._recorded)
+        reply.snapshot.taken_at_seconds, reply.snapshot.taken_at_unix_seconds = time.monotonic(), time.time()
+        return reply.SerializeToString()
+
+    def close(self) -> None:
+        self._server.stop(None).wait()
+
+    def _get(self, _request: bytes, _context: Any) -> bytes:
+        return self.message
+
+    def _watch(self, _request: bytes, _context: Any) -> Iterator[bytes]:
+        yield self.message
