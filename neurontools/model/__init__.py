@@ -65,6 +65,7 @@ from neurontools.model.memory import (
     sum_host_memory as sum_host_memory,
 )
 from neurontools.model.neuroncore import NeuronCore as NeuronCore
+from neurontools.model.process import CoreWork as CoreWork
 from neurontools.model.process import LoadedModel as LoadedModel
 from neurontools.model.process import Process as Process
 from neurontools.model.process import Subgraph as Subgraph

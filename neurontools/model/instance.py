@@ -37,6 +37,7 @@ class Instance:
     them that are not in the snapshot are missing. Empty: not known.
     """
     foreign_device_count: int = 0  # devices that the driver shows and this reader was not given
+    fileless_device_indices: tuple[int, ...] = ()  # of those expected: shown by the driver, their device file is gone
 
     __repr__ = showing(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"

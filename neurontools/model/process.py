@@ -38,6 +38,14 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreWork:
+    """What a process has done on one logical NeuronCore since it began to count, whoever else has had the core."""
+
+    busy_seconds_total: float = 0.0
+    flop_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A process that is attached to the host's devices.
 
@@ -83,5 +91,7 @@ class Process:
     """
 
     job: Job | None = None
+    core_work: tuple[CoreWork, ...] = ()
+    """What it has done on each of `neuroncore_indices`, since `counted_since_seconds`; () where nothing tells."""
 
     __repr__ = showing("pid", "user", "command", "neuroncore_indices", "device_indices")

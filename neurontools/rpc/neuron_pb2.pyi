@@ -330,6 +330,7 @@ class AttachResponse(google.protobuf.message.Message):
     INTERVAL_SECONDS_FIELD_NUMBER: builtins.int
     DAEMON_VERSION_FIELD_NUMBER: builtins.int
     PID_FIELD_NUMBER: builtins.int
+    REPORT_AT_SECONDS_FIELD_NUMBER: builtins.int
     instance_type: builtins.str
     """Type of the instance, "trn1.32xlarge"."""
     logical_neuroncore_config: builtins.int
@@ -340,6 +341,10 @@ class AttachResponse(google.protobuf.message.Message):
     """Version of the daemon."""
     pid: builtins.int
     """PID as the daemon's kernel view has it."""
+    report_at_seconds: builtins.float
+    """A moment at which a report is wanted, CLOCK_MONOTONIC in seconds; the others are intervals before and after it, so that
+    each snapshot of a tick has one more. Absent: any moments.
+    """
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AttachedCore]:
         """The cores taken, in order: position in this list is the process-local core index."""
@@ -353,8 +358,11 @@ class AttachResponse(google.protobuf.message.Message):
         interval_seconds: builtins.float = ...,
         daemon_version: builtins.str = ...,
         pid: builtins.int = ...,
+        report_at_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cores", b"cores", "daemon_version", b"daemon_version", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "logical_neuroncore_config", b"logical_neuroncore_config", "pid", b"pid"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_report_at_seconds", b"_report_at_seconds", "report_at_seconds", b"report_at_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_report_at_seconds", b"_report_at_seconds", "cores", b"cores", "daemon_version", b"daemon_version", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "logical_neuroncore_config", b"logical_neuroncore_config", "pid", b"pid", "report_at_seconds", b"report_at_seconds"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_report_at_seconds", b"_report_at_seconds"]) -> typing.Literal["report_at_seconds"] | None: ...
 
 global___AttachResponse = AttachResponse
 
@@ -453,7 +461,7 @@ class Report(google.protobuf.message.Message):
 
     @property
     def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LoadedModel]:
-        """All models loaded now; at most 4096."""
+        """All models loaded now; at most 512."""
 
     @property
     def host_memory(self) -> global___HostMemory:
@@ -825,6 +833,7 @@ class Instance(google.protobuf.message.Message):
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     EXPECTED_DEVICE_INDICES_FIELD_NUMBER: builtins.int
     FOREIGN_DEVICE_COUNT_FIELD_NUMBER: builtins.int
+    FILELESS_DEVICE_INDICES_FIELD_NUMBER: builtins.int
     instance_type: builtins.str
     """"trn1.32xlarge"."""
     instance_id: builtins.str
@@ -877,6 +886,10 @@ class Instance(google.protobuf.message.Message):
     def expected_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices that whoever reads here should have: all of the instance, in a container those it was given. Empty: unknown."""
 
+    @property
+    def fileless_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices that the driver shows and whose device file is gone, where there should be one for each: nobody can open them."""
+
     def __init__(
         self,
         *,
@@ -903,9 +916,10 @@ class Instance(google.protobuf.message.Message):
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
         expected_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
         foreign_device_count: builtins.int = ...,
+        fileless_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "instance_id", b"instance_id", "instance_name", b"instance_name", "neuroncore_version", b"neuroncore_version", "region", b"region", "subnet_id", b"subnet_id", "ultraserver_id", b"ultraserver_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_count", b"device_count", "device_memory_bytes", b"device_memory_bytes", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "expected_device_indices", b"expected_device_indices", "foreign_device_count", b"foreign_device_count", "hbm_stack_bytes", b"hbm_stack_bytes", "inferred_fields", b"inferred_fields", "instance_id", b"instance_id", "instance_name", b"instance_name", "instance_type", b"instance_type", "logical_neuroncore_config", b"logical_neuroncore_config", "logical_neuroncore_configs", b"logical_neuroncore_configs", "neuroncore_version", b"neuroncore_version", "physical_cores_per_device", b"physical_cores_per_device", "region", b"region", "subnet_id", b"subnet_id", "topology", b"topology", "ultraserver_id", b"ultraserver_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_count", b"device_count", "device_memory_bytes", b"device_memory_bytes", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "expected_device_indices", b"expected_device_indices", "fileless_device_indices", b"fileless_device_indices", "foreign_device_count", b"foreign_device_count", "hbm_stack_bytes", b"hbm_stack_bytes", "inferred_fields", b"inferred_fields", "instance_id", b"instance_id", "instance_name", b"instance_name", "instance_type", b"instance_type", "logical_neuroncore_config", b"logical_neuroncore_config", "logical_neuroncore_configs", b"logical_neuroncore_configs", "neuroncore_version", b"neuroncore_version", "physical_cores_per_device", b"physical_cores_per_device", "region", b"region", "subnet_id", b"subnet_id", "topology", b"topology", "ultraserver_id", b"ultraserver_id"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_ami_id", b"_ami_id"]) -> typing.Literal["ami_id"] | None: ...
     @typing.overload
@@ -1610,6 +1624,7 @@ class Process(google.protobuf.message.Message):
     INFERRED_FIELDS_FIELD_NUMBER: builtins.int
     COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
+    CORE_WORK_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
     uid: builtins.int
@@ -1714,6 +1729,12 @@ class Process(google.protobuf.message.Message):
     def job(self) -> global___Job:
         """The job it is part of; absent: not known."""
 
+    @property
+    def core_work(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CoreWork]:
+        """What it has counted on each of neuroncore_indices, in its own count, which a restart of the daemon does not end and no
+        earlier owner is in; none: it has not told.
+        """
+
     def __init__(
         self,
         *,
@@ -1752,9 +1773,10 @@ class Process(google.protobuf.message.Message):
         inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
         counted_since_seconds: builtins.float | None = ...,
         job: global___Job | None = ...,
+        core_work: collections.abc.Iterable[global___CoreWork] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "job", b"job", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -1783,6 +1805,28 @@ class Process(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_user_ratio", b"_vcpu_user_ratio"]) -> typing.Literal["vcpu_user_ratio"] | None: ...
 
 global___Process = Process
+
+@typing.final
+class CoreWork(google.protobuf.message.Message):
+    """What a process has done on one of its logical cores since it began to count."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BUSY_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    FLOP_TOTAL_FIELD_NUMBER: builtins.int
+    busy_seconds_total: builtins.float
+    """Time in executions, those still running included, seconds."""
+    flop_total: builtins.int
+    """Floating point operations executed."""
+    def __init__(
+        self,
+        *,
+        busy_seconds_total: builtins.float = ...,
+        flop_total: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy_seconds_total", b"busy_seconds_total", "flop_total", b"flop_total"]) -> None: ...
+
+global___CoreWork = CoreWork
 
 @typing.final
 class Job(google.protobuf.message.Message):

@@ -7,7 +7,7 @@ import stat
 
 from neurontools.sysfs.file_table import DEVICE_NUMBER
 from neurontools.sysfs.roots import Roots
-from neurontools.sysfs.small_file import read_text
+from neurontools.sysfs.small_file import read_all, read_text
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAX_DEVICES = 64  # as many as the driver supports
 MAX_CORES = 64
 _DEVICE, _CORE = "neuron", "neuron_core"
+_MAX_MOUNTINFO_BYTES = 4 * 2**20  # a node of a cluster has a line for each mount of each container
 
 
 class DeviceDirectory:
@@ -94,15 +95,49 @@ def device_directories(roots: Roots) -> list[DeviceDirectory]:
     ]
 
 
-def given_devices(roots: Roots, directories: list[DeviceDirectory]) -> tuple[set[int], int]:
-    """In a container that was given some of the devices: those, by index, and how many it was not given.
+class Share:
+    """Which of the devices that the driver shows are for whoever reads here.
 
-    A device file without a device in the tree counts as given: the device should be there. Nothing and 0 where all
-    devices are everybody's, or no device file tells.
+    `given` are the devices of a container that was given some, by index; none where all are everybody's.
+    `foreign_count`: how many others the driver shows. `fileless` are devices of a host whose device file is gone.
     """
-    found = numbered(roots.devices, _DEVICE, MAX_DEVICES) or numbered(roots.device_class, _DEVICE, MAX_DEVICES)
-    foreign_count = len(found) - len(directories)
-    return (set(_nodes(roots)), foreign_count) if foreign_count > 0 else (set(), 0)
+
+    __slots__ = ("fileless", "foreign_count", "given")
+
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
+        found = numbered(roots.devices, _DEVICE, MAX_DEVICES) or numbered(roots.device_class, _DEVICE, MAX_DEVICES)
+        self.given: set[int] = set()
+        self.fileless: set[int] = set()
+        self.foreign_count = len(found) - len(directories)
+        if self.foreign_count <= 0:
+            self.foreign_count = 0
+        elif _has_all_files(roots):
+            self.foreign_count = 0
+            self.fileless = found.keys() - {directory.driver_index for directory in directories}
+        else:
+            # A device file without a device in the tree counts as given: the device should be there.
+            self.given = set(_nodes(roots))
+
+
+def _has_all_files(roots: Roots) -> bool:
+    """Whether /dev is the kernel's own, a devtmpfs: it makes a file there for each device of the host.
+
+    Containers, and services that systemd confines, have a tmpfs there with the files that somebody put into it.
+    """
+    try:
+        lines = read_all(f"{roots.proc}/self/mountinfo", _MAX_MOUNTINFO_BYTES).decode("utf-8", "replace").splitlines()
+    except (OSError, ValueError):
+        return False
+    longest, kind = "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        point = fields[4] if len(fields) > 4 else ""
+        # What was mounted later on the same place hides what is below.
+        is_above = f"{roots.dev}/".startswith(f"{point.rstrip('/')}/")
+        if point and is_above and len(point) >= len(longest):
+            longest, kind = point, after.partition(" ")[0]
+    return kind == "devtmpfs"
 
 
 def _nodes(roots: Roots) -> dict[int, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.catalog.family import known
 from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance
 from neurontools.sysfs.architecture import Architecture, architecture_of
-from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, device_directories, given_devices
+from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, Share, device_directories
 from neurontools.sysfs.file_table import (
     CONNECTED_DEVICES,
     CORE_COUNT,
@@ -167,8 +167,8 @@ def _instance(
     }
     inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
     tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
-    given, foreign_count = given_devices(roots, directories)
-    expected = given or range(kind.device_count if kind else 0)
+    share = Share(roots, directories)
+    expected = share.given or {*range(kind.device_count if kind else 0), *share.fileless}
     if architecture.name_is_inferred:
         inferred.append("instance_type")
     if not family.device_memory_bytes.certain:
@@ -190,7 +190,8 @@ def _instance(
         ultraserver_id=_ultraserver_id(roots),
         inferred_fields=tuple(inferred),
         expected_device_indices=tuple(sorted({*expected, *(directory.index for directory in directories)})),
-        foreign_device_count=foreign_count,
+        foreign_device_count=share.foreign_count,
+        fileless_device_indices=tuple(sorted(share.fileless)),
     )
 
 

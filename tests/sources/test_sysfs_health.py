@@ -126,3 +126,39 @@ def test_a_container_misses_only_what_it_was_given(start_daemon: StartDaemon, po
         text = metrics(port)
         for line in ("devices 1", "devices_expected 2"):
             assert f"\nneurontools_{line}\n" in text
+
+
+def test_on_a_host_a_device_without_its_file_is_missing_from_the_start(start_daemon: StartDaemon, port: int) -> None:
+    """/dev is the kernel's own there, which tells a host from a container that was given the other devices."""
+    with DriverTree("trn1.32xlarge") as tree:
+        dev = Path(tree.roots.dev)
+        for index in range(16):
+            try:
+                (dev / f"neuron{index}").unlink()
+                if index != 3:
+                    os.mknod(dev / f"neuron{index}", 0o600 | stat.S_IFCHR, os.makedev(DEVICE_MAJOR, index))
+            except PermissionError:
+                pytest.skip("device files take CAP_MKNOD")
+        Path(tree.roots.proc, "self").mkdir(exist_ok=True)
+        mounts = [
+            "22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw",
+            "23 22 0:5 / /dev rw,nosuid shared:2 - tmpfs tmpfs rw",
+            f"24 22 0:6 / {dev} rw,nosuid shared:3 - devtmpfs devtmpfs rw,size=4096k",
+            f"25 24 0:7 / {dev}/shm rw,nosuid shared:4 - tmpfs tmpfs rw",
+        ]
+        tree.write("proc/self/mountinfo", "\n".join(mounts) + "\n")
+        daemon = start_daemon(*tree.flags, "--interval", "0.05", "--metrics-listen", f"127.0.0.1:{port}")
+        daemon.next_snapshot()
+        (missing,) = found(daemon).values()
+        assert (missing.kind, missing.device_indices, missing.severity) == ("device_missing", (3,), Severity.CRITICAL)
+        assert missing.reason.startswith("device 3 is missing: the driver shows it, its device file /dev/neuron3 is")
+        text = metrics(port)
+        for line in ("devices 15", "devices_expected 16", "devices_foreign 0"):
+            assert f"\nneurontools_{line}\n" in text
+        os.mknod(dev / "neuron3", 0o600 | stat.S_IFCHR, os.makedev(DEVICE_MAJOR, 3))
+        wait_until(lambda: not found(daemon))
+        (dev / "neuron9").unlink()
+        gone = wait_until(lambda: found(daemon).get(("device_missing", None)))
+        assert (gone.device_indices, "/dev/neuron9" in gone.reason) == ((9,), True)
+        (tree.device_path(9)).rename(tree.device_path(9).with_name("gone"))
+        wait_until(lambda: "doesn't show it" in found(daemon)["device_missing", None].reason)

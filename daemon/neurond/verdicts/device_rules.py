@@ -11,20 +11,27 @@ from neurontools.text.units import bytes_text
 
 
 def missing(evidence: Evidence) -> Iterator[Finding]:
-    """Devices that should be here, for this reader, and that the driver doesn't show."""
+    """Devices that should be here, for this reader, and that the driver doesn't show, or that nobody can open."""
     present = {device.index for device in evidence.snapshot.devices}
-    is_confined = evidence.snapshot.instance.foreign_device_count > 0
-    why = "this container was given it" if is_confined else "the instance has it"
-    for index in evidence.snapshot.instance.expected_device_indices:
-        if index not in present:
-            yield Finding(
-                Kind.DEVICE_MISSING,
-                Severity.CRITICAL,
-                f"device {index} is missing: {why}, the driver doesn't show it",
-                "see dmesg for its failure; stop and start the instance to get another host",
-                evidence.snapshot.taken_at_unix_seconds,
-                (index,),
-            )
+    instance = evidence.snapshot.instance
+    whose = "this container was given it" if instance.foreign_device_count > 0 else "the instance has it"
+    for index in instance.expected_device_indices:
+        if index in present:
+            continue
+        if index in instance.fileless_device_indices:
+            why = f"the driver shows it, its device file /dev/neuron{index} is gone, and nobody can open it"
+            action = f"make the file again (as root: udevadm trigger --name-match=neuron{index}) or reload the driver"
+        else:
+            why = f"{whose}, the driver doesn't show it"
+            action = "see dmesg for its failure; stop and start the instance to get another host"
+        yield Finding(
+            Kind.DEVICE_MISSING,
+            Severity.CRITICAL,
+            f"device {index} is missing: {why}",
+            action,
+            evidence.snapshot.taken_at_unix_seconds,
+            (index,),
+        )
 
 
 def ecc(evidence: Evidence) -> Iterator[Finding]:

@@ -173,6 +173,7 @@ class SysfsSource:
                 self.instance,
                 expected_device_indices=tuple(sorted(expected)),
                 foreign_device_count=read.foreign_device_count,
+                fileless_device_indices=read.fileless_device_indices,
             )
             for directory in inventory.directories:
                 if directory.index not in self._readers:
