@@ -27,6 +27,7 @@ from neurond.settings import Settings
 from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
+from neurond.snapshots.ticks import Ticks
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, tell_out_of_memory
 from neurond.system.supervisor import most_files, notify_ready
@@ -57,6 +58,7 @@ class Daemon:
         self._settling: asyncio.TimerHandle | None = None
         host = watched_host(settings, self._on_ownership_change)
         self._ledger = host.ledger
+        self._ticks = Ticks(settings.interval_seconds, time.monotonic())
         self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, settings.proc_root)
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
@@ -69,7 +71,7 @@ class Daemon:
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
-        self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, settings.interval_seconds)
+        self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks)
 
     async def run(self) -> None:
         """Serves until a signal says to end; UserError when the sockets can't be had."""
@@ -117,10 +119,10 @@ class Daemon:
     async def _tick_until(self, ending: asyncio.Event, peers: Peers) -> None:
         """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""
         loop = asyncio.get_running_loop()
-        due = loop.time()
+        due = self._ticks.began_seconds
         after_floods = AfterFloods()
         while not ending.is_set():
-            due = max(due + self._settings.interval_seconds, loop.time())
+            due = self._ticks.after(due, loop.time())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await ending.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from neurontools.model import (
+    CoreWork,
     ErrorCounters,
     ExecutionCounters,
     LatencyHistogram,
@@ -50,13 +51,19 @@ class Period:
         """How long that took what is told of a process here: its counts, and what its cores did.
 
         That is from its report before the period to its latest one, and not from snapshot to snapshot, between which
-        anything from no report to several may come; 0.0 where none came. One that began within the period took all of
-        it.
+        anything from no report to several may come. One that began within the period took all of it, and so did one
+        that has not reported.
         """
         earlier = self.process_before(process)
         if earlier is None or earlier.measured_at_seconds is None or process.measured_at_seconds is None:
             return self.seconds
-        return max(0.0, process.measured_at_seconds - earlier.measured_at_seconds)
+        seconds = process.measured_at_seconds - earlier.measured_at_seconds
+        return seconds if seconds > 0 else self.seconds
+
+    def has_report(self, process: Process) -> bool:
+        """Whether a process has reported in the period; where it hasn't, nothing can be said of it."""
+        earlier = self.process_before(process)
+        return earlier is None or earlier.measured_at_seconds != process.measured_at_seconds
 
     def _counted_here(self, process: Process) -> bool:
         """Whether all that a process without an earlier state has counted belongs to this period.
@@ -95,6 +102,26 @@ class Period:
             with contextlib.suppress(ValueError):  # the reporter began anew: all there is came since
                 histogram = latency.difference(histogram, past)
         return latency.percentiles(histogram)
+
+    def work_rates(self, process: Process, position: int) -> tuple[float, float] | None:
+        """Share of the period (0..1) that a process spent in executions on one of its logical cores, and its FLOPS.
+
+        By its own count, in which no earlier owner of the core is and which a restart of the daemon does not end. None
+        where it doesn't tell, or not of the whole period.
+        """
+        if position >= len(process.core_work) or not self.has_report(process):
+            return None
+        now, before, seconds = process.core_work[position], CoreWork(), self.seconds_of(process)
+        earlier = self.process_before(process)
+        if earlier is not None:
+            if position >= len(earlier.core_work) or earlier.neuroncore_indices != process.neuroncore_indices:
+                return None
+            before = earlier.core_work[position]
+        elif not self._counted_here(process):
+            return None
+        busy = _growth(before.busy_seconds_total, now.busy_seconds_total)
+        flop = _growth(before.flop_total, now.flop_total)
+        return None if busy is None or flop is None or seconds <= 0 else (min(1.0, busy / seconds), flop / seconds)
 
     def core_rates(self, core: NeuronCore, owner: Process) -> tuple[float | None, float | None]:
         """Share of the period that a physical core spent in executions (0..1), and its FLOPS; None where unknown."""

@@ -76,7 +76,11 @@ def _held_cores(process: Process, period: Period) -> Iterable[tuple[str, CoreCou
     snapshot = period.now
     for position, neuroncore_index in enumerate(process.neuroncore_indices):
         physical = _physical(process, position, snapshot)
-        rates = [period.core_rates(core, process) for core in physical]
+        work = period.work_rates(process, position)
+        if work is None:
+            rates = [period.core_rates(core, process) for core in physical]
+        else:  # each physical core of a logical one is as busy as that, and has a share of its FLOPs
+            rates = [(work[0], work[1] / len(physical)) for _ in physical]
         known = [busy for busy, _ in rates if busy is not None]
         if not known and snapshot.source == SourceKind.SYSFS:
             continue  # not in use, as far as can be told, is not idle
@@ -126,7 +130,11 @@ def _execution_stats(process: Process, period: Period) -> ExecutionStats:
             "total_latency": _percentiles(period.latency("total_latency", process)),
             "device_latency": _percentiles(period.latency("device_latency", process)),
         },
-        "error": _silence(process, period.now) or (_unknown_executions(process) if process.executions is None else ""),
+        "error": (
+            _silence(process, period.now)
+            or (_unknown_executions(process) if process.executions is None else "")
+            or ("" if period.has_report(process) else _no_report(process, period.now))
+        ),
     }
 
 
@@ -225,6 +233,13 @@ def _silence(process: Process, snapshot: Snapshot) -> str:
         return f"PID {process.pid} has not reported yet"
     silent_seconds = snapshot.taken_at_seconds - process.measured_at_seconds
     return f"PID {process.pid} last reported {silent_seconds:.0f} s ago"
+
+
+def _no_report(process: Process, snapshot: Snapshot) -> str:
+    """Why nothing is said of what a process executed in this period: its report is late and will be in a later one."""
+    if snapshot.source == SourceKind.SYSFS:
+        return ""
+    return f"PID {process.pid} has not reported since the record before: what it executed is in a later one"
 
 
 def _is_unattributed(process: Process) -> bool:

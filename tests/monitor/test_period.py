@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from neurontools.model import (
+    CoreWork,
     ErrorCounters,
     ExecutionCounters,
     LatencyHistogram,
@@ -141,7 +142,7 @@ def test_what_a_process_tells_is_of_the_time_between_its_reports() -> None:
         return period_of(at(14.0, now), at(10.0, before)).seconds_of(now)
 
     assert seconds(training(measured_at_seconds=9.25), 13.5) == 4.25
-    assert seconds(training(measured_at_seconds=9.25), 9.25) == 0.0, "it told nothing since"
+    assert seconds(training(measured_at_seconds=9.25), 9.25) == 4.0, "it told nothing since, in all of it"
     assert seconds(None, 13.5) == 4.0, "it came within the period"
     assert seconds(training(measured_at_seconds=None), 13.5) == 4.0, "its first report came within the period"
     assert seconds(training(measured_at_seconds=None), None) == 4.0
@@ -249,3 +250,45 @@ def test_cores_whose_counters_began_anew_have_the_rates_of_the_daemon() -> None:
     for past_count, told in ((5.0, (0.9, None)), (10.0, (0.5, 100.0))):
         past = replace(at(10.0, training(), before), cores_counted_since_seconds=past_count)
         assert period_of(restarted, past).core_rates(now, training()) == told
+
+
+def working(busy_seconds: float, flop: int, measured_at_seconds: float, **changes: Any) -> Process:
+    """A process that has done so much on its core since 2.0."""
+    return training(
+        core_work=(CoreWork(busy_seconds, flop),),
+        measured_at_seconds=measured_at_seconds,
+        **({"counted_since_seconds": 2.0} | changes),
+    )
+
+
+def test_what_a_process_did_on_a_core_goes_by_its_own_count() -> None:
+    now = working(3.0, 900, 13.5)
+    period = period_of(at(14.0, now), at(10.0, working(1.0, 100, 9.5)))
+    assert period.work_rates(now, 0) == (0.5, 200.0)
+    assert period.work_rates(now, 1) is None
+    other_core = replace(working(1.0, 100, 9.5), neuroncore_indices=(5,))
+    assert period_of(at(14.0, now), at(10.0, other_core)).work_rates(now, 0) is None
+
+
+def test_who_takes_a_core_over_within_a_period_did_there_what_it_counts() -> None:
+    follower = working(1.0, 400, 13.5, counted_since_seconds=12.0)
+    period = period_of(at(14.0, follower), at(10.0, replace(working(7.0, 9000, 9.5), pid=6)))
+    assert period.work_rates(follower, 0) == (0.25, 100.0)
+    older = working(5.0, 800, 13.5, counted_since_seconds=3.0)
+    assert period_of(at(14.0, older), at(10.0)).work_rates(older, 0) is None, "some of it was done before"
+
+
+def test_a_process_that_was_attached_to_an_earlier_daemon_went_on_counting() -> None:
+    before = replace(at(10.0, working(1.0, 100, 9.5)), daemon_pid=1, sequence=50)
+    between = replace(at(12.0), daemon_pid=2, sequence=1)
+    now = working(3.0, 900, 13.5)
+    baseline = Baseline.first(before).after(between)
+    period = Period(replace(at(14.0, now), daemon_pid=2, sequence=3), baseline)
+    assert period.work_rates(now, 0) == (0.5, 200.0)
+
+
+def test_a_period_without_a_report_is_no_period_of_work() -> None:
+    now = working(3.0, 900, 9.5)
+    period = period_of(at(14.0, now), at(10.0, now))
+    assert not period.has_report(now)
+    assert period.work_rates(now, 0) is None

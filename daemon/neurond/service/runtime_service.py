@@ -10,6 +10,7 @@ import grpc
 from neurond.ownership import ledger
 from neurond.ownership.holding import Holding
 from neurond.service.report_reader import read_report
+from neurond.snapshots.ticks import Ticks
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
 from neurontools.version import __version__
@@ -32,10 +33,10 @@ STATUS = {
 class RuntimeService:
     """Attach and Report over a ledger; replies are ready-made bytes."""
 
-    def __init__(self, ledger_: ledger.Ledger, instance_type: str, interval_seconds: float) -> None:
+    def __init__(self, ledger_: ledger.Ledger, instance_type: str, ticks: Ticks) -> None:
         self._ledger = ledger_
         self._instance_type = instance_type
-        self._interval_seconds = interval_seconds
+        self._ticks = ticks
 
     async def attach(self, request: neuron_pb2.AttachRequest, context: Context) -> bytes:
         """Gives the caller its cores."""
@@ -66,9 +67,10 @@ class RuntimeService:
         response = neuron_pb2.AttachResponse(
             instance_type=self._instance_type,
             logical_neuroncore_config=holding.lnc,
-            interval_seconds=self._interval_seconds,
+            interval_seconds=self._ticks.interval_seconds,
             daemon_version=__version__,
             pid=holding.pid,
+            report_at_seconds=self._ticks.report_at(holding.pid),
         )
         for index in holding.logical_cores:
             physical = shape.physical_cores(index, holding.lnc)

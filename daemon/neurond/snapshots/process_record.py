@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurond.ownership.holding import Holding
+from neurond.ownership.holding import CoreReport, Holding
 from neurond.ownership.shape import Shape
 from neurond.system.processes import ProcessFacts
-from neurontools.model import LoadedModel, Process
+from neurontools.model import CoreWork, LoadedModel, Process
 
 # A process is silent when this many intervals passed without a report; one late report is no news.
 _SILENT_INTERVALS = 3.0
@@ -51,9 +51,21 @@ def process_record(
         device_latency_histogram=report.device_latency_histogram,
         training=report.training,
         counted_since_seconds=report.counted_since_seconds,
+        core_work=_work(holding) if report.counted_since_seconds is not None else (),
         measured_at_seconds=report.measured_at_seconds,
         reporting=now_seconds - report.measured_at_seconds <= patience_seconds,
     )
+
+
+def _work(holding: Holding) -> tuple[CoreWork, ...]:
+    """What it has counted on each of its cores; () while it has told of none."""
+    if not holding.cores:
+        return ()
+    reports = (holding.cores.get(local_index, _NOTHING) for local_index in range(holding.count))
+    return tuple(CoreWork(report.busy_seconds_total, report.flop_total) for report in reports)
+
+
+_NOTHING = CoreReport()
 
 
 def _placed(loaded: LoadedModel, holding: Holding, shape: Shape) -> LoadedModel:

@@ -36,6 +36,7 @@ REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
 FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0
 LAST_WORDS_SECONDS = 0.2
+_EARLY_SHARE = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
 
@@ -74,6 +75,7 @@ class Reporter:
         self._accounts = Accounts(counted_since_seconds=clock())
         self._journal = Journal()
         self._interval_seconds = DEFAULT_INTERVAL_SECONDS
+        self._report_at_seconds: float | None = None
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
         self._last_words: SimpleQueue[bool] | None = None  # the report of an error of the hardware: whether it arrived
@@ -248,7 +250,16 @@ class Reporter:
             for wish in wishes:
                 if wish is not None:
                     wish.put(arrived)
-            wait_seconds = self._interval_seconds
+            wait_seconds = self._next_report_seconds()
+
+    def _next_report_seconds(self) -> float:
+        """How long until the next report: it comes at the moments that the daemon has asked for."""
+        interval_seconds, at_seconds = self._interval_seconds, self._report_at_seconds
+        if at_seconds is None:
+            return interval_seconds
+        left_seconds = (at_seconds - time.monotonic()) % interval_seconds
+        # What comes a little early doesn't come twice.
+        return left_seconds if left_seconds > _EARLY_SHARE * interval_seconds else left_seconds + interval_seconds
 
     def _report_safely(self) -> bool:
         """Reports; answers whether it arrived. No error leaves it: whatever goes wrong, training goes on."""
@@ -337,6 +348,9 @@ class Reporter:
         if isfinite(response.interval_seconds) and response.interval_seconds > 0:
             bounded = max(SHORTEST_INTERVAL_SECONDS, response.interval_seconds)
             self._interval_seconds = min(bounded, LONGEST_INTERVAL_SECONDS)
+        has_moments = response.HasField("report_at_seconds") and isfinite(response.report_at_seconds)
+        is_taken_as_is = self._interval_seconds == response.interval_seconds
+        self._report_at_seconds = response.report_at_seconds if has_moments and is_taken_as_is else None
         self._accounts.core_count = len(response.cores)
         ask_for_the_same(self._request, response)
 
