@@ -200,12 +200,12 @@ class Recording:
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
         """The snapshots, oldest first: of the last so many seconds (0: all), after this sequence."""
-        since_unix_seconds = float("-inf")
+        since_seconds = float("-inf")
         if duration_seconds > 0:
-            for message in self._messages():
-                since_unix_seconds = message.taken_at_unix_seconds - duration_seconds
-        for message in self._messages():
-            if message.taken_at_unix_seconds >= since_unix_seconds and message.sequence > after_sequence:
+            for at_seconds, _ in self._placed():
+                since_seconds = at_seconds - duration_seconds
+        for at_seconds, message in self._placed():
+            if at_seconds >= since_seconds and message.sequence > after_sequence:
                 yield from_message(Snapshot, message)
 
     def __enter__(self) -> Recording:
@@ -213,6 +213,16 @@ class Recording:
 
     def __exit__(self, *_: object) -> None:
         """Nothing is open between two calls."""
+
+    def _placed(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
+        """Each with where it is in time, which doesn't go by the clock of the host, for that may have been set."""
+        from neurontools.recording.host_time import HostTime
+
+        time, last_seconds = HostTime(), 0.0
+        for message in self._messages():
+            placed_seconds = time.place(message)
+            last_seconds = last_seconds if placed_seconds is None else placed_seconds
+            yield last_seconds, message
 
     def _messages(self) -> Iterator[neuron_pb2.Snapshot]:
         """The same message again and again, changed."""

@@ -28,8 +28,10 @@ from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.snapshots.ticks import Ticks
+from neurond.snapshots.wall_clock import by_wall_clock
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, tell_out_of_memory
+from neurond.system.steady_clock import SteadyClock
 from neurond.system.supervisor import most_files, notify_ready
 from neurond.verdicts.announcer import Announcer
 from neurond.verdicts.judge import Judge
@@ -56,10 +58,13 @@ class Daemon:
         self._settings = settings
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
+        self._clock = SteadyClock()
         host = watched_host(settings, self._on_ownership_change)
         self._ledger = host.ledger
         self._ticks = Ticks(settings.interval_seconds, time.monotonic())
-        self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, settings.proc_root)
+        self._sampler = Sampler(
+            host.source, host.ledger, host.load, settings.interval_seconds, settings.proc_root, self._clock
+        )
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
@@ -71,7 +76,7 @@ class Daemon:
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._monitor = MonitorService(self._store, self._settle)
-        self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks)
+        self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks, self._clock)
 
     async def run(self) -> None:
         """Serves until a signal says to end; UserError when the sockets can't be had."""
@@ -82,7 +87,7 @@ class Daemon:
         peers = Peers(limits_for(most_files()), time.monotonic)
         gate = Gate(peers)
         calls = Calls(peers, gate.who)
-        attach_socket = AttachSocket(self._ledger, peers)
+        attach_socket = AttachSocket(self._ledger, peers, self._clock)
         server, health = make_server(self._monitor, self._runtime, calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
@@ -154,7 +159,8 @@ class Daemon:
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
             attributed = self._attributions.attribute(snapshot)
             judged = self._judge.judge(attributed, self._sampler.ended) if whole else self._judge.carry(attributed)
-            entry = self._store.put(judged, remember=whole)
+            shown = by_wall_clock(judged, self._clock.moved_seconds())
+            entry = self._store.put(shown, remember=whole)
             if whole:
                 self._announcer.tell(entry.snapshot)
                 self._exports.observe(entry.snapshot)

@@ -11,6 +11,7 @@ from neurontools.history.events import Event, events_between
 from neurontools.history.series import Sample, Series, Trend, sample_of
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
+from neurontools.recording.host_time import HostTime
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 
@@ -46,7 +47,7 @@ class MomentMaker:
 
     def __init__(self) -> None:
         self._before: neuron_pb2.Snapshot | None = None
-        self._begun_seconds = 0.0  # what CLOCK_MONOTONIC of the present start of the host begins at in the timeline
+        self._time = HostTime()
 
     def make(self, message: bytes) -> Moment | None:
         """The moment of a reply; None when it isn't newer than the one before, or of no time that can be shown."""
@@ -55,13 +56,10 @@ class MomentMaker:
         for seconds in (snapshot.taken_at_unix_seconds, snapshot.taken_at_seconds):
             if not 0 <= seconds <= LATEST_UNIX_SECONDS:  # NaN fails too
                 return None
-        if before is not None and not _is_later(before, snapshot):
-            if not _is_of_a_later_start(before, snapshot):
-                return None
-            passed_seconds = snapshot.taken_at_unix_seconds - before.taken_at_unix_seconds
-            self._begun_seconds += before.taken_at_seconds + passed_seconds - snapshot.taken_at_seconds
+        at_seconds = self._time.place(snapshot)
+        if at_seconds is None:
+            return None
         self._before = snapshot
-        at_seconds = self._begun_seconds + snapshot.taken_at_seconds
         return Moment(
             at_seconds,
             snapshot.taken_at_unix_seconds,
@@ -71,23 +69,6 @@ class MomentMaker:
             sample_of(snapshot, at_seconds),
             tuple(replace(event, at_seconds=at_seconds) for event in events_between(before, snapshot)),
         )
-
-
-def _is_later(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> bool:
-    """By the clock that nobody sets; by the sequence alone where both were taken at once.
-
-    A sequence begins anew with each daemon, and in a container each daemon has PID 1.
-    """
-    return (before.taken_at_seconds, before.sequence) < (after.taken_at_seconds, after.sequence)
-
-
-def _is_of_a_later_start(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> bool:
-    """Whether the host was started again in between, with which CLOCK_MONOTONIC begins anew: in recordings."""
-    return (
-        before.daemon_pid != after.daemon_pid
-        and after.taken_at_seconds < before.taken_at_seconds
-        and after.taken_at_unix_seconds > before.taken_at_unix_seconds
-    )
 
 
 class Timeline:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from neurontools import model
-from neurontools.client import read_snapshot
+from neurontools.client import Recording, read_snapshot
 from neurontools.errors import UserError
 from neurontools.recording.codec import read_integers, write_integers
 from neurontools.recording.reader import RecordingReader
@@ -210,3 +210,18 @@ def test_integers_survive() -> None:
         read_integers(write_integers([0] * 1000), 10)
     with pytest.raises(ValueError, match="cut off"):
         read_integers(write_integers([2**40])[:-1], 10)
+
+
+@pytest.mark.parametrize("moved_seconds", [-120.0, 7200.0], ids=["back", "forward"])
+def test_the_last_seconds_of_a_recording_do_not_go_by_a_clock_that_was_set(
+    tmp_path: Path, moved_seconds: float
+) -> None:
+    host = ScenarioHost("trn1.2xlarge")
+    taken = []
+    for second in range(1, 41):
+        snapshot = host.at(float(second))
+        moved = moved_seconds if second > 20 else 0.0
+        taken.append(dataclasses.replace(snapshot, taken_at_unix_seconds=snapshot.taken_at_unix_seconds + moved))
+    write(tmp_path / "r", tuple(taken))
+    with Recording(tmp_path / "r") as recording:
+        assert [snapshot.sequence for snapshot in recording.history(30.0)] == list(range(10, 41))

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.harness.host_clock import HostClock
 from tests.harness.dashboard_terminal import TRAINING, Terminal
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
@@ -196,38 +197,24 @@ def test_it_stops_and_comes_back_as_programs_of_a_shell_do(
 
 
 # Python loads it by itself: a clock that is as far off as a file says. libfaketime has sleeping threads end in errors.
-CLOCK = """
-import os, time
-real, offset = time.time, os.environ["CLOCK"]
-time.time = lambda: real() + float(open(offset).read())
-"""
-
-
 def test_a_clock_that_is_set_stops_nothing(terminal: Callable[..., Terminal], socket_directory: Path) -> None:
-    socket, clock = socket_directory / "s", socket_directory / "clock"
-
-    def set_clock(offset_seconds: int) -> None:
-        new = clock.with_name("new")
-        new.write_text(str(offset_seconds))
-        new.replace(clock)
-
-    set_clock(0)
-    (socket_directory / "sitecustomize.py").write_text(CLOCK)
-    environment = {**os.environ, "PYTHONPATH": str(socket_directory), "CLOCK": str(clock)}
+    socket = socket_directory / "s"
+    clock = HostClock(socket_directory)
+    environment = {**os.environ, **clock.environment}
     flags = ("--socket", str(socket), "--simulate", "trn1.2xlarge", "--interval", "0.05")
     with subprocess.Popen([sys.executable, "-m", "neurond", *flags], env=environment) as daemon:
         try:
             wait_until(socket.exists)
             top = terminal("--socket", str(socket), "--page", "health")
             top.shows(" LIVE ")
-            set_clock(-120)
+            clock.set(-120)
             top.shows("the clock of the host was set back by 2 m 0 s")
             with subprocess.Popen(
                 [sys.executable, "-c", TRAINING, str(socket)], stdout=subprocess.DEVNULL, cwd=ROOT
             ) as training:
                 top.shows("attached, holds 2 cores")
                 top.shows(" LIVE ")
-                set_clock(3480)
+                clock.set(3480)
                 top.shows("the clock of the host was set forward by 1 h 0 m")
                 training.kill()
             top.shows("ended, 2 cores are free")

@@ -13,13 +13,13 @@ import logging
 import os
 import secrets
 import socket
-import time
 from collections.abc import Callable
 
 from neurond.ownership.ledger import Ledger
 from neurond.peers.credentials import Credentials, credentials, open_pidfd
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
+from neurond.system.steady_clock import SteadyClock
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.text.seldom import Seldom
 
@@ -31,8 +31,9 @@ _tell_refusal = Seldom(logging.getLogger(__name__), logging.WARNING)
 class AttachSocket:
     """The listening attach socket of a daemon."""
 
-    def __init__(self, ledger: Ledger, peers: Peers) -> None:
+    def __init__(self, ledger: Ledger, peers: Peers, clock: SteadyClock) -> None:
         self._ledger = ledger
+        self._clock = clock
         self._peers = peers
         self._attached: set[_Attached] = set()
         self._accepting: Acceptor | None = None
@@ -50,7 +51,9 @@ class AttachSocket:
 
     def _take(self, connection: socket.socket, _address: object) -> None:
         try:
-            self._attached.add(_Attached(connection, self._ledger, self._peers, self._attached.discard))
+            self._attached.add(
+                _Attached(connection, self._ledger, self._peers, self._clock.now(), self._attached.discard)
+            )
         except _Refused as refused:
             _refuse(connection, str(refused))
             connection.close()
@@ -64,7 +67,12 @@ class _Attached:
     """One connection of a process, from which it is in the ledger until either ends; _Refused when it can't be."""
 
     def __init__(
-        self, connection: socket.socket, ledger: Ledger, peers: Peers, on_end: Callable[[_Attached], None]
+        self,
+        connection: socket.socket,
+        ledger: Ledger,
+        peers: Peers,
+        now_unix_seconds: float,
+        on_end: Callable[[_Attached], None],
     ) -> None:
         self._connection = connection
         self._ledger = ledger
@@ -73,7 +81,7 @@ class _Attached:
         self._loop = asyncio.get_running_loop()
         self._who, pid, self._pidfd = _admitted(connection, peers)
         self._token = secrets.token_hex(16)
-        ledger.enter(self._token, pid, self._who.uid, time.time())
+        ledger.enter(self._token, pid, self._who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self.close)

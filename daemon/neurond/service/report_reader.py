@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import isfinite
 from typing import Any
@@ -22,23 +23,26 @@ _UUID_DIGITS = frozenset("0123456789abcdef")
 _CLOCK_SLACK_SECONDS = 1.0
 
 
-def read_report(message: neuron_pb2.Report, core_count: int, now_seconds: float) -> Report:
+def read_report(
+    message: neuron_pb2.Report, core_count: int, now_seconds: float, clock_moved_seconds: float = 0.0
+) -> Report:
     """The report a process sent; InvalidReport names the value that is out of its range.
 
-    `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC.
+    `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC. Processes
+    tell moments by the clock of the host, which has been set by `clock_moved_seconds` since the daemon began.
     """
     measured_at_seconds = _seconds(message.measured_at_seconds, "measured_at_seconds")
     if measured_at_seconds > now_seconds + _CLOCK_SLACK_SECONDS:
         raise InvalidReport("measured_at_seconds lies in the future; it must be CLOCK_MONOTONIC of this host")
     if len(message.cores) > core_count:
         raise InvalidReport(f"{len(message.cores)} cores reported, {core_count} held")
-    cores = {core.local_index: _core(core) for core in message.cores}
+    cores = {core.local_index: _core(core, clock_moved_seconds) for core in message.cores}
     if len(cores) != len(message.cores):
         raise InvalidReport("a core is reported twice")
     return Report(
         measured_at_seconds=measured_at_seconds,
         cores=cores,
-        models=_models(message.models, core_count),
+        models=_models(message.models, core_count, clock_moved_seconds),
         host_memory=_bounded(from_message(model.HostMemory, message.host_memory), "host_memory"),
         executions=_bounded(from_message(model.ExecutionCounters, message.executions), "executions"),
         errors=_bounded(from_message(model.ErrorCounters, message.errors), "errors"),
@@ -58,19 +62,21 @@ def _counted_since(message: neuron_pb2.Report, measured_at_seconds: float) -> fl
     return since_seconds
 
 
-def _core(message: neuron_pb2.ReportedCore) -> CoreReport:
+def _core(message: neuron_pb2.ReportedCore, clock_moved_seconds: float) -> CoreReport:
     where = f"core {message.local_index}"
     return CoreReport(
         busy_seconds_total=_seconds(message.busy_seconds_total, f"{where} busy_seconds_total"),
         flop_total=_count(message.flop_total, f"{where} flop_total"),
         executions_total=_count(message.executions_total, f"{where} executions_total"),
         memory=_bounded(from_message(model.DeviceMemory, message.memory), f"{where} memory"),
-        execution_started_at_unix_seconds=_moment(message, "execution_started_at_unix_seconds"),
-        last_execution_at_unix_seconds=_moment(message, "last_execution_at_unix_seconds"),
+        execution_started_at_unix_seconds=_moment(message, "execution_started_at_unix_seconds", clock_moved_seconds),
+        last_execution_at_unix_seconds=_moment(message, "last_execution_at_unix_seconds", clock_moved_seconds),
     )
 
 
-def _models(messages: Sequence[neuron_pb2.LoadedModel], core_count: int) -> tuple[model.LoadedModel, ...]:
+def _models(
+    messages: Sequence[neuron_pb2.LoadedModel], core_count: int, clock_moved_seconds: float
+) -> tuple[model.LoadedModel, ...]:
     # Counts come first: a part of the model takes a hundred times the memory of its message.
     if len(messages) > MOST_MODELS:
         raise InvalidReport(f"more than {MOST_MODELS} models")
@@ -90,7 +96,9 @@ def _models(messages: Sequence[neuron_pb2.LoadedModel], core_count: int) -> tupl
             _bounded(subgraph.device_memory, where)
             _bounded(subgraph.host_memory, where)
         _count(loaded.executions_total, where)
-        _moment(message, "last_execution_at_unix_seconds")
+        last_at = _moment(message, "last_execution_at_unix_seconds", clock_moved_seconds)
+        if last_at != loaded.last_execution_at_unix_seconds:
+            loaded = replace(loaded, last_execution_at_unix_seconds=last_at)
         models.append(loaded)
     if len({loaded.model_id for loaded in models}) != len(models):
         raise InvalidReport("two models have the same model_id")
@@ -148,5 +156,9 @@ def _seconds(value: float, name: str) -> float:
     return value
 
 
-def _moment(message: Any, name: str) -> float | None:
-    return _seconds(getattr(message, name), name) if message.HasField(name) else None
+def _moment(message: Any, name: str, clock_moved_seconds: float) -> float | None:
+    """A moment in the daemon's time, which goes on as if the clock of the host had not been set."""
+    if not message.HasField(name):
+        return None
+    seconds = _seconds(getattr(message, name), name)
+    return max(0.0, seconds - clock_moved_seconds) if clock_moved_seconds else seconds

@@ -11,6 +11,7 @@ from neurond.ownership import ledger
 from neurond.ownership.holding import Holding
 from neurond.service.report_reader import read_report
 from neurond.snapshots.ticks import Ticks
+from neurond.system.steady_clock import SteadyClock
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
 from neurontools.version import __version__
@@ -33,10 +34,11 @@ STATUS = {
 class RuntimeService:
     """Attach and Report over a ledger; replies are ready-made bytes."""
 
-    def __init__(self, ledger_: ledger.Ledger, instance_type: str, ticks: Ticks) -> None:
+    def __init__(self, ledger_: ledger.Ledger, instance_type: str, ticks: Ticks, clock: SteadyClock) -> None:
         self._ledger = ledger_
         self._instance_type = instance_type
         self._ticks = ticks
+        self._clock = clock
 
     async def attach(self, request: neuron_pb2.AttachRequest, context: Context) -> bytes:
         """Gives the caller its cores."""
@@ -50,7 +52,8 @@ class RuntimeService:
         """Takes the caller's report."""
         try:
             core_count = self._ledger.known(request.token).count
-            self._ledger.report(request.token, read_report(request.report, core_count, time.monotonic()))
+            report = read_report(request.report, core_count, time.monotonic(), self._clock.moved_seconds())
+            self._ledger.report(request.token, report)
         except ledger.Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
         return b""

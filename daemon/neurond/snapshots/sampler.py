@@ -15,6 +15,7 @@ from neurond.sources.source import Source
 from neurond.system.host_reader import HostReader
 from neurond.system.jobs import Jobs
 from neurond.system.processes import ProcessFacts, ProcessTable
+from neurond.system.steady_clock import SteadyClock
 from neurontools.model import Host, Process, Snapshot, SourceKind
 from neurontools.version import __version__
 
@@ -22,18 +23,26 @@ from neurontools.version import __version__
 class Sampler:
     """Takes one snapshot after the other. Belongs to the event loop's thread.
 
-    `ended` are the processes that have ended between the last two whole snapshots, as they told last.
+    All moments in it are by the clock that nobody sets. `ended` are the processes that have ended between the last two
+    whole snapshots, as they told last.
     """
 
     def __init__(
-        self, source: Source, ledger: Ledger, load: SyntheticLoad | None, interval_seconds: float, proc: str = "/proc"
+        self,
+        source: Source,
+        ledger: Ledger,
+        load: SyntheticLoad | None,
+        interval_seconds: float,
+        proc: str = "/proc",
+        clock: SteadyClock | None = None,
     ) -> None:
         self._source = source
         self._ledger = ledger
         self._load = load
         self._interval_seconds = interval_seconds
         self._host_reader = HostReader()
-        self._table = ProcessTable()
+        self._clock = clock or SteadyClock()
+        self._table = ProcessTable(self._clock)
         self._jobs = Jobs(proc)
         self._rates = Rates()
         self._sequence = 0
@@ -65,7 +74,7 @@ class Sampler:
             )
         snapshot = Snapshot(
             sequence=self._sequence,
-            taken_at_unix_seconds=time.time(),
+            taken_at_unix_seconds=self._clock.at(now_seconds),
             taken_at_seconds=now_seconds,
             interval_seconds=self._interval_seconds,
             source=self._source.kind,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import psutil
 
+from neurond.system.steady_clock import SteadyClock
 from neurontools.model import Job
 
 MAX_COMMAND_CHARACTERS = 4096
@@ -38,7 +38,8 @@ class ProcessTable:
     A PID that another process has got since is noticed by its start time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: SteadyClock | None = None) -> None:
+        self._clock = clock or SteadyClock()
         self._processes: dict[int, psutil.Process | None] = {}
         self._facts: dict[int, ProcessFacts] = {}
         self._checked_at_unix_seconds: dict[int, float] = {}
@@ -58,7 +59,7 @@ class ProcessTable:
         return self._facts[pid]
 
     def _check(self, pid: int) -> None:
-        self._checked_at_unix_seconds[pid] = time.time()
+        self._checked_at_unix_seconds[pid] = self._clock.now()
         known, process = self._facts.get(pid), self._processes.get(pid)
         if known is None or process is None:  # new, or it couldn't be read the last time
             self._facts[pid] = self._identified(pid)
@@ -77,7 +78,7 @@ class ProcessTable:
             return ProcessFacts()
         user = command = started = None
         with contextlib.suppress(*_UNREADABLE), process.oneshot():
-            started = process.create_time()
+            started = process.create_time() - self._clock.moved_seconds()
             user = _text(process.username())
             command = _text(" ".join(process.cmdline()))[:MAX_COMMAND_CHARACTERS]
         return self._measured(process, ProcessFacts(user, command or "", started))
