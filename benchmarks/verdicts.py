@@ -13,9 +13,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from neurond.snapshots.rates import Rates
+from neurond.snapshots.store import Verdicts
 from neurond.verdicts.announcer import Announcer
 from neurond.verdicts.judge import Judge
 
+from neurontools.model import Health
+from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 
@@ -42,7 +45,7 @@ def measure(scenario: str) -> None:
         spent.append(time.thread_time() - began)
         judged.append(found)
     sample = range(0, SECONDS, 10)
-    more = cpu_seconds(lambda: [to_message(judged[at].health).SerializeToString() for at in sample]) / len(sample)
+    more = cpu_seconds(lambda: bytes_of([one.health for one in judged if one.health is not None])) / SECONDS
     before = cpu_seconds(lambda: [to_message(bare[at]).SerializeToString() for at in sample]) / len(sample)
     rates = Rates()
     derived = cpu_seconds(lambda: [rates.derive(one, processes_read=True) for one in bare]) / SECONDS
@@ -53,6 +56,15 @@ def measure(scenario: str) -> None:
         f"{statistics.median(spent) * 1e3:.3f}), bytes {more * 1e3:.3f}; "
         f"reference, rates and bytes: {reference * 1e3:.3f} ms; ratio {whole / reference:.2f}"
     )
+
+
+def bytes_of(verdicts: list[Health]) -> None:
+    """What the store does with them: a message where they are others than before, and its bytes in any case."""
+    known = Verdicts()
+    for health in verdicts:
+        message = neuron_pb2.Snapshot()
+        message.health.CopyFrom(known.message(health))
+        message.SerializeToString()
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:

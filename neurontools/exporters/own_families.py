@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import fields
 from operator import attrgetter
@@ -21,6 +20,7 @@ from neurontools.model import (
     SourceKind,
     logical_cores,
 )
+from neurontools.text.lasting import without_seconds
 from neurontools.text.terminal import cut
 
 _CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
@@ -30,7 +30,6 @@ _read_host_memory = attrgetter(*(field.name for field in fields(HostMemory)))
 _ECC = ("mem_corrected", "mem_uncorrected", "mem_repairable_uncorrected", "sram_corrected", "sram_uncorrected")
 _read_ecc = attrgetter(*(f"{event}_total" for event in _ECC))
 _MOST_WARNINGS = 8
-_SECONDS = re.compile(r"\b\d+(\.\d+)? s\b")  # would make a series of its own every second
 _STATISTICS = ("minimum", "average", "maximum")
 _read_power = attrgetter(*(f"{statistic}_ratio" for statistic in _STATISTICS))
 
@@ -118,7 +117,8 @@ def own_families(
     yield Family(DEVICES, [(alone, len(snapshot.devices))])
     yield Family(WARNINGS, [(alone, len(snapshot.warnings))])
     of_warning = label.named("warning")
-    told = dict.fromkeys(_SECONDS.sub("some seconds", warning) for warning in snapshot.warnings[:_MOST_WARNINGS])
+    # A number of seconds would make a series of its own every second.
+    told = dict.fromkeys(without_seconds(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
     yield Family(WARNING, [(of_warning(warning), 1) for warning in told])
     yield Family(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
 

@@ -6,9 +6,11 @@ import asyncio
 import zlib
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from neurontools.model import Snapshot
+from google.protobuf.message import Message
+
+from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 
@@ -30,6 +32,19 @@ class _Past:
     packed: bytes
 
 
+class Verdicts:
+    """The message of the latest verdicts, which mostly are those of the tick before."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Health, Message] | None = None
+
+    def message(self, health: Health) -> Message:
+        """The message of these verdicts; not to be changed."""
+        if self._latest is None or self._latest[0] is not health:
+            self._latest = health, to_message(health)
+        return self._latest[1]
+
+
 class Store:
     """Keeps the latest entry for everybody and a bounded past. Belongs to the event loop's thread.
 
@@ -42,6 +57,7 @@ class Store:
         self._packed_bytes = 0
         self._past: deque[_Past] = deque()
         self._latest: Entry | None = None
+        self._verdicts = Verdicts()
         self._changed = asyncio.Event()
 
     @property
@@ -53,7 +69,10 @@ class Store:
 
     def put(self, snapshot: Snapshot, *, remember: bool = True) -> Entry:
         """Makes a snapshot the latest one, and part of the past if it is to be remembered, and wakes its readers."""
-        message = neuron_pb2.GetSnapshotResponse(snapshot=to_message(snapshot)).SerializeToString()
+        reply = neuron_pb2.GetSnapshotResponse(snapshot=to_message(replace(snapshot, health=None)))
+        if snapshot.health is not None:
+            reply.snapshot.health.CopyFrom(self._verdicts.message(snapshot.health))
+        message = reply.SerializeToString()
         entry = self._latest = Entry(snapshot, message)
         if remember and self._history_seconds > 0:
             self._remember(snapshot, message)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Iterator
 
-from neurontools.model import Severity, Snapshot
+from neurontools.model import Finding, Severity, Snapshot
+from neurontools.text.lasting import without_seconds
 from neurontools.text.ranges import ranges
 
 _log = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes again; what flaps is told once
 _MOST_LINES = 16  # of one snapshot; a host that fails as a whole doesn't fill the log
-_SECONDS = re.compile(r"\b\d+(\.\d+)? s\b")  # a warning that says how long it has lasted is the same a second later
 
 
 class Announcer:
@@ -26,10 +24,16 @@ class Announcer:
         now_seconds = snapshot.taken_at_seconds
         seen = self._seen_at_seconds
         new = []
-        for key, line in _lines(snapshot):
+        for warning in snapshot.warnings:
+            key = without_seconds(warning)
             if key not in seen:
-                new.append(line)
+                new.append(warning)
             seen[key] = now_seconds
+        for finding in snapshot.health.findings if snapshot.health is not None else ():
+            if finding.severity > Severity.NOTICE:
+                if finding.identity not in seen:
+                    new.append(_line(finding))
+                seen[finding.identity] = now_seconds
         for line in new[:_MOST_LINES]:
             _log.warning("%s", line)
         if len(new) > _MOST_LINES:
@@ -38,12 +42,7 @@ class Announcer:
         self._seen_at_seconds = {key: at for key, at in seen.items() if at > old}
 
 
-def _lines(snapshot: Snapshot) -> Iterator[tuple[object, str]]:
-    for warning in snapshot.warnings:
-        yield _SECONDS.sub("", warning), warning
-    for finding in snapshot.health.findings if snapshot.health is not None else ():
-        if finding.severity > Severity.NOTICE:
-            indices = finding.device_indices
-            place = f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
-            severity = finding.severity.name.lower()
-            yield finding.identity, f"{place}: {severity}: {finding.reason}; {finding.action}"
+def _line(finding: Finding) -> str:
+    indices = finding.device_indices
+    place = f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+    return f"{place}: {finding.severity.name.lower()}: {finding.reason}; {finding.action}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from neurond.verdicts.evidence import Evidence, at_least, counted, growth
 from neurontools.health import Kind
-from neurontools.model import Device, Finding, Severity
+from neurontools.model import Device, EccCounters, Finding, Severity
 from neurontools.text.units import bytes_text
 
 
@@ -34,45 +34,64 @@ def missing(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def ecc(evidence: Evidence) -> Iterator[Finding]:
-    """ECC errors: uncorrected ones since the driver was loaded, corrected ones that are many."""
-    at = evidence.snapshot.taken_at_unix_seconds
-    limit = evidence.limits.ecc_corrected_events
-    for device in evidence.snapshot.devices:
-        now, where = device.ecc, (device.index,)
-        uncorrected = (now.mem_uncorrected_total or 0) + (now.sram_uncorrected_total or 0)
-        if uncorrected:
+class Ecc:
+    """ECC errors: uncorrected ones since the driver was loaded, corrected ones that are many.
+
+    Counters seldom move, so what was found of a device is kept for as long as they stand still.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
+
+    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+        """The findings of this moment."""
+        found: dict[int, tuple[EccCounters, EccCounters | None, tuple[Finding, ...]]] = {}
+        for device in evidence.snapshot.devices:
+            before = evidence.devices.get(device.index)
+            past = None if before is None else before.ecc
+            known = self._found.get(device.index)
+            if known is None or known[0] is not device.ecc or known[1] is not past:
+                known = device.ecc, past, tuple(_ecc(device, past, evidence))
+            found[device.index] = known
+            yield from known[2]
+        self._found = found
+
+
+def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iterator[Finding]:
+    at, limit = evidence.snapshot.taken_at_unix_seconds, evidence.limits.ecc_corrected_events
+    now, where = device.ecc, (device.index,)
+    uncorrected = (now.mem_uncorrected_total or 0) + (now.sram_uncorrected_total or 0)
+    if uncorrected:
+        yield Finding(
+            Kind.ECC_UNCORRECTED,
+            Severity.CRITICAL,
+            f"{counted(uncorrected, 'uncorrected ECC error')} since the driver was loaded",
+            "move the work off this device; stop and start the instance to get another host",
+            at,
+            where,
+        )
+    if now.mem_repairable_uncorrected_total:
+        yield Finding(
+            Kind.ECC_REPAIRABLE,
+            Severity.WARNING,
+            f"{counted(now.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
+            "end the processes on this device and reset it (or reboot), which repairs the rows",
+            at,
+            where,
+            part="hbm",
+        )
+    if before is not None and before is not now and limit is not None:
+        events = growth(before.mem_corrected_total, now.mem_corrected_total)
+        events += growth(before.sram_corrected_total, now.sram_corrected_total)
+        if events >= limit:
             yield Finding(
-                Kind.ECC_UNCORRECTED,
-                Severity.CRITICAL,
-                f"{counted(uncorrected, 'uncorrected ECC error')} since the driver was loaded",
-                "move the work off this device; stop and start the instance to get another host",
-                at,
-                where,
-            )
-        if now.mem_repairable_uncorrected_total:
-            yield Finding(
-                Kind.ECC_REPAIRABLE,
+                Kind.ECC_CORRECTED,
                 Severity.WARNING,
-                f"{counted(now.mem_repairable_uncorrected_total, 'repairable uncorrected ECC error')} in HBM",
-                "end the processes on this device and reset it (or reboot), which repairs the rows",
+                f"{at_least(events, 'corrected ECC error')} in the last minutes",
+                "nothing is lost yet; if they go on, move the work and have the host replaced",
                 at,
                 where,
-                part="hbm",
             )
-        before = evidence.devices.get(device.index)
-        if before is not None and before.ecc is not now and limit is not None:
-            events = growth(before.ecc.mem_corrected_total, now.mem_corrected_total)
-            events += growth(before.ecc.sram_corrected_total, now.sram_corrected_total)
-            if events >= limit:
-                yield Finding(
-                    Kind.ECC_CORRECTED,
-                    Severity.WARNING,
-                    f"{at_least(events, 'corrected ECC error')} in the last minutes",
-                    "nothing is lost yet; if they go on, move the work and have the host replaced",
-                    at,
-                    where,
-                )
 
 
 def memory(evidence: Evidence) -> Iterator[Finding]:

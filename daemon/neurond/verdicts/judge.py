@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 
 from neurond.verdicts import device_rules, driver_rules, process_rules
 from neurond.verdicts.activity import activity
@@ -21,7 +21,6 @@ _ANCHORS = 6  # snapshots kept for what is judged by growth
 
 _RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
     device_rules.missing,
-    device_rules.ecc,
     device_rules.memory,
     driver_rules.components,
     driver_rules.core_errors,
@@ -42,9 +41,11 @@ class Judge:
     def __init__(self, limits: Thresholds | None = None) -> None:
         self._limits = limits or Thresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
+        self._rules = (*_RULES, device_rules.Ecc())
         self._failing_cores = FailingCores()
         self._orphans = Orphans()
         self._known: dict[tuple[object, ...], Finding] = {}
+        self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
         self._health: Health | None = None
 
     def judge(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Snapshot:
@@ -52,12 +53,12 @@ class Judge:
         limits = self._limits
         earlier = self._anchors[0] if self._anchors else None
         found = evidence(snapshot, earlier, limits)
-        self._health = Health(
+        self._health = self._same(
             device_indices=_judged(snapshot),
             unknown_device_indices=_unknown(snapshot),
             findings=self._lasting(
                 chain(
-                    by_job((finding for rule in _RULES for finding in rule(found)), snapshot),
+                    by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
                     self._failing_cores.look(snapshot, ended),
                     self._orphans.look(snapshot, limits.idle_seconds),
                 )
@@ -78,19 +79,38 @@ class Judge:
             return replace(snapshot, health=self._health)
         return replace(snapshot, health=replace(self._health, findings=kept))
 
+    def _same(
+        self,
+        device_indices: tuple[int, ...],
+        unknown_device_indices: tuple[int, ...],
+        findings: tuple[Finding, ...],
+    ) -> Health:
+        """The verdicts; those of the tick before where nothing has changed, so that nobody has to write them anew."""
+        before = self._health
+        if (
+            before is not None
+            and len(before.findings) == len(findings)
+            and all(map(is_, before.findings, findings))
+            and before.device_indices == device_indices
+            and before.unknown_device_indices == unknown_device_indices
+        ):
+            return before
+        return Health(device_indices, unknown_device_indices, findings)
+
     def _lasting(self, found: Iterable[Finding]) -> tuple[Finding, ...]:
         """The findings, gravest first, each with the time at which it began."""
         known: dict[tuple[object, ...], Finding] = {}
         for finding in found:
-            key = finding.identity
+            key = self._keys.get(id(finding)) or finding.identity
             before = self._known.get(key)
-            if before is None or finding.began_at_unix_seconds < before.began_at_unix_seconds:
+            if before is finding or before is None or finding.began_at_unix_seconds < before.began_at_unix_seconds:
                 known[key] = finding
             elif _told(before) == _told(finding):
                 known[key] = before
             else:
                 known[key] = replace(finding, began_at_unix_seconds=before.began_at_unix_seconds)
         self._known = known
+        self._keys = {id(finding): key for key, finding in known.items()}
         return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
 
 
