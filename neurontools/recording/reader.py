@@ -15,10 +15,12 @@ from neurontools.recording.field_list import field_list_of
 from neurontools.recording.prediction import Predictor
 from neurontools.recording.writer import MAGIC, VERSION
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.wire import decode_varint
 from neurontools.text.terminal import visible
 
 _LONGEST_HEADER_BYTES = 4096
 _LONGEST_VERSION = 9
+_LONGEST_LENGTH_BYTES = 6
 _LONGEST_REASON = 200
 _LARGEST_SNAPSHOT_BYTES = 4 * 2**20  # those of the largest instance have 42,000, with a process on every core
 _LONGEST_RECORD_BYTES = 2 * _LARGEST_SNAPSHOT_BYTES
@@ -140,16 +142,10 @@ class RecordingReader:
             kind = self._read(1)
             if not kind:
                 return
-            length, shift = 0, 0
-            byte = 128
-            while byte > 127:
-                data = self._read(1)
-                if not data or shift > 35:
-                    self.trouble = self._cut_off(start)
-                    return
-                byte = data[0]
-                length |= (byte & 127) << shift
-                shift += 7
+            length = self._length()
+            if length is None:
+                self.trouble = self._cut_off(start)
+                return
             if length > _LONGEST_RECORD_BYTES:
                 self.trouble = f"{self._shown}: damaged at byte {start:,}; it is shown up to there"
                 return
@@ -162,6 +158,16 @@ class RecordingReader:
                 self.trouble = f"{self._shown}: damaged at byte {start:,} (wrong checksum); it is shown up to there"
                 return
             yield kind, payload
+
+    def _length(self) -> int | None:
+        """The length that begins here; None when it doesn't end."""
+        told = b""
+        while not told or told[-1] > 127:
+            byte = self._read(1)
+            if not byte or len(told) == _LONGEST_LENGTH_BYTES:
+                return None
+            told += byte
+        return decode_varint(told, 0)[0]
 
     def _cut_off(self, start: int) -> str:
         return f"{self._shown}: cut off within a snapshot at byte {start:,}; it is shown up to there"

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.harness.host_clock import HostClock
 from tests.harness.dashboard_terminal import TRAINING, Terminal
+from tests.harness.host_clock import HostClock
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.terminal_screen import TerminalScreen

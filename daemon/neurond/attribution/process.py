@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from neurond.attribution.names import name_of_kubernetes
+from neurond.system.process_environment import content, environment
 from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 
 MAX_CGROUP_BYTES = 64 * 2**10
-MAX_ENVIRONMENT_BYTES = 512 * 2**10
 
 # A container's directory: docker-ID.scope, cri-containerd-ID.scope, crio-ID.scope, libpod-ID.scope, or the ID alone.
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
@@ -90,8 +90,11 @@ def _key(process: Process) -> _Key:
 def read_attribution(directory: Path) -> Attribution:
     """What a /proc/PID directory tells; what can't be read (other users' environments) is None."""
     return attribution_from(
-        _read(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
-        _environment(_read(directory / "environ", MAX_ENVIRONMENT_BYTES)),
+        content(directory / "cgroup", MAX_CGROUP_BYTES).decode("utf-8", "replace"),
+        {
+            name.decode("ascii", "replace"): value.decode("utf-8", "replace")
+            for name, value in environment(directory, _VARIABLES).items()
+        },
     )
 
 
@@ -147,23 +150,6 @@ def _job(process: Process, of: Attribution) -> Job | None:
     else:
         return process.job
     return Job(name) if process.job is None else replace(process.job, name=name)
-
-
-def _read(path: Path, most_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(most_bytes)
-    except OSError:
-        return b""
-
-
-def _environment(content: bytes) -> dict[str, str]:
-    pairs = (entry.partition(b"=") for entry in content.split(b"\0"))
-    return {
-        name.decode("ascii", "replace"): value.decode("utf-8", "replace")
-        for name, _, value in pairs
-        if name in _VARIABLES
-    }
 
 
 _VARIABLES = frozenset(

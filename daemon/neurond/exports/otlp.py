@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from neurond.exports.otlp_packages import not_installed
 from neurond.exports.otlp_readings import INSTRUMENTS, Reading, core_attributes, process_attributes
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.health import Severity, verdicts
 from neurontools.model import Device, Snapshot, SourceKind, logical_cores
 
@@ -59,9 +59,7 @@ class OtlpSender:
             from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
             from opentelemetry.sdk.resources import Resource
         except ImportError:
-            raise UserError(
-                "--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE
-            ) from None
+            raise not_installed() from None
         self._snapshot: Snapshot | None = None
         url = metrics_url(endpoint)
         for name in _SDK_LOGGERS:

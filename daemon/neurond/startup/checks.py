@@ -6,8 +6,7 @@ start: who serves on the socket or the port now, and which devices there are.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
+from neurond.exports import otlp_packages
 from neurond.exports.metrics_access import access_files
 from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
@@ -23,7 +22,6 @@ _OF_THE_LISTENER = {
     "metrics_bearer_token_file": "metrics.bearer_token_file",
     "metrics_hosts": "metrics.hosts",
 }
-_OTLP_PACKAGES = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 
 
 def check(settings: Settings) -> None:
@@ -49,15 +47,8 @@ def _check_metrics(settings: Settings) -> None:
 
 
 def _check_otlp(settings: Settings) -> None:
-    if settings.otlp_endpoint is not None and not all(map(_is_installed, _OTLP_PACKAGES)):
-        raise UserError("--otlp-endpoint needs the OpenTelemetry SDK; install neurontools[otlp]", EXIT_USAGE)
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ImportError:  # what it lies in is missing, or broken
-        return False
+    if settings.otlp_endpoint is not None and not otlp_packages.are_installed():
+        raise otlp_packages.not_installed()
 
 
 def _check_load(settings: Settings) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from neurond.system.process_environment import content, environment
 from neurontools.model import Job
 
-MAX_ENVIRONMENT_BYTES = 512 * 2**10
 _MAX_STAT_BYTES = 4096
 _LOOKS = 3  # a process that was just started may still move into a group of its own
 _MOST_RANKS = 2**20
@@ -41,14 +41,11 @@ class Jobs:
 
     def _read(self, pid: int) -> Job | None:
         directory = self._proc / str(pid)
-        name = group_of(pid, _content(directory / "stat", _MAX_STAT_BYTES))
+        name = group_of(pid, content(directory / "stat", _MAX_STAT_BYTES))
         if not name:
             return None
-        entries = _content(directory / "environ", MAX_ENVIRONMENT_BYTES).split(b"\0")
-        environment = {
-            name: value for name, _, value in (entry.partition(b"=") for entry in entries) if name in _VARIABLES
-        }
-        return Job(name, _first_number(environment, _RANKS), _first_number(environment, _WORLD_SIZES))
+        told = environment(directory, _VARIABLES)
+        return Job(name, _first_number(told, _RANKS), _first_number(told, _WORLD_SIZES))
 
 
 def group_of(pid: int, stat: bytes) -> str:
@@ -72,11 +69,3 @@ def _first_number(environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) 
         if text.isdigit() and len(text) <= 7 and int(text) < _MOST_RANKS:
             return int(text)
     return None
-
-
-def _content(path: Path, most_bytes: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(most_bytes)
-    except OSError:
-        return b""
