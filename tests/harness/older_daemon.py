@@ -26,7 +26,7 @@ class OlderDaemon:
         with closing(RecordingReader(str(RECORDING))) as reader:
             self._recorded = next(reader.messages())
         self._server = grpc.server(ThreadPoolExecutor(4))
-        handlers = {
+        handlers: dict[str, Any] = {
             "GetSnapshot": grpc.unary_unary_rpc_method_handler(self._get),
             "WatchSnapshots": grpc.unary_stream_rpc_method_handler(self._watch),
             "ListHistory": grpc.unary_stream_rpc_method_handler(self._watch),

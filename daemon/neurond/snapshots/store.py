@@ -7,8 +7,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-
-from google.protobuf.message import Message
+from typing import cast
 
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
@@ -36,12 +35,12 @@ class Verdicts:
     """The message of the latest verdicts, which mostly are those of the tick before."""
 
     def __init__(self) -> None:
-        self._latest: tuple[Health, Message] | None = None
+        self._latest: tuple[Health, neuron_pb2.Health] | None = None
 
-    def message(self, health: Health) -> Message:
+    def message(self, health: Health) -> neuron_pb2.Health:
         """The message of these verdicts; not to be changed."""
         if self._latest is None or self._latest[0] is not health:
-            self._latest = health, to_message(health)
+            self._latest = health, cast(neuron_pb2.Health, to_message(health))
         return self._latest[1]
 
 

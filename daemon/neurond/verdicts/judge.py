@@ -19,7 +19,8 @@ from neurontools.model import EccCounters, Finding, Health, Process, Snapshot, S
 
 _ANCHORS = 6  # snapshots kept for what is judged by growth
 
-_RULES: tuple[Callable[[Evidence], Iterator[Finding]], ...] = (
+_Rule = Callable[[Evidence], Iterator[Finding]]
+_RULES: tuple[_Rule, ...] = (
     device_rules.missing,
     device_rules.memory,
     driver_rules.components,
@@ -41,7 +42,7 @@ class Judge:
     def __init__(self, limits: Thresholds | None = None) -> None:
         self._limits = limits or Thresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
-        self._rules = (*_RULES, device_rules.Ecc())
+        self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc())
         self._failing_cores = FailingCores()
         self._orphans = Orphans()
         self._known: dict[tuple[object, ...], Finding] = {}
