@@ -126,6 +126,7 @@ def test_a_container_misses_only_what_it_was_given(start_daemon: StartDaemon, po
         text = metrics(port)
         for line in ("devices 1", "devices_expected 2"):
             assert f"\nneurontools_{line}\n" in text
+        wait_until(lambda: "\nneurontools_devices_foreign 13\n" in metrics(port))
 
 
 def test_on_a_host_a_device_without_its_file_is_missing_from_the_start(start_daemon: StartDaemon, port: int) -> None:

@@ -17,7 +17,7 @@ from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurond.sources.sysfs.tree_layout import TreeLayout
 from neurontools.errors import UserError
 from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
-from neurontools.sysfs.device_directory import DeviceDirectory, device_directories
+from neurontools.sysfs.device_directory import DeviceDirectory, Share, device_directories
 from neurontools.sysfs.inventory import Inventory, read_inventory
 from neurontools.sysfs.roots import Roots
 
@@ -148,7 +148,8 @@ class SysfsSource:
         present = device_directories(self._roots)
         self._rounds += 1
         # What was missing may have come: a driver that is being loaded makes its tree bit by bit.
-        is_due = bool(self._inventory.warnings) and self._rounds % _INVENTORY_ROUNDS == 0
+        is_time = self._rounds % _INVENTORY_ROUNDS == 0
+        is_due = is_time and (bool(self._inventory.warnings) or self._is_shared_anew(present))
         if not is_due and _identities(present) == _identities(self._inventory.directories):
             return
         try:
@@ -180,6 +181,12 @@ class SysfsSource:
                     self._readers[directory.index] = self._reader(directory)
             self._first.update(kept)
         self._processes.use(self._inventory.directories)
+
+    def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
+        """Whether devices came or went that are not ours, or that have no file: our own are the same then."""
+        share = Share(self._roots, present)
+        known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
+        return (share.foreign_count, share.fileless) != known
 
     def _follow_metadata(self) -> None:
         """Takes in what the metadata service says, once; where the firmware doesn't name the type it does."""
