@@ -451,10 +451,15 @@ class Report(google.protobuf.message.Message):
     DEVICE_LATENCY_HISTOGRAM_FIELD_NUMBER: builtins.int
     TRAINING_FIELD_NUMBER: builtins.int
     COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
+    MEASURED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
     measured_at_seconds: builtins.float
     """CLOCK_MONOTONIC when the numbers were taken, seconds."""
     counted_since_seconds: builtins.float
     """CLOCK_MONOTONIC when the process began to count, seconds: the same in all its reports, to whatever daemon."""
+    measured_at_unix_seconds: builtins.float
+    """What the clock of the host showed when the numbers were taken, Unix time in seconds: all moments above are by it, and it may
+    be set at any time. Absent: that at the report's arrival.
+    """
     @property
     def cores(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReportedCore]:
         """A message for each core it holds; a core that is missing keeps what was last reported."""
@@ -500,10 +505,14 @@ class Report(google.protobuf.message.Message):
         device_latency_histogram: global___LatencyHistogram | None = ...,
         training: global___TrainingCounters | None = ...,
         counted_since_seconds: builtins.float | None = ...,
+        measured_at_unix_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_unix_seconds", b"measured_at_unix_seconds", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "measured_at_unix_seconds", b"measured_at_unix_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_counted_since_seconds", b"_counted_since_seconds"]) -> typing.Literal["counted_since_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_measured_at_unix_seconds", b"_measured_at_unix_seconds"]) -> typing.Literal["measured_at_unix_seconds"] | None: ...
 
 global___Report = Report
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from neurond.ownership.holding import CoreReport, Report
 from neurond.ownership.ledger import InvalidReport
+from neurond.system.steady_clock import SteadyClock
 from neurontools import model
 from neurontools.model import latency
 from neurontools.rpc import neuron_pb2
@@ -24,18 +25,19 @@ _CLOCK_SLACK_SECONDS = 1.0
 
 
 def read_report(
-    message: neuron_pb2.Report, core_count: int, now_seconds: float, clock_moved_seconds: float = 0.0
+    message: neuron_pb2.Report, core_count: int, now_seconds: float, clock: SteadyClock | None = None
 ) -> Report:
     """The report a process sent; InvalidReport names the value that is out of its range.
 
     `core_count` is how many logical cores the process holds, `now_seconds` the daemon's CLOCK_MONOTONIC. Processes
-    tell moments by the clock of the host, which has been set by `clock_moved_seconds` since the daemon began.
+    tell moments by the clock of the host; the report has them by `clock`, if there is one.
     """
     measured_at_seconds = _seconds(message.measured_at_seconds, "measured_at_seconds")
     if measured_at_seconds > now_seconds + _CLOCK_SLACK_SECONDS:
         raise InvalidReport("measured_at_seconds lies in the future; it must be CLOCK_MONOTONIC of this host")
     if len(message.cores) > core_count:
         raise InvalidReport(f"{len(message.cores)} cores reported, {core_count} held")
+    clock_moved_seconds = _moved(message, measured_at_seconds, clock)
     cores = {core.local_index: _core(core, clock_moved_seconds) for core in message.cores}
     if len(cores) != len(message.cores):
         raise InvalidReport("a core is reported twice")
@@ -51,6 +53,15 @@ def read_report(
         training=_training(message.training) if message.HasField("training") else None,
         counted_since_seconds=_counted_since(message, measured_at_seconds),
     )
+
+
+def _moved(message: neuron_pb2.Report, measured_at_seconds: float, clock: SteadyClock | None) -> float:
+    """How far the host's clock, as the process saw it, is from the daemon's."""
+    if clock is None:
+        return 0.0
+    if not message.HasField("measured_at_unix_seconds"):
+        return clock.moved_seconds()
+    return _seconds(message.measured_at_unix_seconds, "measured_at_unix_seconds") - clock.at(measured_at_seconds)
 
 
 def _counted_since(message: neuron_pb2.Report, measured_at_seconds: float) -> float | None:
@@ -161,4 +172,7 @@ def _moment(message: Any, name: str, clock_moved_seconds: float) -> float | None
     if not message.HasField(name):
         return None
     seconds = _seconds(getattr(message, name), name)
-    return max(0.0, seconds - clock_moved_seconds) if clock_moved_seconds else seconds
+    if not clock_moved_seconds:
+        return seconds
+    # Whole milliseconds: what doesn't change stays the same number from report to report.
+    return max(0.0, round(seconds - clock_moved_seconds, 3))

@@ -52,7 +52,7 @@ class RuntimeService:
         """Takes the caller's report."""
         try:
             core_count = self._ledger.known(request.token).count
-            report = read_report(request.report, core_count, time.monotonic(), self._clock.moved_seconds())
+            report = read_report(request.report, core_count, time.monotonic(), self._clock)
             self._ledger.report(request.token, report)
         except ledger.Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))

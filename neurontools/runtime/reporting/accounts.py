@@ -198,7 +198,11 @@ class Accounts:
 
     def report(self, core_count: int, now_seconds: float, unix_minus_monotonic_seconds: float) -> neuron_pb2.Report:
         """The report of this moment for the first `core_count` cores."""
-        report = neuron_pb2.Report(measured_at_seconds=now_seconds, counted_since_seconds=self.counted_since_seconds)
+        report = neuron_pb2.Report(
+            measured_at_seconds=now_seconds,
+            measured_at_unix_seconds=now_seconds + unix_minus_monotonic_seconds,
+            counted_since_seconds=self.counted_since_seconds,
+        )
         for index in range(core_count):
             self._fill_core(report.cores.add(), index, now_seconds, unix_minus_monotonic_seconds)
         host_memory = dict(self._host_memory)
