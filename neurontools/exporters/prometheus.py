@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from operator import add, attrgetter
+from operator import attrgetter
 
 from neurontools.exporters import neuron_families as known
 from neurontools.exporters.exposition import Definition, Family, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.neuron_families import instance_labels
 from neurontools.exporters.own_families import own_families
+from neurontools.exporters.tag_totals import TagTotals
 from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
 from neurontools.model.counting import continues, counted_since_unix_seconds
 from neurontools.monitor.system_groups import instance_info
 
+_UNTAGGED = "untagged"
 _VCPU_MODES = ("user", "system")
 _ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 _STATUS_TYPES = (
@@ -29,11 +31,14 @@ _STATUS_TYPES = (
 class SnapshotMetrics:
     """Families of the snapshots of one host, one after the other.
 
-    `counting_since_unix_seconds` is when counters began whose beginning isn't known: the start of the daemon.
+    `counting_since_unix_seconds` is when counters began whose beginning isn't known: the start of the daemon. With
+    `untagged_together` processes that were given no tag have one, "untagged", in place of their PIDs.
     """
 
-    def __init__(self, counting_since_unix_seconds: float) -> None:
+    def __init__(self, counting_since_unix_seconds: float, *, untagged_together: bool = False) -> None:
         self._since = counting_since_unix_seconds
+        self._untagged_together = untagged_together
+        self._totals = {part: TagTotals() for part in _COUNTERS}
         self._labels = LabelTexts()  # of the original's families
         self._own_labels = LabelTexts()
 
@@ -58,13 +63,13 @@ class SnapshotMetrics:
         label = self._labels
         by_tag: dict[str, list[Process]] = {}
         for process in holders:
-            by_tag.setdefault(process.tag, []).append(process)
+            by_tag.setdefault(self._tag(process), []).append(process)
         utilization: list[Sample] = []
         memory: dict[str, list[Sample]] = {category: [] for category in known.MEMORY_CATEGORIES}
         of_core = label.named("runtime_tag", "neuroncore")
         of_memory = label.named("runtime_tag", "neuroncore", "memory_location")
         for process in holders:
-            tag, lnc = process.tag, process.logical_neuroncore_config
+            tag, lnc = self._tag(process), process.logical_neuroncore_config
             for position, neuroncore_index in enumerate(process.neuroncore_indices):
                 physical = process.core_indices[position * lnc : (position + 1) * lnc]
                 cores = [core for index in physical if (core := snapshot.core(index)) is not None]
@@ -80,6 +85,9 @@ class SnapshotMetrics:
         for category, samples in memory.items():
             yield Family(known.CORE_MEMORY[category], samples)
         yield from self._process_families(by_tag, snapshot, before)
+
+    def _tag(self, process: Process) -> str:
+        return _UNTAGGED if self._untagged_together and process.tag == str(process.pid) else process.tag
 
     def _process_families(
         self, by_tag: dict[str, list[Process]], snapshot: Snapshot, before: Snapshot | None
@@ -125,16 +133,17 @@ class SnapshotMetrics:
         """A family of the counters of a part of the processes; nothing of those that don't tell it."""
         kinds, read = _COUNTERS[part_name]
         rows = self._labels.rows("runtime_tag", label_name, last=kinds)
+        told: dict[str, list[tuple[Process, float, tuple[int, ...]]]] = {}
+        for tag, processes in by_tag.items():
+            for process in processes:
+                part = getattr(process, part_name)
+                if part is not None:
+                    since = counted_since_unix_seconds(process, snapshot) or self._since
+                    told.setdefault(tag, []).append((process, since, read(part)))
         totals: list[Sample] = []
         created: list[Sample] = []
-        for tag, processes in by_tag.items():
-            told = [part for process in processes if (part := getattr(process, part_name)) is not None]
-            if not told:
-                continue
-            texts, counts = rows(tag), read(told[0])
-            for other in told[1:]:
-                counts = tuple(map(add, counts, read(other)))
-            since = min([counted_since_unix_seconds(process, snapshot) or self._since for process in processes])
+        for tag, (counts, since) in self._totals[part_name].total(told).items():
+            texts = rows(tag)
             totals.extend(zip(texts, counts, strict=True))
             created.extend([(text, since) for text in texts])
         return Family(definition, totals, created)

@@ -13,7 +13,7 @@ import pytest
 
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Snapshot, TrainingCounters
+from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Process, Snapshot, TrainingCounters
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS
@@ -149,6 +149,55 @@ def test_processes_that_share_a_tag_add_up() -> None:
     assert min(medians) <= p50 <= max(medians)
     p100 = one(samples, "execution_latency_seconds", percentile="p100", runtime_tag="job")
     assert p100 == max(process.total_latency.p100_seconds for process in now.processes if process.total_latency)
+
+
+def test_counters_of_a_tag_do_not_fall_when_one_of_its_processes_ends() -> None:
+    host = ScenarioHost("trn1.2xlarge")
+    both = host.at(20.0)
+    shared = tuple(replace(process, tag="job") for process in both.processes)
+    metrics = SnapshotMetrics(0.0)
+
+    def completed(*processes: Process) -> float | None:
+        """Of the tag; asked twice, as by readers of two formats."""
+        now = replace(both, processes=processes)
+        first, second = (text_format(metrics.families(now, None, PEAK)).decode() for _ in range(2))
+        assert first == second
+        _, samples = parsed(first)
+        of_tag = {"runtime_tag": "job", "status_type": "completed"}
+        return one(samples, "execution_status_total", **of_tag) if processes else None
+
+    def after(process: Process, more: int) -> Process:
+        assert process.executions is not None
+        done = replace(process.executions, completed_total=process.executions.completed_total + more)
+        return replace(process, executions=done)
+
+    first, second = shared
+    all_of_them = completed(first, second)
+    assert all_of_them is not None
+    assert all_of_them > 0
+    assert completed(second) == all_of_them
+    assert completed(after(second, 5)) == all_of_them + 5
+    third = replace(after(first, 0), pid=first.pid + 100, counted_since_seconds=None, attached_at_unix_seconds=5.0)
+    of_third = third.executions.completed_total if third.executions is not None else 0
+    assert completed(after(second, 5), third) == all_of_them + 5 + of_third
+    completed()
+    assert completed(third) == of_third, "nobody had the tag in between: it counts anew"
+
+
+def test_processes_without_a_tag_can_have_one_together() -> None:
+    now = ScenarioHost("trn1.32xlarge", neuroncores=4).at(20.0)
+    tagged, *untagged = now.processes
+    processes = (replace(tagged, tag="job"), *(replace(process, tag=str(process.pid)) for process in untagged))
+    now = replace(now, processes=processes)
+
+    def tags(*, together: bool) -> set[str]:
+        metrics = SnapshotMetrics(0.0, untagged_together=together)
+        _, samples = parsed(text_format(metrics.families(now, None, PEAK)).decode())
+        of_the_original = [series for name, series in samples.items() if not name.startswith("neurontools_")]
+        return {value for series in of_the_original for key in series for name, value in key if name == "runtime_tag"}
+
+    assert tags(together=False) == {"job", *(str(process.pid) for process in untagged)}
+    assert tags(together=True) == {"job", "untagged"}
 
 
 def test_unknown_is_left_out_and_never_zero() -> None:

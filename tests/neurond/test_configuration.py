@@ -105,6 +105,7 @@ WRONG_LINES = [
         (f'metrics.{name} = ""', f"metrics.{name}: string should have at least 1 character, not ''")
         for name in ("tls_certificate", "tls_key", "tls_client_ca", "bearer_token_file")
     ),
+    ("metrics.untagged_together = 3", "metrics.untagged_together: input should be a valid boolean, not 3"),
     (
         'metrics.hosts = ["a", "b:80"]',
         "metrics.hosts: 'b:80' is no name; write one without a port, such as metrics.example.org",

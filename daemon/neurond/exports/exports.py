@@ -25,7 +25,7 @@ class Exports:
     def __init__(self, settings: Settings, store: Store) -> None:
         self._settings = settings
         self._store = store
-        self._metrics = Metrics(store)
+        self._metrics = Metrics(store, untagged_together=settings.metrics_untagged_together)
         self._pages: MetricsPages | None = None
         self._sender: _Sender | None = None
 

@@ -38,9 +38,9 @@ SCRAPE_DURATION = Definition(
 class Metrics:
     """The text of the latest snapshot. Belongs to the event loop's thread."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, untagged_together: bool = False) -> None:
         self._store = store
-        self._metrics = SnapshotMetrics(time.time())
+        self._metrics = SnapshotMetrics(time.time(), untagged_together=untagged_together)
         self._before: Snapshot | None = None
         self._latest: Snapshot | None = None
         self._texts: dict[bool, tuple[int, Document]] = {}

@@ -82,6 +82,7 @@ class MetricsTable(_Table):
     tls_client_ca: _Path | None = None
     bearer_token_file: _Path | None = None
     hosts: list[Annotated[str, AfterValidator(_host_name)]] | None = None
+    untagged_together: bool = False
     otlp_endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
@@ -194,6 +195,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         metrics_tls_client_ca=_absolute(metrics.tls_client_ca),
         metrics_bearer_token_file=_absolute(metrics.bearer_token_file),
         metrics_hosts=metrics.hosts,
+        metrics_untagged_together=metrics.untagged_together,
         otlp_endpoint=metrics.otlp_endpoint,
         otlp_interval_seconds=metrics.otlp_interval_seconds,
         health_thresholds=configuration.health.changed(),
