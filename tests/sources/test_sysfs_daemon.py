@@ -24,12 +24,14 @@ def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
         assert (first.source, first.instance.instance_type) == (SourceKind.SYSFS, "trn1.32xlarge")
         assert first.instance.driver_version == "2.30.2.0"
         assert [process for process in first.processes if process.device_indices] == []
-        tree.set_core(2, memory=DeviceMemory(tensors_bytes=4096))
         tree.set_processes(process_on(4711, "python train.py", cores=(2,), runtime_version="2.34.10"))
+        tree.set_core(2, memory=DeviceMemory(tensors_bytes=4096))
         owner = wait_until(lambda: daemon.find(4711))
         assert (owner.core_indices, owner.device_indices, owner.runtime_version) == ((2,), (1,), "2.34.10")
-        core = wait_until(lambda: next((c for c in daemon.snapshot().cores if c.owner_pid == 4711), None))
-        assert (core.index, core.memory.tensors_bytes) == (2, 4096)
+        wait_until(
+            lambda: daemon.snapshot().cores[2].memory.tensors_bytes == 4096
+        )  # read before the owner was looked for
+        assert [core.index for core in daemon.snapshot().cores if core.owner_pid == 4711] == [2]
         wait_until(lambda: daemon.snapshot().cores[2].utilization_ratio == 0.0)
         tree.set_core(2, busy_seconds_total=0.001)
         wait_until(lambda: daemon.snapshot().cores[2].busy_seconds_total == 0.001)
