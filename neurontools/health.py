@@ -99,6 +99,18 @@ def is_healthy(found: Iterable[Verdict]) -> bool | None:
     return False if False in told else None if None in told else True
 
 
+def advice(finding: Finding) -> tuple[object, ...]:
+    """What findings on several devices have in common that are alike and ask for the same: views tell them once."""
+    return finding.kind, finding.severity, finding.action, finding.pid, finding.job
+
+
+def counts(snapshot: Snapshot) -> dict[Severity, int]:
+    """How many things are wrong, by how grave they are; what asks for the same on several devices is one."""
+    found = {advice(finding) for finding in snapshot.health.findings} if snapshot.health is not None else ()
+    severities = [severity for _, severity, *_ in found]
+    return {severity: severities.count(severity) for severity in Severity if severity in severities}
+
+
 def age_seconds(finding: Finding, snapshot: Snapshot) -> float:
     """How long a finding had lasted when the snapshot was taken."""
     return max(0.0, snapshot.taken_at_unix_seconds - finding.began_at_unix_seconds)

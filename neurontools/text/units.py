@@ -36,6 +36,11 @@ def bytes_text(size_bytes: int | None) -> str:
     return f"{size_bytes} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def short_bytes_text(size_bytes: int | None) -> str:
+    """The same for a narrow cell, in at most 7 characters: "512", "1.5K", "8.2G"."""
+    return bytes_text(size_bytes).replace(" ", "").replace("B", "") if size_bytes else bytes_text(size_bytes)
+
+
 def memory_size_text(size_bytes: int | None) -> str:
     """The size of a memory: as `bytes_text`, but a whole number has no decimals: "32 GB", "96 GB", "1.5 TB"."""
     return bytes_text(size_bytes).replace(".0 ", " ")
@@ -60,6 +65,14 @@ def flops_text(flops_per_second: float | None) -> str:
     return f"{value:.0f} {unit}" if unit == "FLOPS" else f"{value:.1f} {unit}"
 
 
+def short_flops_text(flops_per_second: float | None, decimals: int = 2) -> str:
+    """The same for a narrow cell, in at most 7 characters: "12.30T", "4.20G", "0" when idle."""
+    if flops_per_second is None or not _is_finite(flops_per_second):
+        return UNKNOWN
+    value, unit = _scaled(flops_per_second, 1000, _FLOPS_UNITS)
+    return f"{value:.0f}" if unit == "FLOPS" else f"{value:.{decimals}f}{unit[0]}"
+
+
 def duration_text(seconds: float | None) -> str:
     """A latency or an age: "850.0 us", "1.2 ms", "12.3 s"; from a minute on, two whole units: "2 m 5 s", "3 d 4 h"."""
     if seconds is None or not _is_finite(seconds):
@@ -75,6 +88,12 @@ def duration_text(seconds: float | None) -> str:
                 return f"{whole // unit_seconds} {unit} {whole % unit_seconds // part_seconds} {part}"
     value, unit = _scaled(seconds * 1e9, 1000, _LATENCY_UNITS)
     return f"{value:.0f} {unit}" if unit == "ns" else f"{value:.1f} {unit}"
+
+
+def short_duration_text(seconds: float | None) -> str:
+    """The same for a narrow cell, in at most 7 characters: "1.2ms", "12.3s"; from a minute on, the first unit: "3d"."""
+    text = duration_text(seconds)
+    return (text.rsplit(" ", 2)[0] if seconds is not None and seconds >= 60 else text).replace(" ", "")
 
 
 def count_text(count: int | None) -> str:

@@ -17,6 +17,7 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page, fit, foreign
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
+from neurontools.views.overview.job_list import job_rows
 from neurontools.views.pages import PAGES
 from neurontools.views.processes.page import process_rows
 
@@ -66,12 +67,16 @@ class DashboardState:
     is_read_only: bool = False
     shell: Shell = field(default_factory=Shell)
     pid: int | None = None
+    is_tree_shown: bool = False
     opened: frozenset[str] = frozenset()
+    unfolded: frozenset[str] = frozenset()
     filter_text: str = ""
     edited_filter: str | None = None  # while it is being typed
     tagged: frozenset[int] = frozenset()
     selected_pid: int | None = None
+    selected_row: str = ""  # of the jobs on the overview
     details_pid: int | None = None
+    details_of: str = ""  # the page to go back to from details that were opened on another
     device_index: int = 0
     core_index: int | None = None
     choices: Choices | None = None  # an open dialog
@@ -139,7 +144,10 @@ class DashboardState:
             page=self.page,
             pid=self.pid,
             show_flops=settings.show_flops,
+            is_compact=settings.is_compact,
+            is_tree_shown=self.is_tree_shown,
             opened=self.opened,
+            unfolded=self.unfolded,
             cursor=where.cursor,
             top=where.top,
             sort=settings.sort,
@@ -160,6 +168,8 @@ class DashboardState:
             scene.verdicts = verdicts(snapshot)
         if self.page == "processes":
             self._follow_selected(scene)
+        elif self.page == "overview" and not self.is_tree_shown:
+            self._follow_row(scene)
         return scene
 
     def draw(self, width: int, height: int) -> Page:
@@ -211,9 +221,21 @@ class DashboardState:
             self.selected_pid = pids[where.cursor]
         scene.cursor = where.cursor
 
+    def _follow_row(self, scene: Scene) -> None:
+        """Keep the cursor on its job or process while others come and go."""
+        keys = [row.key for row in job_rows(scene)]
+        where = self.list
+        if self.selected_row in keys:
+            where.cursor = keys.index(self.selected_row)
+        elif keys:
+            where.cursor = min(where.cursor, len(keys) - 1)
+            self.selected_row = keys[where.cursor]
+        scene.cursor = where.cursor
+
     def show_page(self, name: str) -> None:
         """Show the page of this name."""
         self.page = name
+        self.details_of = ""
         self.settings.page = name
         self.details_pid = None
         if name == "history":
@@ -230,5 +252,10 @@ class DashboardState:
             self.selected_pid = rows[min(position, len(rows) - 1)].pid if rows and position >= 0 else self.selected_pid
             if position < 0 and rows:
                 self.selected_pid = rows[0].pid
+        elif self.page == "overview" and not self.is_tree_shown:
+            scene = self.scene()
+            keys = [row.key for row in job_rows(scene)] if scene is not None else []
+            where.cursor = min(max(0, position), max(0, len(keys) - 1))
+            self.selected_row = keys[where.cursor] if keys else ""
         elif self.page in ("topology", "history"):
             self.device_index = where.cursor

@@ -19,6 +19,7 @@ class Settings:
     ascii: bool = False
     page: str = "overview"
     show_flops: bool = False
+    is_compact: bool = False
     sort: str = "pid"
     is_descending: bool = False
     window_seconds: float = 60.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 
-from neurontools.model import SourceKind
+from neurontools import health
+from neurontools.model import Severity, SourceKind
 from neurontools.text import units
 from neurontools.version import __version__
 from neurontools.views.drawing.glyphs import ASCII
@@ -24,7 +25,8 @@ from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.tabs import tab_bar
 from neurontools.views.pages import PAGES, page_named
 
-LEAST_WIDTH, LEAST_HEIGHT = 20, 3
+_LEAST_NAME_CELLS = 5  # of the instance type, in the title
+_GRAVE_STYLES = ("title_critical", "title_warning")
 
 
 def frame(scene: Scene, width: int, height: int) -> Page:
@@ -66,23 +68,57 @@ def title(scene: Scene, width: int) -> Page:
     if scene.snapshot.synthetic_load:
         notes.append(f"synthetic load: {foreign(scene.snapshot.synthetic_load, 30)}")
     note = f" [{', '.join(notes)}]" if notes else ""
-    clock = scene.clock
-    right: list[Run] = []
-    if clock.recording:
-        right.append((f" {scene.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad"))
-    moment = time.strftime("%H:%M:%S", time.localtime(scene.snapshot.taken_at_unix_seconds))
-    right.append((f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style))
-    room = width - line_width(right)
-    if room < 10:
-        right, room = right[-1:], width - line_width(right[-1:])
     short = " [synthetic]" if scene.snapshot.synthetic_load else " [simulated]" if notes else ""
-    for left in (text + note, text + short, f" {foreign(instance.instance_type, 40)}{short}", text):
+    name = f" {foreign(instance.instance_type, 40)}"
+    right = _right_of_title(scene, width - width_of(short) - _LEAST_NAME_CELLS)
+    room = max(0, width - line_width(right))
+    for left in (text + note, text + short, f" neuron-top {where}{short}", name + short):
         if width_of(left) <= room:
             break
     else:
-        left = clip(text, room, mark=True)
-    runs: list[Run] = [(left, "title"), (" " * max(0, room - width_of(left)), "title")]
-    return Page([fit((*runs, *right), width, "title")])
+        # The name of the host is cut before the mark that it is none.
+        left = clip(name, max(0, room - width_of(short)), mark=True) + short
+    runs: list[Run] = [(left, "title"), (" " * (room - width_of(left)), "title")]
+    targets = []
+    at = width - line_width(right)
+    for run_text, style in right:
+        if style in _GRAVE_STYLES:
+            targets.append(Target(0, at, at + width_of(run_text), "page", "health"))
+        at += width_of(run_text)
+    return Page([fit((*runs, *right), width, "title")], targets)
+
+
+def _right_of_title(scene: Scene, room: int) -> list[Run]:
+    """What is recorded, what is wrong and the clock, as long as there is room for it; the clock's badge always."""
+    clock = scene.clock
+    moment = time.strftime("%H:%M:%S", time.localtime(scene.snapshot.taken_at_unix_seconds))
+    recording: list[Run] = []
+    if clock.recording:
+        recording = [(f" {scene.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
+    badge: list[Run] = [(f" {clock.badge} ", clock.style)] if clock.badge else []
+    full: list[Run] = [(f" {clock.badge} {moment} " if clock.badge else f" {moment} ", clock.style)]
+    grave, brief = _grave(scene, is_brief=False), _grave(scene, is_brief=True)
+    for right in ([*recording, *grave, *full], [*grave, *full], [*brief, *full], [*brief, *badge]):
+        if line_width(right) <= room:
+            return right
+    return badge or full
+
+
+def _grave(scene: Scene, *, is_brief: bool) -> list[Run]:
+    """How much is wrong, the gravest in words, and the key that tells what; brief: how much of the gravest there is."""
+    found = health.counts(scene.snapshot)
+    runs: list[Run] = []
+    for severity, noun, mark, style in (
+        (Severity.CRITICAL, "critical", scene.glyphs.bad, _GRAVE_STYLES[0]),
+        (Severity.WARNING, "warning", scene.glyphs.warn, _GRAVE_STYLES[1]),
+    ):
+        count = found.get(severity, 0)
+        if count and (not is_brief or not runs):
+            plural = "s" if count > 1 and severity is Severity.WARNING else ""
+            runs.append((f" {mark} {count} " if is_brief or runs else f" {mark} {count} {noun}{plural} ", style))
+    if runs and not is_brief and scene.clock.badge:
+        runs[-1] = (f"{runs[-1][0]}{scene.glyphs.track} e ", runs[-1][1])
+    return runs
 
 
 def scrubber(scene: Scene, width: int) -> Page:

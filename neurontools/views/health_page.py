@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from neurontools.health import Finding, Verdict, is_healthy, sentence, summary
+from neurontools.health import Finding, Verdict, advice, is_healthy, sentence, summary
 from neurontools.health import Severity as Gravity
 from neurontools.history.events import Event, Severity
 from neurontools.text.ranges import ranges
@@ -101,8 +101,7 @@ def _grouped(verdicts: tuple[Verdict, ...]) -> list[tuple[Finding, list[int]]]:
     found: dict[tuple[object, ...], tuple[Finding, list[int]]] = {}
     for verdict in verdicts:
         for finding in verdict.findings:
-            key = (finding.kind, finding.severity, finding.action, finding.pid, finding.job)
-            devices = found.setdefault(key, (finding, []))[1]
+            devices = found.setdefault(advice(finding), (finding, []))[1]
             if verdict.device_index not in devices:
                 devices.append(verdict.device_index)
     return sorted(found.values(), key=lambda item: (-item[0].severity, item[1]))

@@ -49,7 +49,14 @@ def _health(scene: Scene, width: int, height: int) -> Page:
 
 _TIME = (("p", "pause", "p"), ("[ ]", "time", "left_square_bracket"))
 PAGES = (
-    PageKind("overview", "o", "Overview", "Over", overview, (("x", "tree", "x"), ("f", "FLOPS", "f"), *_TIME)),
+    PageKind(
+        "overview",
+        "o",
+        "Overview",
+        "Over",
+        overview,
+        (("x", "tree", "x"), ("f", "FLOPS", "f"), ("v", "compact", "v"), *_TIME),
+    ),
     PageKind(
         "processes",
         "w",

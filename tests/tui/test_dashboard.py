@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Page, line_width, plain
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
+from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import StillFeed, snapshots
 
 WIDTH, HEIGHT = 120, 40
@@ -81,17 +83,16 @@ def test_the_sections_and_words_of_the_original(dashboard: Dashboard) -> None:
         "Runtime Memory",
         "Model Scratchpad",
         "Memory Usage Details",
-        "Model ID",
-        "Device Memory",
-        "Host Memory",
         "Neuron Apps >[1]:all<",
         "[2]:synthetic-0",
     ):
         assert words in shown, words
+    opened = press(dashboard, "x")
+    assert all(words in opened for words in ("Model ID", "Device Memory", "Host Memory"))
 
 
 def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None:
-    assert ">[2]:synthetic-0<" in press(dashboard, "2")
+    assert ">[2]:synthetic-0<" in press(dashboard, "x", "2")
     shown = text(dashboard)
     assert "ND 0" in shown
     assert "ND 1 " not in shown  # the tree has its device alone
@@ -101,6 +102,8 @@ def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None
     assert ">[1]:all<" in press(dashboard, "a", "a")
     press(dashboard, "a")  # before the first comes the last
     assert dashboard.pid == snapshots()[-1].processes[-1].pid
+    steady = Dashboard(StillFeed(snapshots(scenario="steady")), Settings(), UNICODE)
+    assert "ND 1-15: not in use by this process" in press(steady, "2")
 
 
 def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
@@ -138,7 +141,27 @@ def test_f_shows_teraflops(dashboard: Dashboard) -> None:
     assert "TFLOPS" not in press(dashboard, "f")
 
 
+@pytest.mark.parametrize(
+    ("flops", "ratio", "figure", "style"),
+    [(4.2e9, 0.9, "4.20G", "load4"), (4.2e9, 0.3, "4.20G", "load2"), (0.0, 0.0, "0", "held")],
+)
+def test_flops_have_the_unit_that_fits_and_idle_is_told_from_free(
+    flops: float, ratio: float, figure: str, style: str
+) -> None:
+    taken = ScenarioHost("trn1.2xlarge", "steady", neuroncores=1).at(30.0)
+    first, second = taken.cores
+    cores = (replace(first, flops_per_second=flops, utilization_ratio=ratio), second)
+    dashboard = Dashboard(StillFeed([replace(taken, cores=cores)]), Settings(show_flops=True), UNICODE)
+    assert f"[{figure:>7}]" in text(dashboard)
+    assert "[   free]" in text(dashboard)
+    styles = {part.strip(): style for line in draw(dashboard).lines for part, style in line}
+    assert styles[figure] == style
+    assert styles["free"] == "dim"
+
+
 def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
+    press(dashboard, "x")
+    dashboard.opened = frozenset()
     shown = press(dashboard, "enter", "down", "right", "down", "enter")
     assert "NC 0  synthetic-0" in shown
     assert "synthetic/train_step.neff" in shown
@@ -153,8 +176,11 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
         if inside:
             assert node.device_bytes == sum(row.device_bytes or 0 for row in inside), (position, node)
     assert "train_step" not in press(dashboard, *["left"] * 5)
+    press(dashboard, "x")
     assert "train_step" in press(dashboard, "x")
-    assert "train_step" not in press(dashboard, "x")
+    shown = press(dashboard, "x")
+    assert "train_step" not in shown
+    assert "Memory Usage Details: 32 models on 16 of 16 devices" in shown
 
 
 def test_a_model_that_does_not_run_is_dimmed() -> None:

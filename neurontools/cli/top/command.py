@@ -172,6 +172,7 @@ def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: st
         page=settings.page,
         glyphs=ASCII if settings.ascii else UNICODE,
         show_flops=settings.show_flops,
+        is_compact=settings.is_compact,
         sort=settings.sort,
         is_descending=settings.is_descending,
         window_seconds=settings.window_seconds,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.tui.actions.overview import OverviewActions
 from neurontools.tui.actions.process import ProcessActions
 from neurontools.tui.dashboard_state import ListState
+from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.memory_tree import nodes
 
 
@@ -50,6 +51,11 @@ class MovementActions(OverviewActions, ProcessActions):
 
     def _to_parent(self) -> None:
         scene = self.scene()
+        if scene is not None and not self.is_tree_shown:
+            jobs = job_rows(scene)
+            above = range(min(self.list.cursor, len(jobs) - 1), -1, -1)
+            self.move_to(next((position for position in above if jobs[position].rank is None), self.list.cursor))
+            return
         rows = nodes(scene) if scene is not None else []
         if rows:
             parent = rows[min(self.list.cursor, len(rows) - 1)].key.rpartition("/")[0]
@@ -93,7 +99,7 @@ class MovementActions(OverviewActions, ProcessActions):
     def enter(self) -> None:
         """Open or close a node; a process's details; a device's history."""
         if self.page == "overview":
-            self._toggle_node()
+            self._enter_row()
         elif self.page == "processes":
             self.details_pid = self.selected_pid if self.details_pid is None else None
             if self.details_pid is not None:
@@ -103,6 +109,16 @@ class MovementActions(OverviewActions, ProcessActions):
             self.show_page("history")
         elif self.page == "health":
             self._enter_event()
+
+    def _enter_row(self) -> None:
+        row = None if self.is_tree_shown else self._selected_job_row()
+        if row is None or row.pid is None:
+            self._toggle_node()
+            return
+        self.show_page("processes")
+        self.selected_pid = self.details_pid = row.pid
+        self.details_of = "overview"
+        self.feed.want_past()
 
     def _enter_event(self) -> None:
         from neurontools.views.health_page import moment_of_row

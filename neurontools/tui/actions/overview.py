@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neurontools.tui.dashboard_state import DashboardState, ListState
+from neurontools.views.overview.job_list import JobRow, job_rows
 from neurontools.views.overview.memory_tree import nodes
 
 
@@ -14,26 +15,36 @@ class OverviewActions(DashboardState):
         self.settings.show_flops = not self.settings.show_flops
 
     def toggle_tree(self) -> None:
-        """Open the whole tree; close it when anything is open."""
+        """Open the whole tree, or fold it to its summary."""
         from neurontools.views.overview.memory_tree import every_key
 
         scene = self.scene()
         if scene is None:
             return
-        is_any_open = any(node.is_open for node in nodes(scene))
-        self.opened = frozenset() if is_any_open else every_key(scene)
+        self.is_tree_shown = not self.is_tree_shown
+        self.opened = every_key(scene) if self.is_tree_shown else frozenset()
         self.lists["overview"] = ListState()
+
+    def toggle_compact(self) -> None:
+        """As many jobs as there is room for, or every section."""
+        self.settings.is_compact = not self.settings.is_compact
+        self.is_tree_shown = False
 
     def _select_device(self, device_index: int) -> None:
         scene = self.scene()
         if scene is not None:
-            rows = nodes(scene)
-            found = [position for position, node in enumerate(rows) if node.device_index == device_index]
+            if self.is_tree_shown:
+                places = [(node.device_index,) for node in nodes(scene)]
+            else:
+                places = [row.device_indices for row in job_rows(scene)]
+            found = [position for position, devices in enumerate(places) if device_index in devices]
             if found:
                 self.move_to(found[0])
 
     def _toggle_node(self, *, is_open: bool | None = None) -> bool:
-        """Open or close the selected node; False when it has no such state to change."""
+        """Open or close the selected node, or job; False when it has no such state to change."""
+        if not self.is_tree_shown:
+            return self._toggle_job(is_open=is_open)
         scene = self.scene()
         rows = nodes(scene) if scene is not None else []
         if not rows:
@@ -42,4 +53,16 @@ class OverviewActions(DashboardState):
         if not node.has_children or node.is_open is is_open:
             return False
         self.opened = self.opened - {node.key} if node.is_open else self.opened | {node.key}
+        return True
+
+    def _selected_job_row(self) -> JobRow | None:
+        scene = self.scene()
+        rows = job_rows(scene) if scene is not None else []
+        return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
+
+    def _toggle_job(self, *, is_open: bool | None) -> bool:
+        row = self._selected_job_row()
+        if row is None or row.rank is not None or row.is_open is is_open:
+            return False
+        self.unfolded = self.unfolded - {row.key} if row.is_open else self.unfolded | {row.key}
         return True

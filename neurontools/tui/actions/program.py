@@ -40,7 +40,9 @@ class ProgramActions(DashboardState):
 
     def go_back(self) -> None:
         """Leave details, else clear the filter."""
-        if self.details_pid is not None:
+        if self.details_pid is not None and self.details_of:
+            self.show_page(self.details_of)
+        elif self.details_pid is not None:
             self.details_pid = None
         elif self.page == "processes" and self.filter_text:
             self.filter_text = ""

@@ -1,94 +1,148 @@
-"""The NeuronCore grid: a bar for each core, a row or a part of one for each device, for 1 to 128 cores."""
+"""The NeuronCore grid: a bar for each core and one for the HBM, a row or a part of one for each device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.model import LogicalNeuronCore
+from neurontools.model import LogicalNeuronCore, Severity
 from neurontools.text import units
-from neurontools.views.drawing.gauge import bar, sparkline
+from neurontools.views.drawing.gauge import bar, memory_style, sparkline, thin_bar
 from neurontools.views.drawing.line import BLANK, Line, Page, Run, Target, fit, styled
 from neurontools.views.drawing.scene import Scene
-from neurontools.views.drawing.style import SELECTED
+from neurontools.views.drawing.style import SELECTED, load_style
 
 _LABEL_CELLS = 5  # "ND15 "
-_BAR_CELL = 16  # from here on a core has a bar and its figure in brackets
+_BAR_CELL = 14  # from here on a core has a bar and its figure in brackets
 _TEXT_CELL = 5  # "100% "
+_FIGURE_CELLS = 7  # "100.00%"
 _SPARK_CELL = 40  # from here on a core has a sparkline too
 _LEAST_SPARK = 8
+_HBM_CELLS = ((100, 26), (64, 11), (36, 6))  # of the memory of a device, by the cells from which on it has them
+_HBM_TEXT_CELLS = 14
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the grid is laid out: devices beside each other, and the cells of one core."""
+    """How the grid is laid out: rows beside each other, and the cells of one core and of the memory of a device."""
 
-    devices_per_row: int
+    across: int
     core_cells: int
+    hbm_cells: int
     rows: int
 
 
-def layout(device_count: int, cores_per_device: int, width: int, height: int) -> Layout:
-    """The roomiest layout that needs at most `height` rows; the tightest one when none does."""
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """What stands in one place of the grid: a device, or several alike of which a word says all."""
+
+    first: int
+    last: int
+    word: str = ""
+    style: str = "dim"
+
+
+def layout(count: int, cores_per_device: int, width: int, height: int) -> Layout:
+    """The roomiest layout of so many places that needs at most `height` rows; the tightest one when none does."""
     best = None
-    for devices_per_row in range(1, max(1, device_count) + 1):
-        room = width // devices_per_row - _LABEL_CELLS
-        cells = room // max(1, cores_per_device)
+    for across in range(1, max(1, count) + 1):
+        column_cells = width // across
+        hbm_cells = next((cells for least, cells in _HBM_CELLS if column_cells >= least), 0)
+        cells = (column_cells - _LABEL_CELLS - hbm_cells) // max(1, cores_per_device)
         if cells < 1 and best is not None:
             break
         cells = max(1, cells)
         if cells < _TEXT_CELL:
             cells = 1
-        rows = -(-device_count // devices_per_row)
-        best = Layout(devices_per_row, cells, rows)
+        rows = -(-count // across)
+        best = Layout(across, cells, hbm_cells, rows)
         if rows <= height:
             break
-    return best or Layout(1, 1, device_count)
+    return best or Layout(1, 1, 0, count)
 
 
-def core_grid(scene: Scene, width: int, height: int, *, lit_device: int | None = None) -> Page:
-    """The grid in at most `height` lines, its heading included."""
-    snapshot = scene.snapshot
-    by_device: dict[int, list[LogicalNeuronCore]] = {}
+def device_rows(scene: Scene) -> list[DeviceRow]:
+    """The places of the grid: neighbours that are alike and do nothing are one."""
+    rows: list[DeviceRow] = []
+    for device, cores in enumerate(_by_device(scene)):
+        word, style = _word(scene, device, cores)
+        before = rows[-1] if rows else None
+        if word and before is not None and before.word == word:
+            rows[-1] = DeviceRow(before.first, device, word, style)
+        else:
+            rows.append(DeviceRow(device, device, word, style))
+    return rows
+
+
+def _by_device(scene: Scene) -> list[list[LogicalNeuronCore]]:
+    found: list[list[LogicalNeuronCore]] = [[] for _ in scene.snapshot.devices]
     for core in scene.figures.cores:
-        by_device.setdefault(core.device_index, []).append(core)
-    device_count = len(snapshot.devices)
-    cores_per_device = max((len(cores) for cores in by_device.values()), default=0)
-    plan = layout(device_count, cores_per_device, width, max(1, height - 1))
-    page = Page([_heading(scene, width)])
-    column_cells = width // plan.devices_per_row
+        if core.device_index < len(found):
+            found[core.device_index].append(core)
+    return found
+
+
+def _word(scene: Scene, device: int, cores: list[LogicalNeuronCore]) -> tuple[str, str]:
+    """What is to be said of a device in a word, and its style; "" where it has to be shown."""
+    if device in scene.figures.missing_devices:
+        return "missing", "bad"
+    if not cores:
+        return "no cores", "dim"
+    if device in scene.figures.marked_devices:
+        return "", "text"
+    if scene.pid is not None and not any(scene.pid in core.owner_pids for core in cores):
+        return "not in use by this process", "dim"
+    if all(scene.figures.free[core.index] and not core.utilization_ratio for core in cores):
+        return "free", "dim"
+    return "", "text"
+
+
+def core_grid(
+    scene: Scene,
+    width: int,
+    height: int,
+    places: list[DeviceRow],
+    *,
+    selected_device: int | None = None,
+    lit_devices: frozenset[int] = frozenset(),
+) -> Page:
+    """The grid in at most `height` lines, its heading included. `places` are those of `device_rows`."""
+    by_device = _by_device(scene)
+    cores_per_device = max(map(len, by_device), default=0)
+    plan = layout(len(places), cores_per_device, width, max(1, height - 1))
+    page = Page([_heading(scene, width, plan)])
+    column_cells = width // plan.across
     rows = min(plan.rows, max(1, height - 1))
-    # A grid that is taller than its room is scrolled to the lit device.
+    # A grid that is taller than its room is scrolled to the device that is looked at.
     first = 0
-    if plan.rows > rows and lit_device is not None:
-        first = min(max(0, lit_device // plan.devices_per_row - rows // 2), plan.rows - rows)
+    looked_at = selected_device if selected_device is not None else min(lit_devices, default=None)
+    if plan.rows > rows and looked_at is not None:
+        at = next((position for position, place in enumerate(places) if looked_at <= place.last), 0)
+        first = min(max(0, at // plan.across - rows // 2), plan.rows - rows)
     for row in range(first, first + rows):
         runs: list[Run] = []
-        for column in range(plan.devices_per_row):
-            device = row * plan.devices_per_row + column
-            if device >= device_count:
-                break
-            part = fit(
-                _device(scene, device, by_device.get(device, []), plan.core_cells, column_cells),
-                column_cells if plan.devices_per_row > 1 else width,
-            )
+        for column, place in enumerate(places[row * plan.across : (row + 1) * plan.across]):
+            is_lit = any(place.first <= device <= place.last for device in lit_devices)
+            part = _place(scene, place, by_device[place.first], plan, column_cells, is_lit=is_lit)
+            line = fit(part, column_cells if plan.across > 1 else width)
             page.targets.append(
-                Target(len(page.lines), column * column_cells, (column + 1) * column_cells, "device", str(device))
+                Target(len(page.lines), column * column_cells, (column + 1) * column_cells, "device", str(place.first))
             )
-            runs += styled(part, SELECTED) if device == lit_device else part
+            is_selected = selected_device is not None and place.first <= selected_device <= place.last
+            runs += styled(line, SELECTED) if is_selected else line
         page.add(fit(runs, width) if runs else BLANK)
     return page
 
 
-def _heading(scene: Scene, width: int) -> Line:
+def _heading(scene: Scene, width: int, plan: Layout) -> Line:
     instance = scene.snapshot.instance
     version = instance.neuroncore_version or "?"
     average = units.percent_text(scene.figures.average_utilization(scene.pid))
     flops = scene.figures.flops(scene.pid)
     if scene.show_flops:
-        text = f"NeuronCore {version} Utilization in TFLOPS (Total: {units.flops_text(flops)}, Avg: {average})"
+        text = f"NeuronCore {version} Utilization in FLOPS (Total: {units.flops_text(flops)}, Avg: {average})"
     else:
         text = f"NeuronCore {version} Utilization (Avg: {average})"
-    return heading(scene, text, width)
+    return heading(scene, text, width, f"{scene.glyphs.thin_full * 2} HBM in use" if plan.hbm_cells else "")
 
 
 def heading(scene: Scene, text: str, width: int, right: str = "") -> Line:
@@ -103,17 +157,50 @@ def heading(scene: Scene, text: str, width: int, right: str = "") -> Line:
     return fit(runs, width)
 
 
-def _device(scene: Scene, device: int, cores: list[LogicalNeuronCore], cells: int, column_cells: int) -> list[Run]:
-    runs: list[Run] = [(f"ND{device:<3}", "label")]
+def _place(
+    scene: Scene, place: DeviceRow, cores: list[LogicalNeuronCore], plan: Layout, column_cells: int, *, is_lit: bool
+) -> list[Run]:
+    if place.last > place.first:
+        label = f"ND {place.first}-{place.last}: "
+        return [(label, "lit" if is_lit else "label"), (place.word, place.style)]
+    device = place.first
+    grave = scene.figures.marked_devices.get(device)
+    label, style = f"ND{device}", "lit" if is_lit else "label"
+    if grave is not None:
+        label, style = label + _mark(scene, grave), _mark_style(grave)
+    runs: list[Run] = [(label.ljust(_LABEL_CELLS), style)]
     if not cores:
-        is_missing = device in scene.figures.missing_devices
-        return [*runs, ("missing", "bad") if is_missing else ("no cores", "dim")]
+        return [*runs, (place.word, place.style)]
     for core in cores:
-        runs += _core(scene, core, cells)
-    spare = column_cells - _LABEL_CELLS - cells * len(cores)
-    if cells == 1 and spare >= _TEXT_CELL:
+        runs += _core(scene, core, plan.core_cells)
+    room = column_cells - _LABEL_CELLS - plan.hbm_cells
+    spare = room - plan.core_cells * len(cores)
+    if plan.core_cells == 1 and spare >= _TEXT_CELL:
         runs.append((f" {units.percent_text(scene.figures.device_utilization[device], 0):>4}", "dim"))
+        spare -= _TEXT_CELL
+    if plan.hbm_cells and spare >= 0:
+        runs += [(" " * spare, "text"), *_hbm(scene, device, cores, plan.hbm_cells)]
     return runs
+
+
+def _hbm(scene: Scene, device: int, cores: list[LogicalNeuronCore], cells: int) -> list[Run]:
+    """How much of a device's memory is in use: by everybody, or by the process of the tab."""
+    used = scene.figures.device_used_bytes[device]
+    if scene.pid is not None:
+        parts = [core.memory.total_bytes for each in cores for core in each.cores if core.owner_pid == scene.pid]
+        known = [size for size in parts if size is not None]
+        used = sum(known) if known else None
+    capacity = scene.snapshot.devices[device].memory_bytes
+    ratio = used / capacity if used is not None and capacity else None
+    style = memory_style(ratio)
+    text = ""
+    if cells > _HBM_TEXT_CELLS + 4:
+        text = f"{units.bytes_text(used)} / {units.memory_size_text(capacity)}".replace(" GB / ", " / ")
+        text = f"{text:>{_HBM_TEXT_CELLS}}"
+    return [
+        *thin_bar(ratio, cells - 1 - len(text), scene.glyphs, style),
+        (f"{text} ", "dim" if style == "memory" else style),
+    ]
 
 
 def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
@@ -121,13 +208,16 @@ def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
     is_shown = scene.pid is None or scene.pid in core.owner_pids
     if not is_shown:
         ratio = None
-    style = _style(ratio)
+    grave = scene.figures.marked_cores.get(core.index) if is_shown else None
+    style = _style(core, ratio) if grave is None else _mark_style(grave)
+    mark = "" if grave is None else _mark(scene, grave)
     if cells < _TEXT_CELL:
-        return [(_glyph(scene, core, ratio, is_shown), style)]
-    figure = _figure(scene, core, ratio, is_shown)
+        return [(mark or _glyph(scene, core, ratio, is_shown), style)]
     if cells < _BAR_CELL:
-        return [(f"{figure:>{cells - 1}} ", style)]
-    label = f"NC{core.index:<3}" if cells >= _BAR_CELL + 6 else ""
+        figure = _figure(scene, core, ratio, is_shown, decimals=2 if cells > _FIGURE_CELLS else 0)
+        return [(f"{figure:>{cells - 1}}{mark or ' '}", style)]
+    figure = _figure(scene, core, ratio, is_shown).rjust(_FIGURE_CELLS)
+    label = f"NC{core.index:<3}" if cells >= _BAR_CELL + 8 else ""
     room = cells - len(label) - len(figure) - 4
     runs: list[Run] = [(label, "dim")] if label else []
     spark = 0
@@ -138,7 +228,8 @@ def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
     if spark and scene.series is not None:
         values = _trend(scene, core, spark) if is_shown else ()
         runs += [(" ", "text"), (sparkline(values, spark, scene.glyphs), "spark")]
-    runs += [(" [", "dim"), (figure, style), ("] ", "dim")]
+    runs += [(mark, style), ("[", "dim")] if mark else [(" [", "dim")]
+    runs += [(figure, style), ("] ", "dim")]
     return runs
 
 
@@ -147,28 +238,33 @@ def _trend(scene: Scene, core: LogicalNeuronCore, length: int) -> list[float | N
     return scene.series.core_trend(core.cores[0].index, len(core.cores), length)
 
 
-def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
+def _figure(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool, *, decimals: int = 2) -> str:
     if not is_shown:
-        return "-".rjust(7)
+        return units.UNKNOWN
+    if scene.figures.free[core.index] and not ratio:
+        return "free"
     if scene.show_flops:
-        flops = core.flops_per_second
-        return ("-" if flops is None else f"{flops / 1e12:.2f}T").rjust(7)
-    if core.is_free and not ratio:
-        return "free".rjust(7)
-    if ratio is None:
-        return "-".rjust(7)
-    return units.percent_text(ratio).rjust(7)
+        return units.short_flops_text(core.flops_per_second, decimals)
+    return units.percent_text(ratio, decimals)
 
 
 def _glyph(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown: bool) -> str:
-    if ratio is None:
-        return scene.glyphs.track if core.is_free or not is_shown else "?"
+    free = scene.figures.free[core.index]
+    if ratio is None or (free and not ratio):
+        return scene.glyphs.track if free or not is_shown else "?"
     levels = scene.glyphs.levels
     return levels[max(1, min(len(levels) - 1, round(ratio * (len(levels) - 1))))]
 
 
-def _style(ratio: float | None) -> str:
-    """Busy cores are what one wants to see; a held core that does nothing is not."""
-    if ratio is None:
-        return "dim"
-    return "busy" if ratio >= 0.02 else "idle"
+def _style(core: LogicalNeuronCore, ratio: float | None) -> str:
+    """Busy cores by their load; one that is held and does nothing is waste, one that is free is not."""
+    style = "dim" if ratio is None else load_style(ratio)
+    return style if style != "held" or core.owner_pids else "dim"
+
+
+def _mark(scene: Scene, grave: Severity) -> str:
+    return scene.glyphs.bad if grave is Severity.CRITICAL else scene.glyphs.warn
+
+
+def _mark_style(grave: Severity) -> str:
+    return "bad" if grave is Severity.CRITICAL else "warn"

@@ -10,19 +10,23 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 from neurontools import catalog
+from neurontools.health import Kind
 from neurontools.model import (
     Device,
     DeviceMemory,
+    Finding,
     HostMemory,
     LogicalNeuronCore,
     NeuronCore,
     Process,
+    Severity,
     Snapshot,
     SourceKind,
     logical_cores,
     sum_device_memory,
     sum_host_memory,
 )
+from neurontools.model.job import Rank, RunningJob, jobs
 
 """MFU compares with the peak for this type: the daemon does not know which one a model computes in."""
 
@@ -44,6 +48,7 @@ class ProcessFigures:
     errors_total: int | None
     failed_executions_total: int | None
     since_last_execution_seconds: float | None
+    steps_per_second: float | None
 
     @property
     def pid(self) -> int:
@@ -75,13 +80,53 @@ class Figures:
         return logical_cores(self.snapshot, max(1, self.snapshot.instance.logical_neuroncore_config))
 
     @cached_property
+    def free(self) -> dict[int, bool | None]:
+        """Whether nobody holds a logical core, by its index; None: not known."""
+        return {core.index: core.is_free for core in self.cores}
+
+    @cached_property
+    def jobs(self) -> tuple[RunningJob, ...]:
+        """The jobs on this host, those of one process too."""
+        return jobs(self.snapshot)
+
+    @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
         """The figures of every process that holds cores or uses the runtime, by PID."""
+        ranks = {rank.process.pid: rank for job in self.jobs for rank in job.ranks}
         return {
-            process.pid: self._figures(process)
+            process.pid: self._figures(ranks[process.pid])
             for process in self.snapshot.processes
-            if process.core_indices or process.runtime_version is not None
+            if process.pid in ranks
         }
+
+    @cached_property
+    def marked_cores(self) -> dict[int, Severity]:
+        """How grave it is what the daemon found wrong with who holds a logical core, by the core's index."""
+        marked: dict[int, Severity] = {}
+        lnc = max(1, self.snapshot.instance.logical_neuroncore_config)
+        for finding in self._findings():
+            # Of a job that is stuck only who is to be looked at: the others wait for it.
+            pids = {finding.pid} if finding.kind == Kind.STUCK else {finding.pid, *finding.pids}
+            for process in (self.by_pid[pid].process for pid in pids if pid in self.by_pid):
+                own_lnc = process.logical_neuroncore_config or lnc
+                for physical in process.core_indices:
+                    if finding.neuroncore_index in (None, physical // own_lnc):
+                        marked[physical // lnc] = max(finding.severity, marked.get(physical // lnc, Severity.OK))
+        return marked
+
+    @cached_property
+    def marked_devices(self) -> dict[int, Severity]:
+        """How grave it is what the daemon found wrong with a device itself, whoever holds its cores."""
+        marked: dict[int, Severity] = {}
+        for finding in self._findings():
+            for index in finding.device_indices if finding.pid is None else ():
+                marked[index] = max(finding.severity, marked.get(index, Severity.OK))
+        return marked
+
+    def _findings(self) -> list[Finding]:
+        """What is worse than a notice."""
+        judged = self.snapshot.health
+        return [] if judged is None else [each for each in judged.findings if each.severity > Severity.NOTICE]
 
     @cached_property
     def observers(self) -> tuple[Process, ...]:
@@ -156,17 +201,16 @@ class Figures:
                 known[core.device_index] += 1
         return tuple(sums[index] / known[index] if known[index] else None for index in range(len(sums)))
 
-    def _figures(self, process: Process) -> ProcessFigures:
-        cores = self.snapshot.cores_of(process)
-        utilization = [core.utilization_ratio for core in cores if core.utilization_ratio is not None]
+    def _figures(self, rank: Rank) -> ProcessFigures:
+        process, cores = rank.process, rank.cores
         flops = total(core.flops_per_second for core in cores)
-        last = [at for core in cores if (at := core.last_execution_at_unix_seconds) is not None]
+        last = rank.last_execution_at_unix_seconds
         peak = self.peak_flops_per_core
         memory = [used for core in cores if (used := core.memory.total_bytes) is not None]
         return ProcessFigures(
             process=process,
             core_count=len(process.neuroncore_indices),
-            utilization_ratio=sum(utilization) / len(utilization) if utilization else None,
+            utilization_ratio=rank.utilization_ratio,
             flops_per_second=flops,
             mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
             device_memory_bytes=sum(memory) if memory else None,
@@ -175,7 +219,8 @@ class Figures:
             failed_executions_total=None
             if process.executions is None
             else counters_total(process.executions) - process.executions.completed_total,
-            since_last_execution_seconds=max(0.0, self.snapshot.taken_at_unix_seconds - max(last)) if last else None,
+            since_last_execution_seconds=None if last is None else max(0.0, self.snapshot.taken_at_unix_seconds - last),
+            steps_per_second=rank.steps_per_second,
         )
 
 

@@ -10,6 +10,16 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run
 
 
+_NEARLY_FULL_RATIO, _FULL_RATIO = 0.8, 0.95
+
+
+def memory_style(ratio: float | None) -> str:
+    """The style of memory that is in use by so much of what there is."""
+    if ratio is None:
+        return "dim"
+    return "bad" if ratio >= _FULL_RATIO else "warn" if ratio >= _NEARLY_FULL_RATIO else "memory"
+
+
 @lru_cache(4096)
 def _parts(filled_eighths: int, width: int, glyphs: Glyphs) -> tuple[str, str]:
     whole, eighths = divmod(filled_eighths, 8)
@@ -28,6 +38,18 @@ def bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "busy") ->
     known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
     filled, track = _parts(round(known * width * 8), width, glyphs)
     return ((filled, style), (track, "track")) if filled else ((track, "track"),)
+
+
+def thin_bar(ratio: float | None, width: int, glyphs: Glyphs, style: str = "memory") -> tuple[Run, ...]:
+    """A bar that is told from `bar` by its shape; what is in use at all is never drawn as nothing."""
+    if width <= 0:
+        return ()
+    known = 0.0 if ratio is None or not math.isfinite(ratio) else min(1.0, max(0.0, ratio))
+    halves = max(round(known * width * 2), 1 if known else 0)
+    whole, half = divmod(halves, 2)
+    filled = glyphs.thin_full * whole + (glyphs.thin_half or glyphs.thin_full) * half
+    track = glyphs.thin_track * (width - len(filled))
+    return tuple(run for run in ((filled, style), (track, "track")) if run[0])
 
 
 def stacked_bar(ratios: Sequence[tuple[float | None, str]], width: int, glyphs: Glyphs) -> tuple[Run, ...]:

@@ -13,6 +13,9 @@ class Glyphs:
     track: str  # the part of a bar that is not filled
     fractions: str  # a bar's last cell, from 1/8 to 7/8; empty: whole cells only
     levels: str  # a sparkline's cells, from the lowest to the highest
+    thin_full: str  # of thin bars, beside those of cores
+    thin_half: str  # empty: whole cells only
+    thin_track: str
     rule: str
     opened: str
     closed: str
@@ -38,6 +41,9 @@ UNICODE = Glyphs(
     track="·",
     fractions="▏▎▍▌▋▊▉",
     levels=" ▁▂▃▄▅▆▇█",
+    thin_full="━",
+    thin_half="╸",
+    thin_track="─",
     rule="─",
     opened="▾ ",
     closed="▸ ",
@@ -63,6 +69,9 @@ ASCII = Glyphs(
     track=".",
     fractions="",
     levels=" .:-=+*%#",
+    thin_full="=",
+    thin_half="",
+    thin_track="-",
     rule="-",
     opened="- ",
     closed="+ ",

@@ -45,7 +45,10 @@ class Scene:
     page: str = "overview"
     pid: int | None = None  # the current tab: a process, or None for all
     show_flops: bool = False
+    is_compact: bool = False  # the overview: as many jobs as there is room for, and the rest in few lines
+    is_tree_shown: bool = False  # the memory tree in place of its summary
     opened: frozenset[str] = frozenset()  # open nodes of the memory tree
+    unfolded: frozenset[str] = frozenset()  # jobs of the overview whose processes are listed
     cursor: int = 0  # the selected row of the page's list
     top: int = 0  # its first visible row
     sort: str = "pid"

@@ -9,6 +9,15 @@ from dataclasses import dataclass
 from functools import cache
 
 SELECTED = "+selected"
+LOADS = ("load1", "load2", "load3", "load4")
+"""The styles of cores that work, from little to much; those that are held and idle have `held`, free ones `dim`."""
+
+_IDLE_RATIO = 0.02
+
+
+def load_style(ratio: float) -> str:
+    """The style of what is held and used so much of the time, 0..1."""
+    return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= _IDLE_RATIO else "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ def _theme(
     warn: str,
     bad: str,
     busy: str,
+    load: tuple[str, str, str, str],
     system: str,
     track: str,
     bar: tuple[str, str],
@@ -66,12 +76,16 @@ def _theme(
             "rule": Style(track),
             "title": Style(bar[0], bar[1], bold=True),
             "title_dim": Style(bar[0], bar[1]),
-            "title_warn": Style("#000000" if is_dark else "#ffffff", warn, bold=True),
-            "title_bad": Style("#ffffff", bad if not is_dark else "#b3261e", bold=True),
+            "title_warn": (odd := Style("#000000" if is_dark else "#ffffff", warn, bold=True)),
+            "title_warning": odd,
+            "title_bad": (wrong := Style("#ffffff", bad if not is_dark else "#b3261e", bold=True)),
+            "title_critical": wrong,
             "good": Style(good),
             "warn": Style(warn),
             "bad": Style(bad, bold=True),
             "busy": Style(busy),
+            "held": Style(warn),
+            **{name: Style(color) for name, color in zip(LOADS, load, strict=True)},
             "idle": Style(dim),
             "system": Style(system),
             "track": Style(track),
@@ -99,6 +113,7 @@ DARK = _theme(
     warn="#e3b341",
     bad="#ff7b72",
     busy="#3fb950",
+    load=("#2f8f5b", "#37a457", "#3fb950", "#6ee07f"),
     system="#d29922",
     track="#3d444d",
     bar=("#e6edf3", "#1f4b7a"),
@@ -114,6 +129,7 @@ LIGHT = _theme(
     warn="#7d4e00",
     bad="#b31d28",
     busy="#1a7f37",
+    load=("#4d7a2a", "#2f7d31", "#1a7f37", "#0b5c26"),
     system="#9a6700",
     track="#c4cad1",
     bar=("#ffffff", "#0550ae"),
@@ -131,6 +147,7 @@ COLOUR_BLIND = _theme(
     warn="#e69f00",
     bad="#ff7a33",
     busy="#0f9bd8",
+    load=("#3f7fa8", "#2a8cc4", "#0f9bd8", "#6cc4f0"),
     system="#f0e442",
     track="#4d4d4d",
     bar=("#ffffff", "#004d80"),
@@ -146,6 +163,7 @@ COLOUR_BLIND_LIGHT = _theme(
     warn="#8a5a00",
     bad="#a83200",
     busy="#0072b2",
+    load=("#3d78a6", "#1f76ad", "#0072b2", "#00507d"),
     system="#8f7a00",
     track="#c2c2c2",
     bar=("#ffffff", "#005b94"),
@@ -163,6 +181,8 @@ MONO = Theme(
         "title_dim": Style(reverse=True),
         "title_warn": Style(reverse=True, bold=True),
         "title_bad": Style(reverse=True, bold=True, underline=True),
+        "title_warning": Style(reverse=True, bold=True),
+        "title_critical": Style(reverse=True, bold=True, underline=True),
         "bad": Style(bold=True, underline=True),
         "warn": Style(bold=True),
         "tab_current": Style(bold=True),
@@ -172,6 +192,7 @@ MONO = Theme(
         "track": Style(dim=True),
         "rule": Style(dim=True),
         "idle": Style(dim=True),
+        "held": Style(underline=True),
         "mine": Style(reverse=True),
         "lit": Style(bold=True),
     },

@@ -9,12 +9,36 @@ from neurontools.views.drawing.line import Line, Page, Run, fit
 from neurontools.views.drawing.scene import Scene
 
 _LABEL_CELLS = 20
+_Ratios = tuple[float | None, float | None]  # user, system
 
 
 def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
     """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
+    system, runtime = _ratios(scene)
+    count = scene.snapshot.host.vcpu_count
+    vcpus = f"{count} vCPUs" if count else ""
+    page = Page([heading(scene, "vCPU Utilization", width, vcpus)])
+    half = width // 2 if side_by_side else width
+    first = fit(_usage(scene, "System vCPU Usage", system, half), half)
+    second = fit(_usage(scene, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
+    if side_by_side:
+        page.add(fit((*first, *second), width))
+    else:
+        page.add(first, second)
+    return page
+
+
+def usage_text(scene: Scene, width: int) -> Line:
+    """Both in one line without bars."""
+    system, runtime = _ratios(scene)
+    runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_figure(system), "text")]
+    return fit((*runs, ("  runtime ", "dim"), (_figure(runtime), "text"), ("  user,system", "dim")), width)
+
+
+def _ratios(scene: Scene) -> tuple[_Ratios, _Ratios]:
+    """User and system part of all vCPUs, in use by anybody and by the processes of the tab."""
     average = scene.snapshot.host.vcpu_average
-    system: tuple[float | None, float | None] = (None, None)
+    system: _Ratios = (None, None)
     if average is not None:
         system = (
             average.user_ratio + average.nice_ratio,
@@ -28,21 +52,16 @@ def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
         user / count if user is not None and count else None,
         kernel / count if kernel is not None and count else None,
     )
-    vcpus = f"{count} vCPUs" if count else ""
-    page = Page([heading(scene, "vCPU Utilization", width, vcpus)])
-    half = width // 2 if side_by_side else width
-    first = fit(_usage(scene, "System vCPU Usage", system, half), half)
-    second = fit(_usage(scene, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
-    if side_by_side:
-        page.add(fit((*first, *second), width))
-    else:
-        page.add(first, second)
-    return page
+    return system, runtime
 
 
-def _usage(scene: Scene, label: str, ratios: tuple[float | None, float | None], width: int) -> Line:
+def _figure(ratios: _Ratios) -> str:
+    return f"[{_percent(ratios[0])},{_percent(ratios[1])}]"
+
+
+def _usage(scene: Scene, label: str, ratios: _Ratios, width: int) -> Line:
     user, system = ratios
-    figure = f"[{_percent(user)},{_percent(system)}]"
+    figure = _figure(ratios)
     runs: list[Run] = [(label.ljust(_LABEL_CELLS), "text")]
     runs += stacked_bar(((user, "busy"), (system, "system")), width - _LABEL_CELLS - len(figure) - 2, scene.glyphs)
     runs.append((f" {figure} ", "text"))

@@ -6,7 +6,7 @@ from neurontools.model import DeviceMemory, HostMemory
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.gauge import bar
-from neurontools.views.drawing.line import Page, Run, fit, line_width
+from neurontools.views.drawing.line import Line, Page, Run, fit, line_width
 from neurontools.views.drawing.scene import Scene
 
 HOST_CATEGORIES = (
@@ -32,6 +32,7 @@ FURTHER_CATEGORIES = (
     ("Uncategorized", "uncategorized_bytes"),
 )
 _BAR_CELLS = 24
+_LEAST_CELLS_WITH_CATEGORIES = 60  # below it the sums have no categories
 
 
 def memory_summary(scene: Scene, width: int, height: int) -> Page:
@@ -51,7 +52,7 @@ def memory_summary(scene: Scene, width: int, height: int) -> Page:
         title, total = rows[0]
         runs: list[Run] = [(f"{title:<19}", "text"), ("Total ", "dim"), (units.bytes_text(total), "strong")]
         used = line_width(runs)
-        for name, value in rows[1:]:
+        for name, value in rows[1:] if width >= _LEAST_CELLS_WITH_CATEGORIES else ():
             item: list[Run] = [("  " + _short(name) + " ", "dim"), (units.bytes_text(value), "text")]
             if used + line_width(item) > width and used > 19:
                 page.add(fit(runs, width))
@@ -60,6 +61,15 @@ def memory_summary(scene: Scene, width: int, height: int) -> Page:
             used += line_width(item)
         page.add(fit(runs, width))
     return page
+
+
+def memory_text(scene: Scene, width: int) -> Line:
+    """Both sums in one line."""
+    host, device = scene.figures.host_memory(scene.pid), scene.figures.device_memory(scene.pid)
+    capacity = sum(each.memory_bytes for each in scene.snapshot.devices)
+    used = f"{units.bytes_text(device.total_bytes)} of {units.memory_size_text(capacity)}"
+    runs: list[Run] = [("Memory  ", "label"), ("host ", "dim"), (units.bytes_text(host.total_bytes), "text")]
+    return fit((*runs, ("  devices ", "dim"), (used, "text")), width)
 
 
 def _short(name: str) -> str:

@@ -27,6 +27,7 @@ from neurontools.views.overview.memory_summary import DEVICE_CATEGORIES, FURTHER
 
 _NUMBER_CELLS = 15
 _ID_CELLS = 10
+_LONGEST_NAME = 80  # numbers are to stand near their names, however wide the screen is
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,16 @@ def _categories(
         )
 
 
+def folded_tree(scene: Scene, width: int) -> Line:
+    """The heading that stands for the tree while it is folded."""
+    shown = scene.figures.shown(scene.pid)
+    models = [model for figures in shown for model in figures.process.models]
+    devices = {index for figures in shown for index in figures.process.device_indices}
+    of = f" of {len(scene.snapshot.devices)}" if scene.pid is None else ""
+    text = f"Memory Usage Details: {len(models)} models on {len(devices)}{of} devices"
+    return heading(scene, text, width, "x opens")
+
+
 def memory_tree(scene: Scene, width: int, height: int) -> Page:
     """The tree in `height` lines, its heading included, scrolled to the scene's cursor."""
     rows = nodes(scene)
@@ -207,7 +218,9 @@ def memory_tree(scene: Scene, width: int, height: int) -> Page:
         + cell("Host Memory", _NUMBER_CELLS, right=True)
     )
     head = fit(heading(scene, "Memory Usage Details", name_cells - 1), name_cells)
-    page = Page([fit((*head, (titles, "label")), width)])
+    used = name_cells + len(titles)
+    rest = f" {scene.glyphs.rule * (width - used - 1)}" if width > used else ""
+    page = Page([fit((*head, (titles, "label"), (rest, "rule")), width)])
     if not rows:
         text = "  no device is in use by this process" if scene.pid is not None else "  no devices"
         page.add(fit(((text, "dim"),), width))
@@ -224,7 +237,7 @@ def memory_tree(scene: Scene, width: int, height: int) -> Page:
 
 
 def _name_cells(width: int) -> int:
-    return max(10, width - _ID_CELLS - 2 * _NUMBER_CELLS)
+    return max(10, min(_LONGEST_NAME, width - _ID_CELLS - 2 * _NUMBER_CELLS))
 
 
 def _row(scene: Scene, node: Node, name_cells: int) -> Line:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.text import units
 from neurontools.text.ranges import ranges
+from neurontools.text.script import script_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import foreign
 
@@ -36,23 +37,6 @@ def _percent(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio * 100:.1f}%"
 
 
-def _short_bytes(size: int | None) -> str:
-    return units.bytes_text(size).replace(" ", "").replace("B", "") if size else units.bytes_text(size)
-
-
-def _short_seconds(seconds: float | None) -> str:
-    """An age or a latency in at most 7 cells."""
-    if seconds is None:
-        return "-"
-    if seconds >= 60:
-        return units.duration_text(seconds).rsplit(" ", 2)[0].replace(" ", "")
-    return units.duration_text(seconds).replace(" ", "")
-
-
-def _flops(figures: ProcessFigures) -> str:
-    return units.flops_text(figures.flops_per_second).replace("FLOPS", "").replace(" ", "")
-
-
 def _models(figures: ProcessFigures) -> str:
     models = figures.process.models
     if not models:
@@ -60,7 +44,7 @@ def _models(figures: ProcessFigures) -> str:
     return f"{sum(model.running for model in models)}/{len(models)}"
 
 
-def _cores(figures: ProcessFigures) -> str:
+def cores_text(figures: ProcessFigures) -> str:
     """The cores it holds, "?" behind those that were concluded; where they are unknown the devices it has open."""
     process = figures.process
     if process.neuroncore_indices:
@@ -114,26 +98,27 @@ COLUMNS = (
     ),
     ProcessColumn(
         "cores", "CORES", 8, 0, lambda f: f.core_count if f.core_count or not f.process.device_indices else None,
-        _cores, about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
+        cores_text, about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
     ),
     ProcessColumn(
         "util", "UTIL", 7, 0, lambda f: f.utilization_ratio, lambda f: _percent(f.utilization_ratio), "ratio",
         about="mean utilization of its cores",
     ),
     ProcessColumn(
-        "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second, _flops, "number", about="FLOP a second"
+        "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second,
+        lambda f: units.short_flops_text(f.flops_per_second), "number", about="FLOP a second"
     ),
     ProcessColumn(
         "mfu", "MFU", 7, 5, lambda f: f.mfu_ratio, lambda f: _percent(f.mfu_ratio), "ratio",
         about="FLOPS as a share of the bf16 peak of its cores",
     ),
     ProcessColumn(
-        "mem", "DEV MEM", 8, 1, lambda f: f.device_memory_bytes, lambda f: _short_bytes(f.device_memory_bytes), "bytes",
-        about="device memory",
+        "mem", "DEV MEM", 8, 1, lambda f: f.device_memory_bytes,
+        lambda f: units.short_bytes_text(f.device_memory_bytes), "bytes", about="device memory",
     ),
     ProcessColumn(
-        "host", "HOST MEM", 9, 8, lambda f: f.host_memory_bytes, lambda f: _short_bytes(f.host_memory_bytes), "bytes",
-        about="host memory of the runtime",
+        "host", "HOST MEM", 9, 8, lambda f: f.host_memory_bytes,
+        lambda f: units.short_bytes_text(f.host_memory_bytes), "bytes", about="host memory of the runtime",
     ),
     ProcessColumn(
         "models", "MODELS", 6, 9,
@@ -145,25 +130,36 @@ COLUMNS = (
         lambda f: "-" if f.process.executions_per_second is None else f"{f.process.executions_per_second:.1f}",
         "number", about="executions a second",
     ),
-    ProcessColumn("p50", "P50", 8, 7, _p50, lambda f: _short_seconds(_p50(f)), "seconds", about="median latency"),
-    ProcessColumn("p99", "P99", 8, 4, _p99, lambda f: _short_seconds(_p99(f)), "seconds", about="99 % were faster"),
+    ProcessColumn(
+        "steps", "STEP/S", 7, 3, lambda f: f.steps_per_second,
+        lambda f: "-" if f.steps_per_second is None else f"{f.steps_per_second:.1f}",
+        "number", about="optimizer steps a second",
+    ),
+    ProcessColumn(
+        "p50", "P50", 8, 7, _p50, lambda f: units.short_duration_text(_p50(f)), "seconds", about="median latency"
+    ),
+    ProcessColumn(
+        "p99", "P99", 8, 4, _p99, lambda f: units.short_duration_text(_p99(f)), "seconds", about="99 % were faster"
+    ),
     ProcessColumn("errors", "ERR", 5, 4, _errors, _errors_text, about="errors and failed executions"),
     ProcessColumn(
         "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
-        lambda f: _short_seconds(f.since_last_execution_seconds), "seconds", about="since its last execution ended",
+        lambda f: units.short_duration_text(f.since_last_execution_seconds), "seconds",
+        about="since its last execution ended",
     ),
 )  # fmt: skip
 
+LEAST_COMMAND_CELLS = 16
 COMMAND = ProcessColumn(
     "command",
     "COMMAND",
-    20,
-    6,
+    LEAST_COMMAND_CELLS,
+    2,
     lambda f: f.process.command,
-    lambda f: foreign(f.process.command) or "-",
+    lambda f: script_text(foreign(f.process.command)) or "-",
     "",
     True,
-    "command line",
+    "script and its arguments; the whole command line is in the details",
 )
 PLACE = ProcessColumn(
     "where", "WHERE", 24, 6, _place, lambda f: foreign(_place(f) or "-", 80), "", True, "pod, container or Slurm job"
@@ -172,21 +168,23 @@ EVERY_COLUMN = (*COLUMNS, PLACE, COMMAND)
 BY_KEY = {column.key: column for column in EVERY_COLUMN}
 
 
-def chosen(width: int, *, with_place: bool = False) -> tuple[list[ProcessColumn], int]:
+def chosen(width: int, *, with_place: bool = False, with_steps: bool = False) -> tuple[list[ProcessColumn], int]:
     """The columns that have room, the more needed first, and the cells that are left for the command (0: none).
 
-    `with_place`: some process runs in a pod, container or job, so that there is something to say in that column.
+    `with_place`, `with_steps`: some process runs in a pod, container or job, or tells its steps, so that there is
+    something to say in that column.
     """
     kept: list[ProcessColumn] = []
     used = 2  # the mark of a tagged row
-    offered = (*COLUMNS, PLACE) if with_place else COLUMNS
+    offered = [*COLUMNS, *([PLACE] if with_place else []), COMMAND]
     for column in sorted(offered, key=lambda column: column.rank):
-        if used + column.cells + 1 <= width:
+        if used + column.cells + 1 <= width and (with_steps or column.key != "steps"):
             kept.append(column)
             used += column.cells + 1
-    kept.sort(key=EVERY_COLUMN.index)
-    rest = width - used
-    return kept, rest if rest >= 16 else 0
+    if COMMAND not in kept:
+        return sorted(kept, key=EVERY_COLUMN.index), 0
+    kept.remove(COMMAND)
+    return sorted(kept, key=EVERY_COLUMN.index), width - used + LEAST_COMMAND_CELLS + 1
 
 
 def sort_value(column: ProcessColumn, figures: ProcessFigures) -> tuple[bool, float | str]:

@@ -8,12 +8,10 @@ from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
-from neurontools.views.drawing.style import SELECTED
+from neurontools.views.drawing.style import SELECTED, load_style
 from neurontools.views.processes.columns import BY_KEY, COMMAND, ProcessColumn, chosen, sort_value
 from neurontools.views.processes.details import core_doubt, process_details, when_text
 from neurontools.views.processes.filter import InvalidFilter, parse_filter
-
-_RATIO_OF_A_GOOD_CORE = 0.02
 
 
 def process_rows(scene: Scene) -> list[ProcessFigures]:
@@ -44,7 +42,11 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         return page
     rows = process_rows(scene)
     page = Page([_head(scene, rows, width)])
-    columns, command_cells = chosen(width, with_place=any(row.process.attribution is not None for row in rows))
+    columns, command_cells = chosen(
+        width,
+        with_place=any(row.process.attribution is not None for row in rows),
+        with_steps=any(row.steps_per_second is not None for row in rows),
+    )
     page.append(_titles(scene, columns, command_cells, width))
     footer = _footer(scene, rows, width) if height >= 8 else []
     list_height = max(1, height - len(page.lines) - len(footer))
@@ -123,7 +125,7 @@ def _row(scene: Scene, figures: ProcessFigures, columns: list[ProcessColumn], co
 
 def _style(column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
     if column.key == "util" and figures.utilization_ratio is not None:
-        return "busy" if figures.utilization_ratio >= _RATIO_OF_A_GOOD_CORE else "warn"
+        return load_style(figures.utilization_ratio)
     if column.key == "errors" and (figures.errors_total or figures.failed_executions_total):
         return "bad"
     if column.key == "last" and (figures.since_last_execution_seconds or 0) > 30:
@@ -154,6 +156,8 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
         facts += f", {doubt}"
     return [
         heading(scene, f"PID {process.pid}", width, note),
-        fit(((f" {foreign(process.command, 2 * width) or 'command not known'}", "text"),), width),
+        fit(
+            ((clip(f" {foreign(process.command, 2 * width) or 'command not known'}", width, mark=True), "text"),), width
+        ),
         fit(((clip(facts, width, mark=True), "dim"),), width),
     ]

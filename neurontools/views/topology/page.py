@@ -10,7 +10,7 @@ from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
-from neurontools.views.drawing.gauge import bar
+from neurontools.views.drawing.gauge import bar, memory_style
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, styled
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.style import SELECTED
@@ -18,7 +18,6 @@ from neurontools.views.drawing.style import SELECTED
 _BOX_CELLS = 14
 _RICH_BOX_CELLS = 24
 _LINK_CELLS = 2
-_NEARLY_FULL, _FULL = 0.8, 0.95
 
 
 class Arrangement:
@@ -229,10 +228,10 @@ def _ratio(scene: Scene, device: int) -> float | None:
 
 
 def _heat(scene: Scene, ratio: float | None) -> str:
+    if scene.colour_by == "memory":
+        return memory_style(ratio)
     if ratio is None:
         return "dim"
-    if scene.colour_by == "memory":
-        return "bad" if ratio >= _FULL else "warn" if ratio >= _NEARLY_FULL else "memory"
     return "busy" if ratio >= 0.5 else "good" if ratio >= 0.02 else "idle"
 
 
