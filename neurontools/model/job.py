@@ -189,19 +189,23 @@ class RunningJob:
 
 def jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
     """All jobs of a host, by their lowest PID. Processes that only watch have none."""
-    together: dict[str | int, list[Process]] = {}
-    for process in snapshot.processes:
-        if uses_cores(process):
-            together.setdefault(process.pid if process.job is None else process.job.name, []).append(process)
     found = snapshot.health.findings if snapshot.health is not None else ()
     return tuple(
         RunningJob(
-            key if isinstance(key, str) else None,
+            processes[0].job.name if processes[0].job is not None else None,
             tuple(Rank(process, snapshot.cores_of(process)) for process in by_rank(processes)),
             _about(found, processes) if found else (),
         )
-        for key, processes in together.items()
+        for processes in together(filter(uses_cores, snapshot.processes))
     )
+
+
+def together(processes: Iterable[Process]) -> list[list[Process]]:
+    """The processes that work together; one of which no job is known is alone."""
+    found: dict[str | int, list[Process]] = {}
+    for process in processes:
+        found.setdefault(process.pid if process.job is None else process.job.name, []).append(process)
+    return list(found.values())
 
 
 def uses_cores(process: Process) -> bool:

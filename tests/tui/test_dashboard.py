@@ -154,9 +154,9 @@ def test_flops_have_the_unit_that_fits_and_idle_is_told_from_free(
     dashboard = Dashboard(StillFeed([replace(taken, cores=cores)]), Settings(show_flops=True), UNICODE)
     assert f"[{figure:>7}]" in text(dashboard)
     assert "[   free]" in text(dashboard)
-    styles = {part.strip(): style for line in draw(dashboard).lines for part, style in line}
-    assert styles[figure] == style
-    assert styles["free"] == "dim"
+    styles = {part: style for line in draw(dashboard).lines for part, style in line}
+    assert styles[f"{figure:>7}"] == style
+    assert styles["   free"] == "dim"
 
 
 def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:

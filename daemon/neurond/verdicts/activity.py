@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from neurond.verdicts.evidence import Evidence
 from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity
+from neurontools.model.job import by_rank, together
 from neurontools.text.ranges import ranges
 
 _MOST_NAMED = 4
@@ -51,30 +52,32 @@ def activity(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _groups(evidence: Evidence) -> list[_Group]:
-    members: dict[str, int] = {}
-    for process in evidence.snapshot.processes:
-        if process.core_indices and process.job is not None:
-            members[process.job.name] = members.get(process.job.name, 0) + 1
-    groups: dict[str | int, _Group] = {}
-    for process in evidence.snapshot.processes:
-        if not process.core_indices or not process.reporting:
+    groups = []
+    for processes in together(process for process in evidence.snapshot.processes if process.core_indices):
+        job = processes[0].job
+        group = _Group(job.name if job is not None and len(processes) > 1 else None)
+        for process in processes:
+            if process.reporting:
+                _enter(group, process, evidence)
+        if group.processes:
+            groups.append(group)
+    return groups
+
+
+def _enter(group: _Group, process: Process, evidence: Evidence) -> None:
+    group.processes[process.pid] = process
+    lnc = process.logical_neuroncore_config
+    for position, neuroncore_index in enumerate(process.neuroncore_indices):
+        core = evidence.cores.get(process.core_indices[position * lnc])
+        if core is None:
             continue
-        job = process.job.name if process.job is not None and members[process.job.name] > 1 else None
-        group = groups.setdefault(process.pid if job is None else job, _Group(job))
-        group.processes[process.pid] = process
-        lnc = process.logical_neuroncore_config
-        for position, neuroncore_index in enumerate(process.neuroncore_indices):
-            core = evidence.cores.get(process.core_indices[position * lnc])
-            if core is None:
-                continue
-            started = core.execution_started_at_unix_seconds
-            if started is not None:
-                group.in_flight.append(_Core(process, neuroncore_index, core.device_index, started))
-                continue
-            since = max(core.last_execution_at_unix_seconds or 0.0, process.attached_at_unix_seconds or 0.0)
-            if since:
-                group.between.append(_Core(process, neuroncore_index, core.device_index, since))
-    return list(groups.values())
+        started = core.execution_started_at_unix_seconds
+        if started is not None:
+            group.in_flight.append(_Core(process, neuroncore_index, core.device_index, started))
+            continue
+        since = max(core.last_execution_at_unix_seconds or 0.0, process.attached_at_unix_seconds or 0.0)
+        if since:
+            group.between.append(_Core(process, neuroncore_index, core.device_index, since))
 
 
 def _stuck(group: _Group, stuck: list[_Core], waiting: list[_Core]) -> Finding:
@@ -143,7 +146,7 @@ def _idle(group: _Group, idle: list[_Core]) -> Finding:
 def _processes(cores: Sequence[_Core]) -> list[Process]:
     """Whose they are, by rank and PID."""
     found = {core.process.pid: core.process for core in cores}
-    return sorted(found.values(), key=lambda process: (_rank(process) is None, _rank(process) or 0, process.pid))
+    return by_rank(found.values())
 
 
 def _rank(process: Process) -> int | None:

@@ -9,7 +9,6 @@ from functools import lru_cache
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run
 
-
 _NEARLY_FULL_RATIO, _FULL_RATIO = 0.8, 0.95
 
 
