@@ -16,7 +16,8 @@ from neurontools.model.process import Process
 from neurontools.model.snapshot import Snapshot
 
 _SLOWER_RATIO = 0.9  # of the others' steps a second: below it, a rank is slower
-_LEAST_BEHIND_STEPS = 3  # ranks in step differ by one, and their rates by what a period cuts off
+_REPORT_SECONDS = 2.0  # by which the moments differ at most, at which two ranks count their steps
+_LEAST_BEHIND_STEPS = 3  # ranks in step differ by one, and by what they do between their reports
 _LEAST_WAIT_RATIO = 0.1  # of the time that others wait more in collectives: from it on, they wait for somebody
 _FAST_STEPS_PER_SECOND = 10.0  # from here on, a period of a second has enough steps for shares of it to be compared
 _LEAST_STEPS = 10  # for shares of the whole time to be compared
@@ -170,7 +171,8 @@ class RunningJob:
             return None
         found, others = _least(telling, _steps)
         behind = _median([_steps_so_far(rank) for rank in others]) - _steps_so_far(found)
-        if _steps(found) < _SLOWER_RATIO * _median([_steps(rank) for rank in others]) and behind >= _LEAST_BEHIND_STEPS:
+        usual = _median([_steps(rank) for rank in others])
+        if _steps(found) < _SLOWER_RATIO * usual and behind >= _LEAST_BEHIND_STEPS + usual * _REPORT_SECONDS:
             return SlowestRank(found, None)
         if _steps(found) >= _FAST_STEPS_PER_SECOND:
             waits = {id(rank): rank.collective_ratio for rank in telling}

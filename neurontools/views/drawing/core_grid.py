@@ -17,7 +17,7 @@ _TEXT_CELL = 5  # "100% "
 _FIGURE_CELLS = 7  # "100.00%"
 _SPARK_CELL = 40  # from here on a core has a sparkline too
 _LEAST_SPARK = 8
-_HBM_CELLS = ((100, 26), (64, 11), (36, 6))  # of the memory of a device, by the cells from which on it has them
+_HBM_CELLS = ((100, 27), (64, 11), (36, 6))  # of the memory of a device, by the cells from which on it has them
 _HBM_TEXT_CELLS = 14
 
 
@@ -196,7 +196,7 @@ def _hbm(scene: Scene, device: int, cores: list[LogicalNeuronCore], cells: int) 
     text = ""
     if cells > _HBM_TEXT_CELLS + 4:
         text = f"{units.bytes_text(used)} / {units.memory_size_text(capacity)}".replace(" GB / ", " / ")
-        text = f"{text:>{_HBM_TEXT_CELLS}}"
+        text = f" {text:>{_HBM_TEXT_CELLS}}"
     return [
         *thin_bar(ratio, cells - 1 - len(text), scene.glyphs, style),
         (f"{text} ", "dim" if style == "memory" else style),

@@ -95,14 +95,14 @@ def _head(scene: Scene, rows: list[JobRow], width: int) -> Line:
     if jobs:
         count = sum(len(job.ranks) for job in jobs)
         parts.append(f"{len(jobs)} job{'s' * (len(jobs) > 1)} of {count} processes")
-    if alone or not jobs:
-        parts.append(f"{alone or 'no'} process{'es' * (alone != 1)}")
+    if alone:
+        parts.append(f"{alone} process{'es' * (alone != 1)}")
     free = scene.figures.free.values()
     unknown = sum(each is None for each in free)
     told = f"{sum(each is True for each in free)} of {len(free)} cores free" + (
         f", {unknown} unknown" if unknown else ""
     )
-    return heading(scene, "Jobs: " + ", ".join(parts), width, told)
+    return heading(scene, "Jobs: " + (", ".join(parts) or "none"), width, told)
 
 
 @dataclass(frozen=True, slots=True)

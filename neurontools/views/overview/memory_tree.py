@@ -204,7 +204,9 @@ def folded_tree(scene: Scene, width: int) -> Line:
     models = [model for figures in shown for model in figures.process.models]
     devices = {index for figures in shown for index in figures.process.device_indices}
     of = f" of {len(scene.snapshot.devices)}" if scene.pid is None else ""
-    text = f"Memory Usage Details: {len(models)} models on {len(devices)}{of} devices"
+    what = f"{len(models)} model{'s' * (len(models) != 1)}"
+    where = f"{len(devices)}{of} device{'s' * (bool(of) or len(devices) != 1)}"
+    text = f"Memory Usage Details: {what} on {where}"
     return heading(scene, text, width, "x opens")
 
 
