@@ -16,7 +16,7 @@ class _Categories:
     @property
     def total_bytes(self) -> int | None:
         """The sum of the known categories; None when none is known."""
-        known = [value for value in memory_categories(self).values() if value is not None]
+        known = [value for name in self.__slots__ if (value := getattr(self, name)) is not None]
         return sum(known) if known else None
 
 

@@ -128,7 +128,7 @@ class DashboardState:
         if self._figures is None or self._shown is not snapshot:
             self._shown, self._figures = snapshot, Figures(snapshot)
         snapshot = self._figures.snapshot
-        if self.pid is not None and self.pid not in self._figures.by_pid:
+        if self.pid is not None and self.pid not in self._figures.ranks:
             self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
             self.pid = None
         settings = self.settings

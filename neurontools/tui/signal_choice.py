@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neurontools.history.feed import Link
+from neurontools.text.script import script_text
 from neurontools.tui.choices import Choices
 from neurontools.tui.signals import CHOICES, send
 from neurontools.views.drawing.dialog import Dialog
-from neurontools.views.drawing.line import foreign
+from neurontools.views.drawing.line import clip, foreign
 
 if TYPE_CHECKING:
     from neurontools.model import Process
     from neurontools.tui.dashboard_state import DashboardState
+
+_SCRIPT_CELLS = 60
 
 
 def signal_choices(dashboard: DashboardState) -> Choices | None:
@@ -51,7 +54,7 @@ def _targets(dashboard: DashboardState) -> list[Process]:
 def _named(targets: list[Process]) -> tuple[str, ...]:
     return tuple(
         f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  "
-        f"{foreign(process.command, 60)}"
+        f"{clip(script_text(foreign(process.command)), _SCRIPT_CELLS, mark=True)}"
         for process in targets
     )
 

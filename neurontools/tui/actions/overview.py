@@ -33,10 +33,9 @@ class OverviewActions(DashboardState):
     def _select_device(self, device_index: int) -> None:
         scene = self.scene()
         if scene is not None:
+            places = [row.device_indices for row in job_rows(scene)]
             if self.is_tree_shown:
                 places = [(node.device_index,) for node in nodes(scene)]
-            else:
-                places = [row.device_indices for row in job_rows(scene)]
             found = [position for position, devices in enumerate(places) if device_index in devices]
             if found:
                 self.move_to(found[0])

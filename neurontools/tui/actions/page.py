@@ -67,6 +67,6 @@ class PageActions(DashboardState):
     def _choose_tab(self, scene: Scene, pid: int | None) -> None:
         """Show one process, and on the pages of devices the first of its own."""
         self.pid = pid
-        figures = scene.figures.by_pid.get(pid) if pid is not None else None
+        figures = scene.figures.of(pid)
         if figures is not None and figures.process.device_indices:
             self.device_index, self.core_index = figures.process.device_indices[0], None

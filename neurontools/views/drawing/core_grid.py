@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from neurontools.model import LogicalNeuronCore, Severity
 from neurontools.text import units
 from neurontools.views.drawing.gauge import bar, memory_style, sparkline, thin_bar
-from neurontools.views.drawing.line import BLANK, Line, Page, Run, Target, fit, styled
+from neurontools.views.drawing.line import BLANK, Line, Page, Run, Target, clip, fit, styled
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.style import SELECTED, load_style
 
@@ -148,6 +148,7 @@ def _heading(scene: Scene, width: int, plan: Layout) -> Line:
 def heading(scene: Scene, text: str, width: int, right: str = "") -> Line:
     """A section's heading: its text in a rule over the whole width."""
     rule = scene.glyphs.rule
+    text = clip(text, max(1, width - 3), mark=True)
     runs: list[Run] = [(rule + " ", "rule"), (text, "heading"), (" ", "rule")]
     used = 3 + len(text)
     if right and used + len(right) + 3 <= width:

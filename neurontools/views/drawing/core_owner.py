@@ -13,7 +13,7 @@ def owner_text(figures: Figures, core: LogicalNeuronCore) -> str:
     """The tags of its owners, marked where they were concluded; those who may hold it with "?"; "free"; "-"."""
 
     def name(pid: int) -> str:
-        known = figures.by_pid.get(pid)
+        known = figures.ranks.get(pid)
         return str(pid) if known is None else foreign(known.process.tag, _TAG_CELLS)
 
     mark = " (inferred)" if core.is_owner_inferred else ""

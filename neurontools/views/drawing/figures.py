@@ -6,7 +6,7 @@ Made once for a snapshot and shared by all pages; only what a page asks for is c
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neurontools import catalog
@@ -90,14 +90,20 @@ class Figures:
         return jobs(self.snapshot)
 
     @cached_property
+    def ranks(self) -> dict[int, Rank]:
+        """Every process that holds cores or uses the runtime, by PID."""
+        found = {rank.process.pid: rank for job in self.jobs for rank in job.ranks}
+        return {process.pid: found[process.pid] for process in self.snapshot.processes if process.pid in found}
+
+    @cached_property
     def by_pid(self) -> dict[int, ProcessFigures]:
-        """The figures of every process that holds cores or uses the runtime, by PID."""
-        ranks = {rank.process.pid: rank for job in self.jobs for rank in job.ranks}
-        return {
-            process.pid: self._figures(ranks[process.pid])
-            for process in self.snapshot.processes
-            if process.pid in ranks
-        }
+        """The figures of all of them, by PID; those of a single one are cheaper by `of`."""
+        return {pid: self._figures(rank) for pid, rank in self.ranks.items()}
+
+    def of(self, pid: int | None) -> ProcessFigures | None:
+        """The figures of one process."""
+        rank = self.ranks.get(pid) if pid is not None else None
+        return None if rank is None else self._figures(rank)
 
     @cached_property
     def marked_cores(self) -> dict[int, Severity]:
@@ -107,7 +113,7 @@ class Figures:
         for finding in self._findings():
             # Of a job that is stuck only who is to be looked at: the others wait for it.
             pids = {finding.pid} if finding.kind == Kind.STUCK else {finding.pid, *finding.pids}
-            for process in (self.by_pid[pid].process for pid in pids if pid in self.by_pid):
+            for process in (self.ranks[pid].process for pid in pids if pid in self.ranks):
                 own_lnc = process.logical_neuroncore_config or lnc
                 for physical in process.core_indices:
                     if finding.neuroncore_index in (None, physical // own_lnc):
@@ -131,7 +137,7 @@ class Figures:
     @cached_property
     def observers(self) -> tuple[Process, ...]:
         """Processes that only watch."""
-        return tuple(process for process in self.snapshot.processes if process.pid not in self.by_pid)
+        return tuple(process for process in self.snapshot.processes if process.pid not in self.ranks)
 
     @cached_property
     def peak_flops_per_core(self) -> float | None:
@@ -142,8 +148,8 @@ class Figures:
         """The physical cores of a process; of the whole host for None."""
         if pid is None:
             return self.snapshot.cores
-        figures = self.by_pid.get(pid)
-        return () if figures is None else self.snapshot.cores_of(figures.process)
+        rank = self.ranks.get(pid)
+        return () if rank is None else rank.cores
 
     def device_memory(self, pid: int | None) -> DeviceMemory:
         """Device memory by category of what a tab shows."""
@@ -154,13 +160,18 @@ class Figures:
         """Host memory by category of what a tab shows."""
         if pid is None and self.snapshot.source is SourceKind.SYSFS:  # the driver counts it by device
             return sum_host_memory(device.host_memory for device in self.snapshot.devices if device.memory_bytes)
-        return sum_host_memory(figures.process.host_memory for figures in self.shown(pid))
+        return sum_host_memory(process.host_memory for process in self.processes(pid))
+
+    def processes(self, pid: int | None) -> tuple[Process, ...]:
+        """The processes of a tab."""
+        ranks = self.ranks.values() if pid is None else [self.ranks[pid]] if pid in self.ranks else ()
+        return tuple([rank.process for rank in ranks])
 
     def shown(self, pid: int | None) -> tuple[ProcessFigures, ...]:
-        """The processes of a tab."""
+        """The same with their figures."""
         if pid is None:
             return tuple(self.by_pid.values())
-        figures = self.by_pid.get(pid)
+        figures = self.of(pid)
         return (figures,) if figures is not None else ()
 
     def average_utilization(self, pid: int | None) -> float | None:
@@ -230,7 +241,7 @@ def _absent(index: int) -> Device:
 
 def counters_total(counters: object) -> int:
     """The sum of all counters of a dataclass."""
-    return sum(getattr(counters, field.name) for field in fields(counters))  # type: ignore[arg-type]
+    return sum([getattr(counters, name) for name in counters.__slots__])  # type: ignore[attr-defined]
 
 
 def total(values: Iterable[float | None]) -> float | None:

@@ -90,6 +90,13 @@ def fit(line: Sequence[Run], width: int, style: str = "text") -> Line:
     return (*line, (" " * (width - used), style))
 
 
+def fit_marked(line: Sequence[Run], width: int) -> Line:
+    """The same; a line that is cut ends in an ellipsis, which says so."""
+    if line_width(line) <= width or width <= 0:
+        return fit(line, width)
+    return (*fit(line, width - 1), (_ELLIPSIS, "dim"))
+
+
 def clip(text: str, width: int, *, mark: bool = False) -> str:
     """`text` cut to at most `width` cells, never through a wide character; `mark`: a cut one ends in an ellipsis."""
     if width <= 0:

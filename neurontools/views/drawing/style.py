@@ -192,7 +192,6 @@ MONO = Theme(
         "track": Style(dim=True),
         "rule": Style(dim=True),
         "idle": Style(dim=True),
-        "held": Style(underline=True),
         "mine": Style(reverse=True),
         "lit": Style(bold=True),
     },

@@ -11,7 +11,7 @@ _LONGEST_TAG = 20
 
 def tab_pids(scene: Scene) -> list[int | None]:
     """What the tabs stand for: None for all, then PIDs."""
-    return [None, *scene.figures.by_pid]
+    return [None, *scene.figures.ranks]
 
 
 def tab_bar(scene: Scene, width: int) -> Page:
@@ -21,7 +21,7 @@ def tab_bar(scene: Scene, width: int) -> Page:
     texts = []
     for number, pid in enumerate(pids, 1):
         name = (
-            "all" if pid is None else clip(foreign(scene.figures.by_pid[pid].process.tag, 80), _LONGEST_TAG, mark=True)
+            "all" if pid is None else clip(foreign(scene.figures.ranks[pid].process.tag, 80), _LONGEST_TAG, mark=True)
         )
         label = f"[{number}]:{name or pid}"
         texts.append(f"{scene.glyphs.left}{label}{scene.glyphs.right}" if number - 1 == current else f" {label} ")

@@ -45,7 +45,7 @@ def _ratios(scene: Scene) -> tuple[_Ratios, _Ratios]:
             average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
         )
     count = scene.snapshot.host.vcpu_count
-    processes = [figures.process for figures in scene.figures.shown(scene.pid)]
+    processes = scene.figures.processes(scene.pid)
     user = total(process.vcpu_user_ratio for process in processes)
     kernel = total(process.vcpu_system_ratio for process in processes)
     runtime = (

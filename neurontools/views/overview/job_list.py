@@ -164,7 +164,7 @@ def _cores(scene: Scene, row: JobRow) -> str:
     if row.rank is None and row.job.neuroncore_indices:
         is_inferred = any("core_indices" in rank.process.inferred_fields for rank in row.job.ranks)
         return ranges(row.job.neuroncore_indices) + "?" * is_inferred
-    figures = scene.figures.by_pid.get(row.pid or row.job.ranks[0].process.pid)
+    figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
     return "-" if figures is None else cores_text(figures)
 
 
@@ -180,7 +180,7 @@ def _utilization_style(_scene: Scene, row: JobRow) -> str:
 def _memory(scene: Scene, row: JobRow) -> str:
     if row.pid is None:
         return units.short_bytes_text(row.job.device_memory_bytes)
-    figures = scene.figures.by_pid.get(row.pid)
+    figures = scene.figures.of(row.pid)
     return "-" if figures is None else units.short_bytes_text(figures.device_memory_bytes)
 
 
@@ -225,7 +225,7 @@ def _rank_name(rank: Rank) -> str:
 
 
 def _place(scene: Scene, row: JobRow) -> str:
-    figures = scene.figures.by_pid.get(row.pid or row.job.ranks[0].process.pid)
+    figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
     return "-" if figures is None else PLACE.text(figures)
 
 

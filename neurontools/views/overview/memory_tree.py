@@ -104,8 +104,7 @@ def _models_by_core(scene: Scene) -> dict[int, list[tuple[Process, LoadedModel, 
     """The parts of loaded models, by the logical core of the host's default LNC that they are on."""
     lnc = scene.snapshot.instance.logical_neuroncore_config or 1
     found: dict[int, list[tuple[Process, LoadedModel, Subgraph]]] = {}
-    for figures in scene.figures.shown(scene.pid):
-        process = figures.process
+    for process in scene.figures.processes(scene.pid):
         own_lnc = process.logical_neuroncore_config or lnc
         for model in process.models:
             for part in model.subgraphs:
@@ -200,9 +199,9 @@ def _categories(
 
 def folded_tree(scene: Scene, width: int) -> Line:
     """The heading that stands for the tree while it is folded."""
-    shown = scene.figures.shown(scene.pid)
-    models = [model for figures in shown for model in figures.process.models]
-    devices = {index for figures in shown for index in figures.process.device_indices}
+    processes = scene.figures.processes(scene.pid)
+    models = [model for process in processes for model in process.models]
+    devices = {index for process in processes for index in process.device_indices}
     of = f" of {len(scene.snapshot.devices)}" if scene.pid is None else ""
     what = f"{len(models)} model{'s' * (len(models) != 1)}"
     where = f"{len(devices)}{of} device{'s' * (bool(of) or len(devices) != 1)}"

@@ -49,6 +49,8 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     grid_lines = max(1, min(grid_lines, room - for_list))
     selected = rows[min(scene.cursor, len(rows) - 1)] if rows and scene.cursor >= 0 else None
     lit = frozenset(selected.device_indices) if selected is not None else frozenset()
+    if len(lit) == len(scene.snapshot.devices):
+        lit = frozenset()  # where it is everywhere, it is nowhere in particular
     page = Page()
     page.append(core_grid(scene, width, grid_lines, places, lit_devices=lit))
     room -= len(page.lines)

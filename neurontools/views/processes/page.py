@@ -34,7 +34,7 @@ def process_rows(scene: Scene) -> list[ProcessFigures]:
 def process_page(scene: Scene, width: int, height: int) -> Page:
     """The list, with what the selected process is below; or the details of one."""
     if scene.details_pid is not None:
-        figures = scene.figures.by_pid.get(scene.details_pid)
+        figures = scene.figures.of(scene.details_pid)
         if figures is not None:
             return process_details(scene, figures, width, height)
         page = Page([heading(scene, f"PID {scene.details_pid}", width)])

@@ -11,11 +11,11 @@ from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.gauge import bar, memory_style
-from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, styled
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, fit_marked, styled
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.style import SELECTED
 
-_BOX_CELLS = 14
+_BOX_CELLS, _ROOMY_BOX_CELLS = 14, 16
 _RICH_BOX_CELLS = 24
 _LINK_CELLS = 2
 
@@ -141,7 +141,7 @@ def topology_page(scene: Scene, width: int, height: int) -> Page:
 
 def _verticals(plan: Arrangement, box: int, width: int, mark: str) -> Line:
     text = "   " + "".join(mark.center(box) + " " * _LINK_CELLS for _ in plan.rows[0])
-    return fit(((text, "dim"),), width)
+    return fit_marked(((text, "dim"),), width)
 
 
 def _row(scene: Scene, plan: Arrangement, page: Page, number: int, devices: list[int], box: int, width: int) -> None:
@@ -174,7 +174,7 @@ def _row(scene: Scene, plan: Arrangement, page: Page, number: int, devices: list
         runs.append((f"{link[:1]}*", "dim"))
     elif linked and not is_last:
         runs.append((link[:1], "dim"))
-    page.add(fit(runs, width))
+    page.add(fit_marked(runs, width))
 
 
 def _box(scene: Scene, plan: Arrangement, device: int, box: int) -> list[Run]:
@@ -189,7 +189,7 @@ def _box(scene: Scene, plan: Arrangement, device: int, box: int) -> list[Run]:
         style = "lit"
     figure = units.percent_text(ratio, 0 if box < 18 else 1)
     far = "--" if hops is None else ("here" if is_chosen and box >= 18 else f"{hops}h")
-    text = f"ND{device:<2} {figure:>6}"
+    text = f"ND{device:<2} {figure:>{6 if box >= _ROOMY_BOX_CELLS else 4}}"
     inner = cell(text, box - 2 - len(far) - 1) + " " + far
     run = (f"[{cell(inner, box - 2)}]", style)
     return list(styled((run,), SELECTED)) if is_chosen else [run]
@@ -207,7 +207,7 @@ def _second_line(scene: Scene, plan: Arrangement, devices: list[int], box: int, 
         ratio = _ratio(scene, device)
         runs += [(" ", "text"), *bar(ratio, box - 2, scene.glyphs, _heat(scene, ratio)), (" ", "text")]
     del plan
-    return fit(runs, width)
+    return fit_marked(runs, width)
 
 
 def _held_by_tab(scene: Scene, device: int) -> list[int]:

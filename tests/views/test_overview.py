@@ -1,0 +1,185 @@
+"""The overview: what it says of devices, cores and jobs, and how it uses its room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot
+from neurontools.model.attribution import Job
+from neurontools.views.drawing.glyphs import ASCII, UNICODE
+from neurontools.views.drawing.line import Page, plain
+from neurontools.views.drawing.scene import Clock, Scene
+from neurontools.views.frame import frame, title
+from neurontools.views.overview.job_list import job_rows
+from neurontools.views.overview.page import overview
+from tests.harness.scenario_host import ScenarioHost
+
+HALF = ScenarioHost("trn1.32xlarge", "steady", neuroncores=8)
+HALF.at(29.0)
+SNAPSHOT = HALF.at(30.0)  # 8 ranks on ND 0 to 3
+JOB = "job synthetic load steady"
+PID = SNAPSHOT.processes[0].pid
+
+
+def lines(page: Page) -> list[str]:
+    return [plain(line) for line in page.lines]
+
+
+def text(snapshot: Snapshot, width: int = 120, height: int = 33, **choices: Any) -> str:
+    return "\n".join(lines(overview(Scene.of(snapshot, **choices), width, height)))
+
+
+def judged(*findings: Finding) -> Snapshot:
+    return replace(SNAPSHOT, health=Health(tuple(range(16)), (), findings))
+
+
+def finding(severity: Severity, **fields: Any) -> Finding:
+    return Finding("core_errors", severity, "reason", "action", 0.0, **fields)
+
+
+def styles_of(page: Page, wanted: str) -> set[str]:
+    return {style for line in page.lines for part, style in line if part.strip() == wanted}
+
+
+def changed_core(snapshot: Snapshot, index: int, **fields: Any) -> Snapshot:
+    cores: list[NeuronCore] = list(snapshot.cores)
+    cores[index] = replace(cores[index], **fields)
+    return replace(snapshot, cores=tuple(cores))
+
+
+def test_devices_that_are_alike_and_free_are_one_row() -> None:
+    shown = text(SNAPSHOT)
+    assert "ND3 " in shown
+    assert "ND 4-15: free" in shown
+    assert "ND4" not in shown
+
+
+def test_a_free_device_with_a_finding_or_something_in_its_memory_has_a_row_of_its_own() -> None:
+    sick = judged(finding(Severity.WARNING, device_indices=(9,)))
+    assert "ND 4-8: free" in text(sick)
+    assert "ND9▲" in text(sick)
+    leaked = changed_core(SNAPSHOT, 18, memory=SNAPSHOT.cores[0].memory)
+    assert "ND 10-15: free" in text(leaked)
+    assert "ND 4-8: free" in text(leaked)
+
+
+def test_a_core_is_marked_where_its_holder_is_to_be_looked_at() -> None:
+    stuck = replace(
+        finding(Severity.CRITICAL, device_indices=(0,), pid=PID, pids=tuple(p.pid for p in SNAPSHOT.processes)),
+        kind="stuck",
+        job="synthetic load steady",
+    )
+    page = overview(Scene.of(judged(stuck)), 120, 33)
+    (row,) = [line for line in lines(page) if "✗[" in line]
+    assert row.index("✗[") < row.index("NC1 ")
+    assert "✗ ▸ synthetic load" in "\n".join(lines(page))
+    assert "rank 0 stuck" in "\n".join(lines(page))
+    assert "X[" in text(judged(stuck), glyphs=ASCII)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "style"), [(0.97, "load4"), (0.6, "load3"), (0.3, "load2"), (0.03, "load1"), (0.0, "held")]
+)
+def test_colour_means_load_and_held_but_idle_is_told_from_free(ratio: float, style: str) -> None:
+    page = overview(Scene.of(changed_core(SNAPSHOT, 0, utilization_ratio=ratio)), 120, 33)
+    assert styles_of(page, f"{ratio:.2%}") == {style}
+    assert styles_of(page, "free") == {"dim"}
+
+
+def test_the_bar_of_a_device_says_how_much_of_its_memory_is_in_use() -> None:
+    assert "17.3 / 32 GB" in text(SNAPSHOT)
+    nearly_full = changed_core(SNAPSHOT, 0, memory=replace(SNAPSHOT.cores[0].memory, tensors_bytes=23 * 2**30))
+    (row,) = [line for line in overview(Scene.of(nearly_full), 120, 33).lines if plain(line).startswith("ND0")]
+    assert "bad" in {style for _, style in row}
+    of_one = next(line for line in text(SNAPSHOT, pid=PID).splitlines() if line.startswith("ND0"))
+    assert " 8.6 / 32 GB" in of_one
+
+
+def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
+    folded = job_rows(Scene.of(SNAPSHOT))
+    assert [(row.key, row.pid) for row in folded] == [(JOB, None)]
+    unfolded = job_rows(Scene.of(SNAPSHOT, unfolded=frozenset({JOB})))
+    assert [row.pid for row in unfolded] == [None, *(process.pid for process in SNAPSHOT.processes)]
+    assert "1 job of 8 processes" in text(SNAPSHOT)
+    assert f"rank 3, {PID + 3} synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
+
+
+def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:
+    alone = replace(SNAPSHOT, processes=tuple(replace(process, job=None) for process in SNAPSHOT.processes))
+    assert "Jobs: 8 processes" in text(alone)
+    assert f"{PID} synthetic-0" in text(alone, 160)
+    assert [row.pid for row in job_rows(Scene.of(SNAPSHOT, pid=PID + 2))] == [PID + 2]
+
+
+def test_ranks_on_other_hosts_are_counted() -> None:
+    wide = [replace(p, job=Job("Slurm job 7", rank, 64)) for rank, p in enumerate(SNAPSHOT.processes)]
+    assert " 8/64 " in text(replace(SNAPSHOT, processes=tuple(wide)))
+
+
+def test_the_script_stands_where_an_interpreter_would() -> None:
+    command = "/opt/venv/bin/python3 -m neurontools.runtime /work/train.py --lr 0.1"
+    started = [replace(process, command=command) for process in SNAPSHOT.processes]
+    assert "train.py --lr 0.1" in text(replace(SNAPSHOT, processes=tuple(started)))
+    assert "python3" not in text(replace(SNAPSHOT, processes=tuple(started)))
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 21), (120, 33), (200, 47)])
+@pytest.mark.parametrize("scenario", ["idle", "steady"])
+def test_every_device_and_the_jobs_have_room_on_usual_screens(width: int, height: int, scenario: str) -> None:
+    shown = text(ScenarioHost("trn1.32xlarge", scenario).at(30.0), width, height)
+    if scenario == "idle":
+        assert "ND 0-15: free" in shown
+        assert "nobody holds a NeuronCore" in shown
+    else:
+        assert all(f"ND{index}" in shown for index in range(16))
+        assert "synthetic load" in shown
+    assert len(shown.splitlines()) <= height
+
+
+def test_compact_gives_the_room_to_the_jobs() -> None:
+    unfolded = frozenset({"job synthetic load steady"})
+    host = ScenarioHost("trn1.32xlarge", "steady").at(30.0)
+    full, compact = (text(host, 120, 33, unfolded=unfolded, is_compact=mode) for mode in (False, True))
+    assert full.count("rank ") < 20 < compact.count("rank ")
+    assert "vCPU  system [" in compact
+    assert "devices 276.1 GB of 512 GB" in compact
+
+
+def test_on_a_very_wide_screen_numbers_stand_near_their_names() -> None:
+    shown = text(SNAPSHOT, 300, 47, is_tree_shown=True).splitlines()
+    row = next(line for line in shown if line.startswith("▸ ND 0"))
+    assert len(row.rstrip()) < 130
+
+
+@pytest.mark.parametrize("width", range(20, 200, 7))
+@pytest.mark.parametrize("badge", ["LIVE", "LOST, data 12 s old"])
+def test_the_title_keeps_that_it_is_simulated_and_how_it_stands_to_the_daemon(width: int, badge: str) -> None:
+    scene = Scene.of(judged(finding(Severity.CRITICAL, pid=PID)), clock=Clock(badge))
+    (shown,) = lines(title(scene, width))
+    assert badge[: max(0, width - 15)] in shown
+    if width >= 40:
+        assert "synthetic" in shown
+
+
+def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> None:
+    scene = Scene.of(
+        judged(
+            finding(Severity.CRITICAL, pid=PID),
+            finding(Severity.WARNING, device_indices=(1,)),
+            finding(Severity.WARNING, device_indices=(2,)),  # the same of another device: one line on the page
+            finding(Severity.NOTICE, device_indices=(3,)),
+        ),
+        clock=Clock("LIVE"),
+    )
+    page = frame(scene, 160, 40)
+    shown = plain(page.lines[0])
+    assert "✗ 1 critical  ▲ 1 · e" in shown
+    target = page.target_at(shown.index("critical"), 0)
+    assert target is not None
+    assert (target.action, target.argument) == ("page", "health")
+    assert "critical" not in plain(title(Scene.of(judged()), 160).lines[0])
+    assert plain(title(replace(scene, glyphs=ASCII), 160).lines[0]).isascii()
+    assert UNICODE.bad in shown
