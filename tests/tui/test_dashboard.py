@@ -18,12 +18,14 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load, save, settings_path
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Page, line_width, plain
+from neurontools.views.overview.memory_tree import nodes
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import StillFeed, snapshots
 
 WIDTH, HEIGHT = 120, 40
+FIRST_PID = snapshots()[-1].processes[0].pid
 
 
 @pytest.fixture
@@ -168,8 +170,6 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     assert "10001" in shown
     scene = dashboard.scene()
     assert scene is not None
-    from neurontools.views.overview.memory_tree import nodes
-
     rows = nodes(scene)
     for position, node in enumerate(rows):
         inside = [row for row in rows if row.key.rpartition("/")[0] == node.key]
@@ -181,6 +181,50 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
     shown = press(dashboard, "x")
     assert "train_step" not in shown
     assert "Memory Usage Details: 32 models on 16 of 16 devices" in shown
+
+
+def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashboard) -> None:
+    assert "rank 0, " not in text(dashboard)
+    assert f"rank 0, {FIRST_PID}" in press(dashboard, "enter")
+    assert f"Process {FIRST_PID + 1}" in press(dashboard, "down", "down", "enter")
+    shown = press(dashboard, "escape")
+    assert dashboard.page == "overview"
+    assert f"rank 0, {FIRST_PID}" in shown
+    press(dashboard, "left")  # to its job
+    assert dashboard.list.cursor == 0
+    assert "rank 0, " not in press(dashboard, "left")
+    assert "rank 0, " in press(dashboard, "right")
+
+
+def test_the_cursor_of_the_overview_stays_on_its_process(dashboard: Dashboard) -> None:
+    press(dashboard, "enter", "down", "down")
+    chosen = dashboard.selected_row
+    fewer = [replace(each, processes=each.processes[1:]) for each in snapshots()]
+    dashboard.feed = dashboard.time._feed = StillFeed(fewer)
+    draw(dashboard)
+    assert (dashboard.selected_row, dashboard.list.cursor) == (chosen, 1)
+
+
+def test_a_click_at_a_device_selects_who_holds_it(dashboard: Dashboard) -> None:
+    press(dashboard, "enter")
+    rows = [plain(line) for line in draw(dashboard).lines]
+    row = next(number for number, line in enumerate(rows) if line.startswith("ND4"))
+    assert dashboard.click(2, row)
+    assert dashboard.list.cursor == 0  # its job, which holds all of them
+    press(dashboard, "x")
+    assert dashboard.click(2, next(n for n, line in enumerate(draw(dashboard).lines) if plain(line).startswith("ND4")))
+    scene = dashboard.scene()
+    assert scene is not None
+    assert nodes(scene)[dashboard.list.cursor].key == "nd4"
+
+
+def test_v_changes_between_compact_and_full_and_is_kept(dashboard: Dashboard) -> None:
+    assert "System vCPU Usage" in text(dashboard)
+    compact = press(dashboard, "v")
+    assert "System vCPU Usage" not in compact
+    assert "vCPU  system [" in compact
+    assert dashboard.settings.is_compact
+    assert "System vCPU Usage" in press(dashboard, "v")
 
 
 def test_a_model_that_does_not_run_is_dimmed() -> None:

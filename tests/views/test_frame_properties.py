@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from neurontools import health
 from neurontools.history.events import Event, Severity, events_between
 from neurontools.history.series import Series, sample_of
+from neurontools.model.attribution import Job
 from neurontools.rpc.convert import to_message
 from neurontools.views.drawing.dialog import Dialog, over
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Page, line_width
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
+from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.memory_tree import every_key
 from neurontools.views.pages import PAGES
 from tests.harness.examples import examples
@@ -80,6 +82,8 @@ def test_every_instance_type_fits_any_terminal(
     scene.pid = snapshot.processes[cursor % len(snapshot.processes)].pid if cursor % 2 else None
     scene.details_pid = snapshot.processes[0].pid if cursor % 5 == 0 else None
     scene.opened = every_key(scene) if is_open else frozenset()
+    scene.is_tree_shown, scene.is_compact = is_open and cursor % 3 == 0, cursor % 7 == 0
+    scene.unfolded = frozenset(row.key for row in job_rows(scene)) if is_open else frozenset()
     page_drawn = frame(scene, width, height)
     check(page_drawn, width, height)
     dialog = Dialog("Title", ("text " * 20, "宽" * 40), ("one", "two"), cursor % 2)
@@ -100,6 +104,7 @@ def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_
             tag=text,
             user=text,
             runtime_version=text,
+            job=Job(text) if process.pid % 2 else None,
             models=tuple(replace(loaded, name=text) for loaded in process.models),
         )
         for process in snapshot.processes
@@ -113,6 +118,8 @@ def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_
     for details in (None, nasty[0].pid):
         scene = Scene.of(snapshot, page=page, details_pid=details, message=text, filter_text=text, pid=details)
         scene.opened = every_key(scene)
+        scene.is_tree_shown = details is not None
+        scene.unfolded = frozenset(row.key for row in job_rows(scene))
         if "\udc80" not in text:
             scene.events = events_between(to_message(HOSTS["trn1.32xlarge", None]), to_message(snapshot))
         check(frame(scene, *size), *size)
