@@ -99,15 +99,19 @@ def is_healthy(found: Iterable[Verdict]) -> bool | None:
     return False if False in told else None if None in told else True
 
 
-def advice(finding: Finding) -> tuple[object, ...]:
-    """What findings on several devices have in common that are alike and ask for the same: views tell them once."""
-    return finding.kind, finding.severity, finding.action, finding.pid, finding.job
+def alike(findings: Iterable[Finding]) -> list[tuple[Finding, tuple[int, ...]]]:
+    """Findings, gravest first, with their devices; those of one kind that ask for the same are one, as of the first."""
+    found: dict[tuple[object, ...], tuple[Finding, set[int]]] = {}
+    for finding in findings:
+        key = (finding.kind, finding.severity, finding.action, finding.pid, finding.job)
+        found.setdefault(key, (finding, set()))[1].update(finding.device_indices)
+    told = [(finding, tuple(sorted(devices))) for finding, devices in found.values()]
+    return sorted(told, key=lambda item: (-item[0].severity, item[1]))
 
 
 def counts(snapshot: Snapshot) -> dict[Severity, int]:
-    """How many things are wrong, by how grave they are; what asks for the same on several devices is one."""
-    found = {advice(finding) for finding in snapshot.health.findings} if snapshot.health is not None else ()
-    severities = [severity for _, severity, *_ in found]
+    """How many things are wrong, by how grave they are; those that are alike are one."""
+    severities = [finding.severity for finding, _ in alike(snapshot.health.findings if snapshot.health else ())]
     return {severity: severities.count(severity) for severity in Severity if severity in severities}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from neurontools.health import Finding, Verdict, advice, is_healthy, sentence, summary
 from neurontools.health import Severity as Gravity
+from neurontools.health import Verdict, alike, is_healthy, sentence, summary
 from neurontools.history.events import Event, Severity
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
@@ -79,7 +79,9 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
     lines = [heading(scene, f"{whose}: {summary(verdicts, scene.snapshot)}", width)]
     if verdicts and is_healthy(verdicts) and not any(verdict.findings for verdict in verdicts):
         lines.append(fit(((f" {scene.glyphs.good} ", "good"), ("nothing to do", "text")), width))
-    for finding, devices in _grouped(verdicts):
+    shown = {verdict.device_index for verdict in verdicts}
+    for finding, every in alike(finding for verdict in verdicts for finding in verdict.findings):
+        devices = [device for device in every if device in shown]
         mark = {Gravity.CRITICAL: scene.glyphs.bad, Gravity.WARNING: scene.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]
         who = f"ND {ranges(devices)}"
@@ -88,23 +90,12 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
             (f"{who:<9} ", style),
             (f"{finding.severity.name.lower():<9}", style),
         ]
-        alike = len(devices) > len(finding.device_indices)
-        more = f" (ND {ranges(finding.device_indices)}; the others alike)" if alike else ""
+        is_of_more = len(devices) > len(finding.device_indices)
+        more = f" (ND {ranges(finding.device_indices)}; the others alike)" if is_of_more else ""
         text = clip(foreign(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
     return lines
-
-
-def _grouped(verdicts: tuple[Verdict, ...]) -> list[tuple[Finding, list[int]]]:
-    """Findings, gravest first; those of one kind that ask for the same on several devices once, as of the first."""
-    found: dict[tuple[object, ...], tuple[Finding, list[int]]] = {}
-    for verdict in verdicts:
-        for finding in verdict.findings:
-            devices = found.setdefault(advice(finding), (finding, []))[1]
-            if verdict.device_index not in devices:
-                devices.append(verdict.device_index)
-    return sorted(found.values(), key=lambda item: (-item[0].severity, item[1]))
 
 
 def _event(scene: Scene, event: Event, width: int) -> Line:

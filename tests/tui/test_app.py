@@ -19,7 +19,7 @@ from neurontools.views.drawing.style import THEMES
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
-SIZES = ((80, 24), (200, 50))
+SIZES = ((80, 24), (120, 36), (200, 50))
 PAGES = ("overview", "processes", "topology", "history", "health")
 
 

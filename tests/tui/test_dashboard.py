@@ -184,16 +184,16 @@ def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
 
 
 def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashboard) -> None:
-    assert "rank 0, " not in text(dashboard)
-    assert f"rank 0, {FIRST_PID}" in press(dashboard, "enter")
+    assert " rank 0 " not in text(dashboard)
+    assert f"{FIRST_PID} rank 0" in press(dashboard, "enter")
     assert f"Process {FIRST_PID + 1}" in press(dashboard, "down", "down", "enter")
     shown = press(dashboard, "escape")
     assert dashboard.page == "overview"
-    assert f"rank 0, {FIRST_PID}" in shown
+    assert f"{FIRST_PID} rank 0" in shown
     press(dashboard, "left")  # to its job
     assert dashboard.list.cursor == 0
-    assert "rank 0, " not in press(dashboard, "left")
-    assert "rank 0, " in press(dashboard, "right")
+    assert " rank 0 " not in press(dashboard, "left")
+    assert " rank 0 " in press(dashboard, "right")
 
 
 def test_the_cursor_of_the_overview_stays_on_its_process(dashboard: Dashboard) -> None:

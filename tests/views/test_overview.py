@@ -104,7 +104,7 @@ def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
     unfolded = job_rows(Scene.of(SNAPSHOT, unfolded=frozenset({JOB})))
     assert [row.pid for row in unfolded] == [None, *(process.pid for process in SNAPSHOT.processes)]
     assert "1 job of 8 processes" in text(SNAPSHOT)
-    assert f"rank 3, {PID + 3} synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
+    assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
 
 
 def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:
@@ -183,3 +183,20 @@ def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> 
     assert "critical" not in plain(title(Scene.of(judged()), 160).lines[0])
     assert plain(title(replace(scene, glyphs=ASCII), 160).lines[0]).isascii()
     assert UNICODE.bad in shown
+
+
+def test_what_is_wrong_is_told_with_what_to_do_where_there_is_room() -> None:
+    sick = judged(
+        finding(Severity.WARNING, device_indices=(1,)),
+        finding(Severity.CRITICAL, device_indices=(2,)),
+        finding(Severity.WARNING, device_indices=(3,)),
+        finding(Severity.NOTICE, device_indices=(5,)),
+    )
+    roomy = text(sick, 120, 40).splitlines()
+    begin = next(number for number, line in enumerate(roomy) if "What is wrong" in line)
+    assert roomy[begin + 1].startswith(" ✗ ND 2  reason")
+    assert roomy[begin + 2] == "     do: action"
+    assert roomy[begin + 3].startswith(" ▲ ND 1,3  reason")
+    assert "What is wrong" not in text(judged(), 120, 40)
+    for height in range(2, 40):
+        assert len(text(sick, 120, height).splitlines()) <= height

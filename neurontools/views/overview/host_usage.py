@@ -32,7 +32,7 @@ def usage_text(scene: Scene, width: int) -> Line:
     """Both in one line without bars."""
     system, runtime = _ratios(scene)
     runs: list[Run] = [("vCPU  ", "label"), ("system ", "dim"), (_figure(system), "text")]
-    return fit((*runs, ("  runtime ", "dim"), (_figure(runtime), "text"), ("  user,system", "dim")), width)
+    return fit((*runs, ("  runtime ", "dim"), (_figure(runtime), "text"), ("  (user, system)", "dim")), width)
 
 
 def _ratios(scene: Scene) -> tuple[_Ratios, _Ratios]:

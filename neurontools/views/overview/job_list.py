@@ -122,8 +122,8 @@ def _name(scene: Scene, row: JobRow) -> str:
         return mark + foreign(row.job.name or "", 80)
     process = row.rank.process
     tag = "" if process.tag == str(process.pid) else f" {foreign(process.tag, 80)}"
-    number = f"rank {row.rank.number}, " if row.is_below and row.rank.number is not None else ""
-    return f"{mark * (1 + row.is_below)}{number}{process.pid}{tag}"
+    number = f" rank {row.rank.number}" if row.is_below and row.rank.number is not None else ""
+    return f"{mark * (1 + row.is_below)}{process.pid}{number}{tag}"
 
 
 def _state(scene: Scene, row: JobRow) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.views.drawing.core_grid import core_grid, device_rows, layout
 from neurontools.views.drawing.line import Page
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.overview.findings import finding_lines
 from neurontools.views.overview.host_usage import host_usage, usage_text
 from neurontools.views.overview.job_list import job_list, job_rows
 from neurontools.views.overview.memory_summary import memory_summary, memory_text
@@ -54,10 +55,11 @@ def overview(scene: Scene, width: int, height: int) -> Page:
     page = Page()
     page.append(core_grid(scene, width, grid_lines, places, lit_devices=lit))
     room -= len(page.lines)
-    if room > 0:
+    if room >= 2:
         page.append(job_list(scene, rows, width, min(room, list_lines)))
     for part in below:
         page.append(part)
+    page.add(*finding_lines(scene, width, height - len(page.lines)))
     return page
 
 

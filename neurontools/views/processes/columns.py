@@ -149,11 +149,11 @@ COLUMNS = (
     ),
 )  # fmt: skip
 
-LEAST_COMMAND_CELLS = 16
+_USUAL_COMMAND_CELLS, _USUAL_WIDTH = 28, 100
 COMMAND = ProcessColumn(
     "command",
     "COMMAND",
-    LEAST_COMMAND_CELLS,
+    16,
     2,
     lambda f: f.process.command,
     lambda f: script_text(foreign(f.process.command)) or "-",
@@ -176,15 +176,17 @@ def chosen(width: int, *, with_place: bool = False, with_steps: bool = False) ->
     """
     kept: list[ProcessColumn] = []
     used = 2  # the mark of a tagged row
+    for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
     offered = [*COLUMNS, *([PLACE] if with_place else []), COMMAND]
     for column in sorted(offered, key=lambda column: column.rank):
-        if used + column.cells + 1 <= width and (with_steps or column.key != "steps"):
+        cells = for_command if column is COMMAND else column.cells
+        if used + cells + 1 <= width and (with_steps or column.key != "steps"):
             kept.append(column)
-            used += column.cells + 1
+            used += cells + 1
     if COMMAND not in kept:
         return sorted(kept, key=EVERY_COLUMN.index), 0
     kept.remove(COMMAND)
-    return sorted(kept, key=EVERY_COLUMN.index), width - used + LEAST_COMMAND_CELLS + 1
+    return sorted(kept, key=EVERY_COLUMN.index), width - used + for_command + 1
 
 
 def sort_value(column: ProcessColumn, figures: ProcessFigures) -> tuple[bool, float | str]:
