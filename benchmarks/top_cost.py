@@ -172,7 +172,10 @@ def main() -> None:
         )
         os.read(ready, 16)
         programs = {
-            "neuron-top": ([sys.executable, str(ROOT / "scripts/neuron-top"), "--socket", socket], "j"),
+            "neuron-top": (
+                [sys.executable, str(ROOT / "scripts/neuron-top"), "--socket", socket],
+                "\r",
+            ),  # unfolds and folds a job
             "btop": (["btop"], None),
             "htop": (["htop"], "\x1bOB"),
             "nvitop": (["nvitop"], None),
