@@ -11,12 +11,11 @@ from datetime import UTC, datetime
 
 from neurontools import catalog, health
 from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
-from neurontools.model.job import RunningJob
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.ranges import ranges
-from neurontools.text.script import script_text
 from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.top_job import TopJob, job_part
 
 SCHEMA_VERSION = 1
 
@@ -148,31 +147,6 @@ class TopProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class TopJob:
-    """Processes of this host that work together, or one that works alone."""
-
-    name: str | None  # None: a process of which no job is known
-    pids: tuple[int, ...]  # by rank, then PID
-    ranks: tuple[int | None, ...]  # of these processes
-    world_size: int | None  # ranks on all hosts
-    users: tuple[str, ...]
-    script: str  # of its first process, with its arguments
-    neuroncores: tuple[int, ...]
-    neuron_devices: tuple[int, ...]
-    utilization_ratio: float | None
-    flops_per_second: float | None
-    device_memory_bytes: int | None
-    executions_per_second: float | None
-    steps_per_second: float | None  # of its slowest rank
-    slowest_pid: int | None  # whom the others wait for; None: nobody, or not known
-    slowest_rank: int | None
-    slowest_because: str | None  # compute, or idle: its core waits for its host
-    since_last_execution_seconds: float | None
-    finding_kinds: tuple[str, ...]  # what is wrong with its processes, gravest first
-    is_synthetic: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TopDocument:
     """The state of one host at one moment, as `neuron-top --json` prints it."""
 
@@ -246,7 +220,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         ),
         processes=tuple(_process(figure) for figure in chosen),
         jobs=tuple(
-            _job(job, snapshot)
+            job_part(job, snapshot)
             for job in figures.jobs
             if pids is None or any(rank.process.pid in pids for rank in job.ranks)
         ),
@@ -329,32 +303,6 @@ def _process(figures: ProcessFigures) -> TopProcess:
             )
             for model in process.models
         ),
-    )
-
-
-def _job(job: RunningJob, snapshot: Snapshot) -> TopJob:
-    slowest, last = job.slowest, job.last_execution_at_unix_seconds
-    processes = [rank.process for rank in job.ranks]
-    return TopJob(
-        name=job.name,
-        pids=tuple(process.pid for process in processes),
-        ranks=tuple(rank.number for rank in job.ranks),
-        world_size=job.world_size,
-        users=job.users,
-        script=script_text(processes[0].command),
-        neuroncores=job.neuroncore_indices,
-        neuron_devices=job.device_indices,
-        utilization_ratio=job.utilization_ratio,
-        flops_per_second=job.flops_per_second,
-        device_memory_bytes=job.device_memory_bytes,
-        executions_per_second=job.executions_per_second,
-        steps_per_second=job.steps_per_second,
-        slowest_pid=slowest.rank.process.pid if slowest is not None else None,
-        slowest_rank=slowest.rank.number if slowest is not None else None,
-        slowest_because=str(slowest.why) if slowest is not None and slowest.why is not None else None,
-        since_last_execution_seconds=None if last is None else max(0.0, snapshot.taken_at_unix_seconds - last),
-        finding_kinds=tuple(dict.fromkeys(str(finding.kind) for finding in job.findings)),
-        is_synthetic=any(process.synthetic for process in processes),
     )
 
 

@@ -91,7 +91,7 @@ def test_a_storm_of_sizes_and_the_smallest_terminal(daemon: RunningDaemon, termi
         top.resize(20 + number * 5 % 180, 5 + number % 45)
     top.resize(200, 50)
     text = top.shows("Memory Usage Details")
-    top.until(lambda text: "ND15" in text)
+    top.until(lambda text: "ND 0-15: free" in text)
     assert "Traceback" not in text
     top.press("q")
     assert top.ends() == 0

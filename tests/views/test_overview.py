@@ -15,6 +15,7 @@ from neurontools.views.drawing.scene import Clock, Scene
 from neurontools.views.frame import frame, title
 from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.page import overview
+from neurontools.views.top_document import document
 from tests.harness.scenario_host import ScenarioHost
 
 HALF = ScenarioHost("trn1.32xlarge", "steady", neuroncores=8)
@@ -105,6 +106,22 @@ def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
     assert [row.pid for row in unfolded] == [None, *(process.pid for process in SNAPSHOT.processes)]
     assert "1 job of 8 processes" in text(SNAPSHOT)
     assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
+
+
+def test_a_tag_that_all_ranks_have_names_their_job() -> None:
+    tagged = [replace(process, tag="bert") for process in SNAPSHOT.processes]
+    assert "▸ bert, synthetic load steady" in text(replace(SNAPSHOT, processes=tuple(tagged)), 200)
+
+
+def test_the_document_has_the_same_jobs() -> None:
+    (job,) = document(SNAPSHOT).jobs
+    assert (job.name, job.ranks, job.world_size) == ("synthetic load steady", tuple(range(8)), 8)
+    assert job.pids == tuple(process.pid for process in SNAPSHOT.processes)
+    assert job.neuroncores == tuple(range(8))
+    assert job.utilization_ratio == pytest.approx(sum(core.utilization_ratio or 0 for core in SNAPSHOT.cores[:8]) / 8)
+    assert (job.steps_per_second, job.slowest_pid, job.finding_kinds, job.is_synthetic) == (None, None, (), True)
+    assert document(SNAPSHOT, [PID]).jobs == (job,)
+    assert document(SNAPSHOT, []).jobs == ()
 
 
 def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:

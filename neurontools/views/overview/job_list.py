@@ -119,7 +119,9 @@ def _name(scene: Scene, row: JobRow) -> str:
     mark = "  "
     if row.rank is None:
         mark = scene.glyphs.opened if row.is_open else scene.glyphs.closed
-        return mark + foreign(row.job.name or "", 80)
+        tags = {rank.process.tag for rank in row.job.ranks}
+        tag = f"{foreign(tags.pop(), 80)}, " if len(tags) == 1 else ""
+        return mark + tag + foreign(row.job.name or "", 80)
     process = row.rank.process
     tag = "" if process.tag == str(process.pid) else f" {foreign(process.tag, 80)}"
     number = f" rank {row.rank.number}" if row.is_below and row.rank.number is not None else ""

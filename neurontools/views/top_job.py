@@ -1,0 +1,61 @@
+"""A job in the document of neuron-top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neurontools.model import Snapshot
+from neurontools.model.job import RunningJob
+from neurontools.text.script import script_text
+
+
+@dataclass(frozen=True, slots=True)
+class TopJob:
+    """Processes of this host that work together, or one that works alone."""
+
+    name: str | None  # None: a process of which no job is known
+    pids: tuple[int, ...]  # by rank, then PID
+    ranks: tuple[int | None, ...]  # of these processes
+    world_size: int | None  # ranks on all hosts
+    users: tuple[str, ...]
+    script: str  # of its first process, with its arguments
+    neuroncores: tuple[int, ...]
+    neuron_devices: tuple[int, ...]
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    device_memory_bytes: int | None
+    executions_per_second: float | None
+    steps_per_second: float | None  # of its slowest rank
+    slowest_pid: int | None  # whom the others wait for; None: nobody, or not known
+    slowest_rank: int | None
+    slowest_because: str | None  # compute, or idle: its core waits for its host
+    since_last_execution_seconds: float | None
+    finding_kinds: tuple[str, ...]  # what is wrong with its processes, gravest first
+    is_synthetic: bool
+
+
+def job_part(job: RunningJob, snapshot: Snapshot) -> TopJob:
+    """What the document has of a job of this snapshot."""
+    slowest, last = job.slowest, job.last_execution_at_unix_seconds
+    processes = [rank.process for rank in job.ranks]
+    return TopJob(
+        name=job.name,
+        pids=tuple(process.pid for process in processes),
+        ranks=tuple(rank.number for rank in job.ranks),
+        world_size=job.world_size,
+        users=job.users,
+        script=script_text(processes[0].command),
+        neuroncores=job.neuroncore_indices,
+        neuron_devices=job.device_indices,
+        utilization_ratio=job.utilization_ratio,
+        flops_per_second=job.flops_per_second,
+        device_memory_bytes=job.device_memory_bytes,
+        executions_per_second=job.executions_per_second,
+        steps_per_second=job.steps_per_second,
+        slowest_pid=slowest.rank.process.pid if slowest is not None else None,
+        slowest_rank=slowest.rank.number if slowest is not None else None,
+        slowest_because=str(slowest.why) if slowest is not None and slowest.why is not None else None,
+        since_last_execution_seconds=None if last is None else max(0.0, snapshot.taken_at_unix_seconds - last),
+        finding_kinds=tuple(dict.fromkeys(str(finding.kind) for finding in job.findings)),
+        is_synthetic=any(process.synthetic for process in processes),
+    )
