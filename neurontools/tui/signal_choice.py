@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from neurontools.tui.dashboard_state import DashboardState
 
 _SCRIPT_CELLS = 60
+_MOST_NAMED = 8
 
 
 def signal_choices(dashboard: DashboardState) -> Choices | None:
@@ -39,7 +40,7 @@ def signal_choices(dashboard: DashboardState) -> Choices | None:
 
 
 def _targets(dashboard: DashboardState) -> list[Process]:
-    """The tagged processes that are still there, else the selected one, else that of the tab; as of now."""
+    """The tagged processes that are still there, else the selected one or job, else that of the tab; as of now."""
     moments = dashboard.feed.timeline.moments
     if not moments:
         return []
@@ -47,16 +48,18 @@ def _targets(dashboard: DashboardState) -> list[Process]:
     pids = sorted(dashboard.tagged)
     if not pids:
         chosen = dashboard.details_pid or (dashboard.selected_pid if dashboard.page == "processes" else dashboard.pid)
-        pids = [chosen] if chosen is not None else []
+        pids = [chosen] if chosen is not None else dashboard.pids_of_row()
     return [latest[pid] for pid in pids if pid in latest]
 
 
 def _named(targets: list[Process]) -> tuple[str, ...]:
-    return tuple(
+    more = len(targets) - _MOST_NAMED
+    named = tuple(
         f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  "
         f"{clip(script_text(foreign(process.command)), _SCRIPT_CELLS, mark=True)}"
-        for process in targets
+        for process in targets[:_MOST_NAMED]
     )
+    return (*named, f"and {more} more") if more > 0 else named
 
 
 def _confirmation(dashboard: DashboardState, name: str, targets: list[Process]) -> Choices:

@@ -336,6 +336,15 @@ def test_a_signal_is_confirmed_and_synthetic_processes_get_none(dashboard: Dashb
     assert "synthetic: there is no such process" in press(dashboard, "down", "enter")
 
 
+def test_a_signal_from_the_overview_is_for_the_selected_job_or_process(dashboard: Dashboard) -> None:
+    press(dashboard, "K")
+    shown = press(dashboard, "enter")
+    assert "Send SIGTERM to 32 processes?" in shown
+    assert "and 24 more" in shown
+    press(dashboard, "escape", "enter", "down", "down", "K")
+    assert f"Send SIGTERM to PID {FIRST_PID + 1}?" in press(dashboard, "enter")
+
+
 def test_read_only_sends_no_signals() -> None:
     dashboard = Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE, is_read_only=True)
     assert "--read-only: no signals are sent" in press(dashboard, "f9")

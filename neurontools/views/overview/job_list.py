@@ -37,6 +37,11 @@ class JobRow:
         return None if self.rank is None else self.rank.process.pid
 
     @property
+    def pids(self) -> list[int]:
+        """The process, or all processes of the job."""
+        return [rank.process.pid for rank in (self.job.ranks if self.rank is None else (self.rank,))]
+
+    @property
     def device_indices(self) -> tuple[int, ...]:
         """The devices whose cores it holds."""
         return self.job.device_indices if self.rank is None else self.rank.process.device_indices
@@ -291,8 +296,8 @@ def _chosen(scene: Scene, rows: list[JobRow], width: int) -> list[tuple[_Column,
 
 
 def _line(scene: Scene, row: JobRow, columns: list[tuple[_Column, int]], width: int) -> Line:
-    processes = [rank.process for rank in (row.job.ranks if row.rank is None else (row.rank,))]
-    base = "text" if any(process.reporting or process.synthetic for process in processes) else "dim"
+    ranks = row.job.ranks if row.rank is None else (row.rank,)
+    base = "text" if any(rank.process.reporting or rank.process.synthetic for rank in ranks) else "dim"
     runs: list[Run] = []
     for column, cells in columns:
         style = column.style(scene, row) if column.style is not None else "text"

@@ -34,7 +34,8 @@ def overview(scene: Scene, width: int, height: int) -> Page:
         below = [Page([usage_text(scene, width)]), Page([memory_text(scene, width)])]
     else:
         spare = height - list_lines - grid_lines
-        is_rich = height >= _RICH_LINES or spare >= _RICH_SUMMARY_LINES + 3
+        has_room = width >= _SIDE_BY_SIDE_CELLS and spare >= _RICH_SUMMARY_LINES + 3
+        is_rich = height >= _RICH_LINES or has_room
         below = [
             host_usage(scene, width, side_by_side=width >= _SIDE_BY_SIDE_CELLS),
             memory_summary(scene, width, _RICH_SUMMARY_LINES if is_rich else _SUMMARY_LINES),
