@@ -232,11 +232,11 @@ class DashboardState:
             self.selected_row = keys[where.cursor]
         scene.cursor = where.cursor
 
-    def pids_of_row(self) -> list[int]:
+    def pids_of_row(self) -> tuple[int, ...]:
         """The process of the selected row of the overview, or all of its job."""
         scene = self.scene()
         rows = job_rows(scene) if scene is not None and self.page == "overview" and not self.is_tree_shown else []
-        return rows[min(self.list.cursor, len(rows) - 1)].pids if rows else []
+        return rows[min(self.list.cursor, len(rows) - 1)].pids if rows else ()
 
     def show_page(self, name: str) -> None:
         """Show the page of this name."""

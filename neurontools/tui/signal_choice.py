@@ -48,7 +48,7 @@ def _targets(dashboard: DashboardState) -> list[Process]:
     pids = sorted(dashboard.tagged)
     if not pids:
         chosen = dashboard.details_pid or (dashboard.selected_pid if dashboard.page == "processes" else dashboard.pid)
-        pids = [chosen] if chosen is not None else dashboard.pids_of_row()
+        pids = [chosen] if chosen is not None else list(dashboard.pids_of_row())
     return [latest[pid] for pid in pids if pid in latest]
 
 

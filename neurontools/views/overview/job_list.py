@@ -37,9 +37,9 @@ class JobRow:
         return None if self.rank is None else self.rank.process.pid
 
     @property
-    def pids(self) -> list[int]:
+    def pids(self) -> tuple[int, ...]:
         """The process, or all processes of the job."""
-        return [rank.process.pid for rank in (self.job.ranks if self.rank is None else (self.rank,))]
+        return tuple([rank.process.pid for rank in (self.job.ranks if self.rank is None else (self.rank,))])
 
     @property
     def device_indices(self) -> tuple[int, ...]:
