@@ -78,6 +78,11 @@ class _GuardedNode:
         return self._node.register_hook(_guarded(hook, _refused_gradients))
 
 
+def refusing_hook(hook: Hook) -> Hook:
+    """A hook of a graph's node that may raise."""
+    return _guarded(hook, _refused_gradients)
+
+
 def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_guarded(*arguments: Any, **keywords: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import subprocess
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -264,3 +265,35 @@ def test_missing_parts_of_torch_xla_are_named_with_a_substitute(run_python: Run,
     lines = run.stdout.splitlines()
     assert len(lines) == 14, run.stderr
     assert all(" is not part of the simulated runtime; use " in line for line in lines)
+
+
+def test_a_moved_parameter_keeps_who_refers_to_it_and_what_was_noted_at_it(xla: Any) -> None:
+    layer = torch.nn.Linear(3, 3)
+    parameter: Any = layer.weight
+    seen, parameter.noted = weakref.ref(parameter), "here"
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    layer.to("xla")
+    assert layer.weight is parameter is seen()
+    assert (parameter.device.type, parameter.noted) == ("xla", "here")
+    layer(torch.ones(1, 3, device="xla")).sum().backward()
+    before = parameter.detach().cpu()
+    optimizer.step()
+    layer.load_state_dict(layer.state_dict())
+    layer.cpu()
+    assert torch.equal(parameter.detach(), before - 1)
+    assert (layer.weight is parameter, parameter.noted) == (True, "here")
+
+
+def test_a_module_moves_while_an_output_of_it_is_alive_and_the_old_graph_says_so(xla: Any) -> None:
+    layer = torch.nn.LSTM(3, 4)
+    output, _ = layer(torch.ones(2, 1, 3))
+    layer.to("xla")
+    again, _ = layer(torch.ones(2, 1, 3, device="xla"))
+    assert torch.equal(again.cpu(), output)
+    with pytest.raises(RuntimeError, match="moved or converted since forward"):
+        output.sum().backward()
+    layer.cpu()
+    with pytest.raises(RuntimeError, match="moved or converted since forward"):
+        again.sum().backward()
+    layer(torch.ones(2, 1, 3))[0].sum().backward()
+    assert layer.weight_ih_l0.grad is not None
