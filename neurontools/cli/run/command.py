@@ -16,6 +16,7 @@ from typing import Any
 
 from neurontools import lifetime
 from neurontools.cli.line import frame
+from neurontools.cli.line.choice import named_or_simulated
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself
 from neurontools.cli.line.telling import tell, tell_lines
@@ -57,9 +58,9 @@ def _main(arguments: list[str]) -> int:
             raise UserError(f"no script given; usage: {options.USAGE}", EXIT_USAGE)
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
-    exclude_each_other(given, "simulate", "socket")
     exclude_each_other(given, "advise", "no-advice")
-    if "export-sysfs" in given and "simulate" not in given:
+    named, instance_type = named_or_simulated(given, os.environ)
+    if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
     workers = options.count(given, "nproc-per-node", _MOST_WORKERS)
     if workers == 0:
@@ -73,13 +74,13 @@ def _main(arguments: list[str]) -> int:
 
         top.program()
     with contextlib.ExitStack() as stack:
-        if "simulate" in given:
+        if instance_type is not None:
             from neurontools.cli.daemon.private import PrivateDaemon
 
-            daemon = PrivateDaemon(given["simulate"], export_sysfs=given.get("export-sysfs"))
+            daemon = PrivateDaemon(instance_type, export_sysfs=given.get("export-sysfs"))
             environment[socket_path.VARIABLE] = stack.enter_context(daemon).socket_path
-        elif "socket" in given:
-            environment[socket_path.VARIABLE] = socket_path.checked(given["socket"], "--socket")
+        elif named is not None:
+            environment[socket_path.VARIABLE] = named
         directory = stack.enter_context(_private_directory())
         environment.pop(summary.DIRECTORY, None)
         if directory is not None:

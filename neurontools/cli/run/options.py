@@ -50,6 +50,7 @@ Options of neuron-run come before the script; what follows it is the script's.
 Environment:
   NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores goes before them
   NEURONTOOLS_SOCKET                            as --socket
+  NEURONTOOLS_SIMULATE                          as --simulate, when no socket is named
   NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron
 
 It ends with the exit code of the script, or of the worker that failed first, or with one of its own.

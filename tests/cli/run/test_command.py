@@ -169,3 +169,44 @@ def test_the_tree_needs_a_simulated_host(neuron_run: Run) -> None:
         2,
         "neuron-run: --export-sysfs is for a simulated host; add --simulate TYPE\n",
     )
+
+
+def test_the_environment_can_ask_for_a_simulated_host(neuron_run: Run, tmp_path: Path) -> None:
+    variables = {"NEURONTOOLS_SIMULATE": "inf2.xlarge", "NEURONTOOLS_SOCKET": ""}
+    run = neuron_run("--summary-json", "out.json", "script.py", **variables)
+    assert run.returncode == 0, run.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["instance_type"] == "inf2.xlarge"
+    named = neuron_run("--summary-json", "out.json", "script.py", NEURONTOOLS_SIMULATE="inf2.xlarge")
+    assert named.returncode == 0, named.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["instance_type"] is None
+
+
+def test_graphs_are_compiled_ahead_of_a_run_that_finds_them(neuron_run: Run, tmp_path: Path) -> None:
+    def ahead(*arguments: str) -> subprocess.CompletedProcess[str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
+        return subprocess.run(
+            [sys.executable, "-m", "neurontools.cli.run.parallel_compile", *arguments],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            check=False,
+            env={
+                **kept,
+                "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+                "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
+                "NEURONTOOLS_SOCKET": str(tmp_path / "none.sock"),
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+
+    collected = ahead("--command", "collect", sys.executable, "-m", "neurontools.runtime", "script.py", "3")
+    assert collected.returncode == 3, collected.stderr
+    assert "NEURON_PARALLEL_COMPILE||: " in collected.stderr.splitlines()[-1]
+    compiled = int(collected.stderr.splitlines()[-1].partition("||: ")[2].split()[0])
+    assert compiled > 0
+    run = neuron_run("--summary-json", "out.json", "script.py")
+    assert run.returncode == 0, run.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["graphs_compiled_total"] == 0
+    assert ahead("--command=clean").returncode == 1
+    assert ahead("--command=mow").returncode == ahead().returncode == 2
+    assert ahead("--command=clear-locks").returncode == ahead("--help").returncode == 0
