@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class FirstImport:
-    """Waits for the first import of torch_xla or torch_neuronx that nobody else could answer."""
+    """Waits for the first import of torch_xla, torch_neuronx or neuronx_distributed that nobody else could answer."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The spec of our package, by the finder that takes over from here."""
-        if fullname not in ("torch_xla", "torch_neuronx"):
+        if fullname not in ("torch_xla", "torch_neuronx", "neuronx_distributed"):
             return None
         if self in sys.meta_path:
             sys.meta_path.remove(self)

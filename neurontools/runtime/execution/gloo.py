@@ -129,6 +129,25 @@ def _receive(group: Any, outputs: list[Tensor], _inputs: list[Tensor], _reductio
     outputs[0].copy_(received)
 
 
+def _permute(group: Any, outputs: list[Tensor], inputs: list[Tensor], routes: str, _root: int) -> None:
+    """Each rank sends its tensor to one, along the routes `source>target`; who gets none keeps what it has."""
+    rank = group.rank()
+    works, received = [], None
+    for route in routes.split():
+        source, target = map(int, route.split(">"))
+        if source == target == rank:
+            outputs[0].copy_(inputs[0])
+        elif source == rank:
+            works.append(group.send([inputs[0].contiguous()], target, 9))
+        elif target == rank:
+            received = torch.empty_like(outputs[0], memory_format=torch.contiguous_format)
+            works.append(group.recv([received], source, 9))
+    for work in works:
+        deadline.wait(group, work)
+    if received is not None:
+        outputs[0].copy_(received)
+
+
 _KINDS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None]] = {
     "all_reduce": _all_reduce,
     "broadcast": _broadcast,
@@ -139,4 +158,5 @@ _KINDS: dict[str, Callable[[Any, list[Tensor], list[Tensor], str, int], None]] =
     "scatter": _scatter,
     "send": _send,
     "receive": _receive,
+    "permute": _permute,
 }

@@ -37,6 +37,11 @@ def world() -> Any:
     return _groups[0] if _groups else None
 
 
+def meeting_place() -> Any:
+    """The store where the ranks met; None before they did, or where there is one."""
+    return _stores[0] if _stores and _groups and _groups[0].size() > 1 else None
+
+
 def group_of(number: int) -> Any:
     """The group with a number; IndexError if there is none."""
     return _groups[number]

@@ -8,7 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.metadata import Distribution
 
-VERSIONS = {"torch_xla": "2.9.0+neurontools", "torch_neuronx": "2.9.0+neurontools"}
+VERSIONS = {
+    "torch_xla": "2.9.0+neurontools",
+    "torch_neuronx": "2.9.0+neurontools",
+    "neuronx_distributed": "0.15.0+neurontools",
+}
 """The name a package is imported by, and its version: the API that it follows, and whose modules these are."""
 
 

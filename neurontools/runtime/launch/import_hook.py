@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from importlib.metadata import Distribution, DistributionFinder
 
 FORCE = "NEURONTOOLS_FORCE_TORCH_XLA"
-PACKAGES = ("torch_xla", "torch_neuronx")
+PACKAGES = ("torch_xla", "torch_neuronx", "neuronx_distributed")
 is_spawned_worker = False  # set in processes that multiprocessing spawns: they take cores only if they use them
 is_installing = False  # set while the launcher makes the device: what `import torch` calls has nothing to do then
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
+_ONE_PROCESS_A_CORE = "one process a NeuronCore (torchrun) with xm.all_reduce"
 _INSTEAD = {
-    "torch_xla.distributed.fsdp": "torch.nn.parallel.DistributedDataParallel",
-    "torch_xla.distributed.spmd": "one process a NeuronCore (torchrun) with xm.all_reduce",
-    "torch_xla.distributed.zero_redundancy_optimizer": "torch.distributed.optim.ZeroRedundancyOptimizer",
-    "torch_xla.experimental.xla_sharding": "one process a NeuronCore (torchrun) with xm.all_reduce",
+    "torch_xla.distributed.fsdp": "XlaFullyShardedDataParallel, or torch.nn.parallel.DistributedDataParallel",
+    "torch_xla.distributed.spmd": _ONE_PROCESS_A_CORE,
+    "torch_xla.experimental.spmd": _ONE_PROCESS_A_CORE,
+    "torch_xla.experimental.xla_sharding": _ONE_PROCESS_A_CORE,
     "torch_xla.experimental.custom_kernel": "torch.library operators with a CPU kernel instead of Pallas",
-    "torch_xla.experimental.eager_mode": "NEURON_USE_EAGER_DEBUG_MODE=1",
     "torch_xla.experimental.pjrt": "torch_xla.runtime",
     "torch_xla.experimental": "the stable modules",
-    "torch_xla.eager_mode": "NEURON_USE_EAGER_DEBUG_MODE=1",
+    "torch_xla.eager_mode": "torch_xla.experimental.eager_mode",
     "torch_xla._internal": "torch_xla.runtime",
     "torch_xla._XLAC": "the Python functions of torch_xla.core.xla_model",
-    "torch_xla.runtime.use_spmd": "one process a NeuronCore (torchrun) with xm.all_reduce",
+    "torch_xla.runtime.use_spmd": _ONE_PROCESS_A_CORE,
     "torch_xla.stablehlo": "torch.export on the CPU",
     "torch_xla.debug.profiler": "torch.profiler, or neuron-top beside the script",
     "torch_xla.utils.dlpack": "tensor.cpu() and torch.utils.dlpack",
-    "torch_xla.utils.serialization": "xm.save and torch.load",
-    "torch_xla.utils.checkpoint": "torch.utils.checkpoint",
     "torch_xla.core.xla_builder": "torch.library operators with a CPU kernel",
     "torch_xla.core.dynamo_bridge": 'torch.compile(backend="openxla")',
-    "torch_xla.core.xla_model.send": "torch.distributed.send",
-    "torch_xla.core.xla_model.recv": "torch.distributed.recv",
-    "torch_xla.core.xla_model.collective_permute": "torch.distributed.send and recv",
     "torch_neuronx.optimizers": "torch.optim",
     "torch_neuronx.distributed": "torch.distributed with torchrun",
     "torch_neuronx.xla_impl": "torch_xla.core.xla_model",
+    "neuronx_distributed.pipeline": "tensor and data parallelism",
+    "neuronx_distributed.trace": "model.to(device)",
+    "neuronx_distributed.trainer": "parallel_layers and NeuronZero1Optimizer",
+    "neuronx_distributed.lightning": "parallel_layers and NeuronZero1Optimizer in a loop of your own",
+    "neuronx_distributed": "tensor and data parallelism of neuronx_distributed.parallel_layers",
 }
 
 

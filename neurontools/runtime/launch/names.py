@@ -3,7 +3,8 @@
 torch allows one. The rule, first match:
 
 1. NEURONTOOLS_DEVICE=xla or neuron.
-2. The script (the file that the launcher starts, or `__main__`) imports torch_xla or torch_neuronx anywhere: xla.
+2. The script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
+   neuronx_distributed anywhere: xla.
 3. The script has the device name `"neuron"`, `"neuron:0"`, … as a string, or uses `torch.neuron`: neuron.
 4. Otherwise xla, because torch_xla may yet be imported by a module of the script.
 """
@@ -18,7 +19,7 @@ from pathlib import Path
 VARIABLE = "NEURONTOOLS_DEVICE"
 NAMES = ("xla", "neuron")
 _NATIVE = re.compile(r"neuron(:\d+)?")
-_LAZY_PACKAGES = frozenset({"torch_xla", "torch_neuronx"})
+_LAZY_PACKAGES = frozenset({"torch_xla", "torch_neuronx", "neuronx_distributed"})
 _LARGEST_SCRIPT_BYTES = 4 << 20
 
 

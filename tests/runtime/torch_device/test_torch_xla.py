@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from tests.harness.loaded_interpreter import WHOLE_END
 
 
 @pytest.fixture
@@ -122,8 +125,8 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
         ),
         ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
         (
-            "import torch_xla.core.xla_model as xm; xm.send",
-            "xla_model.send is not part of the simulated runtime; use torch",
+            "from neuronx_distributed.pipeline import NxDPPModel",
+            "neuronx_distributed.pipeline is not part of the simulated runtime; use tensor and data parallelism",
         ),
         (
             "import torch_xla; torch_xla._XLAC._x()",
@@ -181,3 +184,149 @@ def test_forked_random_numbers_leave_the_others_alone(xm: Any) -> None:
     with xm.fork_rng():
         torch.rand(5, device="xla").tolist()
     assert drawn + torch.rand(2, device="xla").tolist() == expected
+
+
+def test_asynchronous_closures_do_not_hold_the_step_up_and_their_errors_come_with_the_next(xm: Any) -> None:
+    may_go_on, seen = threading.Event(), []
+
+    def closure(total: torch.Tensor) -> None:
+        may_go_on.wait()
+        seen.append(total.item())
+        raise ValueError("of the closure")
+
+    xm.add_step_closure(closure, (torch.ones(3, device="xla").sum(),), run_async=True)
+    xm.mark_step()
+    assert seen == []
+    may_go_on.set()
+
+    def steps_until_it_raises() -> None:
+        while True:
+            xm.mark_step()
+
+    with pytest.raises(ValueError, match="of the closure"):
+        steps_until_it_raises()
+    assert seen == [3.0]
+
+
+AT_THE_END = """
+import threading, torch, torch_xla.core.xla_model as xm
+began = threading.Event()
+def closure(total):
+    began.wait()
+    print("closure", total.item())
+xm.add_step_closure(closure, (torch.ones(3, device="xla").sum(),), run_async=True)
+xm.mark_step()
+print("end of the script")
+began.set()
+"""
+
+
+def test_asynchronous_closures_are_called_before_the_process_ends(
+    run_python: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(AT_THE_END)
+    run = run_python("-m", "neurontools.runtime", "script.py", **{WHOLE_END: "1"})
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split("\n") == ["end of the script", "closure 3.0", ""]
+
+
+def test_sending_to_the_device_makes_a_list_of_a_single_tensor(xm: Any) -> None:
+    [moved] = xm.send_cpu_data_to_device(torch.ones(2), xm.xla_device())
+    assert moved.device.type == "xla"
+    first, named = xm.send_cpu_data_to_device([torch.ones(1), {"x": torch.zeros(1)}], xm.xla_device())
+    assert (first.device.type, named["x"].device.type) == ("xla", "xla")
+    on_it = torch.ones(1, device="xla")
+    assert xm.send_cpu_data_to_device([on_it], xm.xla_device())[0] is on_it
+
+
+def test_a_state_saved_a_tensor_a_file_comes_back(xm: Any, tmp_path: Path) -> None:
+    import torch_xla.utils.serialization as xser
+
+    state = {"weights": [torch.arange(3.0).to("xla"), torch.ones(2, 2)], "step": 7}
+    xser.save(state, tmp_path / "state")
+    xser.save(state, tmp_path / "state")
+    assert len(list((tmp_path / "state.tensors").iterdir())) == 2
+    loaded = xser.load(tmp_path / "state")
+    assert loaded["step"] == 7
+    assert [tensor.tolist() for tensor in loaded["weights"]] == [[0.0, 1.0, 2.0], [[1.0, 1.0], [1.0, 1.0]]]
+    assert {tensor.device.type for tensor in loaded["weights"]} == {"cpu"}
+
+
+def test_checkpointing_computes_again_with_the_gradients_of_the_cpu(xm: Any) -> None:
+    from torch_xla.utils.checkpoint import checkpoint
+
+    gradients = []
+    for where in ("cpu", "xla"):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(4, 4).to(where)
+        calls: list[int] = []
+
+        def inner(value: torch.Tensor, layer: torch.nn.Linear = layer, calls: list[int] = calls) -> torch.Tensor:
+            calls.append(1)
+            result: torch.Tensor = layer(value).tanh()
+            return result
+
+        checkpoint(inner, torch.ones(2, 4, device=where, requires_grad=True)).sum().backward()
+        assert calls == [1, 1]
+        assert layer.weight.grad is not None
+        gradients.append(layer.weight.grad.cpu())
+    assert torch.equal(*gradients)
+
+
+def test_eager_mode_executes_each_operator_and_a_compiled_function_is_one_graph(xm: Any) -> None:
+    import torch_xla
+    import torch_xla.experimental
+    import torch_xla.runtime as xr
+
+    from neurontools.runtime.counting.metrics import metrics
+
+    def work(value: torch.Tensor) -> torch.Tensor:
+        return (value * 3 + 1).exp()
+
+    def executions(function: Callable[[torch.Tensor], torch.Tensor]) -> int:
+        before = metrics.counters.get("ExecuteComputation", 0)
+        function(torch.ones(2, device="xla"))
+        return metrics.counters.get("ExecuteComputation", 0) - before
+
+    torch_xla.experimental.eager_mode(True)
+    try:
+        assert torch_xla.experimental.is_eager_mode()
+        assert executions(work) >= 3
+        one, many = executions(torch_xla.compile(work)), executions(work)
+        assert one < many
+    finally:
+        torch_xla.experimental.eager_mode(False)
+    assert executions(work) == 0
+    assert xr.get_num_cached_compilation_graph() > 0
+    xr.set_device_type("NEURON")
+    with pytest.raises(RuntimeError, match="simulated NeuronCores"):
+        xr.set_device_type("TPU")
+
+
+def test_a_scan_is_the_loop(xm: Any) -> None:
+    from torch_xla.experimental.scan import scan
+    from torch_xla.experimental.scan_layers import scan_layers
+
+    values = torch.arange(4.0).to("xla").requires_grad_()
+    carry, sums = scan(lambda total, value: (total + value, total * 2), torch.zeros((), device="xla"), values)
+    (carry * 5).backward()
+    assert (carry.item(), sums.tolist()) == (6.0, [0.0, 0.0, 2.0, 6.0])
+    assert values.grad is not None
+    assert values.grad.tolist() == [5.0] * 4
+    layers = [torch.nn.Linear(2, 2).to("xla") for _ in range(2)]
+    given = torch.ones(1, 2, device="xla")
+    assert torch.equal(scan_layers(layers, given).cpu(), layers[1](layers[0](given)).cpu())
+
+
+def test_updates_are_printed_as_the_examples_do(xm: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from torch_xla.test import test_utils
+
+    tracker = xm.RateTracker()
+    tracker.add(10)
+    assert tracker.rate() > 0 < tracker.global_rate()
+    test_utils.print_training_update(xm.xla_device(), 3, 0.5, 10.0, 20.0, epoch=1)
+    test_utils.print_test_update(xm.xla_device(), 99.5, epoch=1)
+    test_utils.close_summary_writer(test_utils.get_summary_writer(None))
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("| Training Device=xla:0/0 Epoch=1 Step=3 Loss=0.50000 Rate=10.00 GlobalRate=20.00 Time=")
+    assert second.startswith("| Test Device=xla:0/0 Epoch=1 Accuracy=99.50 Time=")

@@ -70,7 +70,11 @@ def compile(  # noqa: A001  (the name of torch_xla)
 
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
         sync()
-        result = f(*arguments, **keywords)  # type: ignore[misc]
+        _device.enter_lazy_scope()
+        try:
+            result = f(*arguments, **keywords)  # type: ignore[misc]
+        finally:
+            _device.leave_lazy_scope()
         sync()
         return result
 

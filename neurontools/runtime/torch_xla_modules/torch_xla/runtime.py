@@ -7,12 +7,27 @@ from typing import Any
 
 from neurontools.runtime.execution.ranks import ensure_world, world
 from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.setup import executor
 from neurontools.runtime.tensors.device import device
 
 
 def device_type() -> str:
     """The kind of device."""
     return "NEURON"
+
+
+def set_device_type(pjrt_device: str) -> None:
+    """Accepted for NEURON, which is all there is; RuntimeError for another kind."""
+    if pjrt_device.split("_", maxsplit=1)[0].upper() != "NEURON":
+        raise RuntimeError(
+            f"set_device_type({pjrt_device!r}): the devices of this process are simulated NeuronCores, NEURON; start "
+            "the script without neuron-run for other ones"
+        )
+
+
+def get_num_cached_compilation_graph() -> int:
+    """How many compiled graphs are loaded in this process."""
+    return len(executor().programs)
 
 
 def world_size() -> int:
@@ -79,6 +94,11 @@ def is_spmd() -> bool:
 def is_bf16_supported() -> bool:
     """Always."""
     return True
+
+
+def get_master_ip() -> str:
+    """The address of the job's first host."""
+    return os.environ.get("MASTER_ADDR", "127.0.0.1")
 
 
 def initialize_cache(path: str, readonly: bool = False) -> None:

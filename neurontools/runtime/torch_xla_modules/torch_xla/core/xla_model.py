@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,17 +12,39 @@ import torch
 
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
-from neurontools.runtime.execution import collectives, ranks
+from neurontools.runtime.execution import ranks
 from neurontools.runtime.launch.missing import text_of
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device as _device
 
 from .. import runtime
-from ._random_numbers import fork_rng, get_rng_state, set_rng_state  # noqa: F401  (their place in torch_xla is here)
+from . import _closures
+from ._closures import add_step_closure as add_step_closure  # its place in torch_xla is here, and so is that of these
+from ._collectives import REDUCE_AND as REDUCE_AND
+from ._collectives import REDUCE_MAX as REDUCE_MAX
+from ._collectives import REDUCE_MIN as REDUCE_MIN
+from ._collectives import REDUCE_MUL as REDUCE_MUL
+from ._collectives import REDUCE_OR as REDUCE_OR
+from ._collectives import REDUCE_SUM as REDUCE_SUM
+from ._collectives import all_gather as all_gather
+from ._collectives import all_gather_bucketized as all_gather_bucketized
+from ._collectives import all_reduce as all_reduce
+from ._collectives import all_reduce_bucketized_gradients as all_reduce_bucketized_gradients
+from ._collectives import all_to_all as all_to_all
+from ._collectives import collective_broadcast as collective_broadcast
+from ._collectives import collective_permute as collective_permute
+from ._collectives import optimization_barrier_ as optimization_barrier_
+from ._collectives import recv as recv
+from ._collectives import reduce_scatter as reduce_scatter
+from ._collectives import reduce_scatter_bucketized as reduce_scatter_bucketized
+from ._collectives import rendezvous as rendezvous
+from ._collectives import send as send
+from ._collectives import xla_rendezvous as xla_rendezvous
+from ._random_numbers import fork_rng as fork_rng
+from ._random_numbers import get_rng_state as get_rng_state
+from ._random_numbers import set_rng_state as set_rng_state
 
 Tensor = torch.Tensor
-REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
-_step_closures: list[Callable[[], Any]] = []
 
 
 def xla_device(n: int | None = None, devkind: str | None = None) -> torch.device:
@@ -88,22 +111,13 @@ def mark_step(wait: bool = False, reset_scope: bool = True) -> None:
     metrics.count("MarkStep")
     places.note("mark_step")
     _device.flush_all("MarkStep")
-    if _step_closures:
-        closures, _step_closures[:] = list(_step_closures), []
-        for closure in closures:
-            closure()
+    _closures.run()
 
 
 def wait_device_ops(devices: Sequence[str] = ()) -> None:
     """Returns when everything on the devices is done, which it is when mark_step returns."""
     del devices
     _device.flush_all("WaitDeviceOps")
-
-
-def add_step_closure(closure: Callable[..., Any], args: tuple[Any, ...] = (), run_async: bool = False) -> None:
-    """Calls a function after the next mark_step, when the values of its tensors are there."""
-    del run_async
-    _step_closures.append(lambda: closure(*args))
 
 
 def unlazy(tensors: Sequence[Tensor]) -> None:
@@ -163,139 +177,10 @@ def _fetch_gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return gradients
 
 
-def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
-    """Reduces over the ranks: a tensor gives a new one, a list of tensors is changed in place."""
-    del pin_layout
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
-    if isinstance(inputs, Tensor):
-        result = inputs.clone()
-        collectives.collective("all_reduce", [result], [], reduce_type, group=group)
-        return result * scale if scale != 1.0 else result
-    listed = list(inputs)
-    if listed:
-        collectives.collective("all_reduce", listed, [], reduce_type, group=group)
-        if scale != 1.0:
-            with torch.no_grad():
-                for tensor in listed:
-                    tensor.mul_(scale)
-    return None
-
-
-def all_gather(
-    value: Any,
-    dim: int = 0,
-    groups: Any = None,
-    output: Any = None,
-    pin_layout: bool = True,
-    channel_id: Any = None,
-    use_global_device_ids: Any = None,
-) -> Any:
-    """The tensors of all ranks, side by side along a dimension."""
-    del pin_layout, channel_id, use_global_device_ids
-    if not isinstance(value, Tensor):
-        results = [all_gather(v, dim, groups) for v in value]
-        return _into(output, results)
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
-    size = ranks.group_size(group)
-    if size == 1:
-        return _into(output, value.clone())
-    parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
-    collectives.collective("all_gather", parts, [value.detach()], group=group)
-    return _into(output, torch.cat(parts, dim))
-
-
-def reduce_scatter(
-    reduce_type: str,
-    input: Tensor,  # noqa: A002  (the name of torch_xla)
-    scale: float,
-    scatter_dim: int,
-    shard_count: int,
-    groups: Any = None,
-    output: Any = None,
-    pin_layout: bool = True,
-) -> Any:
-    """Reduces over the ranks; each keeps its part along a dimension."""
-    del pin_layout
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
-    parts = [part.contiguous() for part in input.detach().chunk(shard_count, scatter_dim)]
-    if ranks.group_size(group) == 1:
-        return _into(output, input * scale)
-    result = torch.empty_like(parts[0])
-    collectives.collective("reduce_scatter", [result], parts, reduce_type, group=group)
-    return _into(output, result * scale if scale != 1.0 else result)
-
-
-def all_to_all(
-    value: Tensor,
-    split_dimension: int,
-    concat_dimension: int,
-    split_count: int,
-    groups: Any = None,
-    pin_layout: bool = True,
-) -> Tensor:
-    """Sends a part of the tensor to each rank and joins what comes."""
-    del pin_layout
-    ranks.ensure_world()
-    group = ranks.subgroup(groups)
-    parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
-    if ranks.group_size(group) == 1:
-        return value.clone()
-    results = [torch.empty_like(part) for part in parts]
-    collectives.collective("all_to_all", results, parts, group=group)
-    return torch.cat(results, concat_dimension)
-
-
-def _into(output: Any, value: Any) -> Any:
-    if output is None:
-        return value
-    if isinstance(output, Tensor):
-        output.copy_(value)
-    else:
-        for target, result in zip(output, value, strict=True):
-            target.copy_(result)
-    return output
-
-
-def collective_broadcast(
-    tensors: list[Tensor], root_ordinal: int = 0, groups: Any = None, pin_layout: bool = True
-) -> None:
-    """Gives all ranks the tensors of one of them, in place."""
-    del pin_layout
-    if ranks.ensure_world() > 1:
-        group = ranks.subgroup(groups)
-        root = ranks.rank_in_group(root_ordinal, groups)
-        collectives.collective("broadcast", [tensor.data for tensor in tensors], [], root=root, group=group)
-
-
 def broadcast_master_param(model: torch.nn.Module) -> None:
     """Gives all ranks the parameters and buffers of rank 0."""
     collective_broadcast([*model.parameters(), *model.buffers()])
     mark_step()
-
-
-def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = None) -> list[bytes]:
-    """Waits for all ranks; returns the payloads of all, by rank."""
-    del tag, replicas
-    _device.flush_all("Rendezvous")
-    if ranks.ensure_world() <= 1:
-        return [payload]
-    return _gather_bytes(payload)
-
-
-def _gather_bytes(payload: bytes) -> list[bytes]:
-    size = ranks.group_size(0)
-    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
-    collectives.collective("all_gather", lengths, [torch.tensor([len(payload)])])
-    longest = max(int(length) for length in lengths)
-    padded = torch.zeros(max(1, longest), dtype=torch.uint8)
-    if payload:
-        padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-    gathered = [torch.zeros_like(padded) for _ in range(size)]
-    collectives.collective("all_gather", gathered, [padded])
-    return [bytes(g[: int(n)].tolist()) for g, n in zip(gathered, lengths, strict=True)]
 
 
 def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> Any:
@@ -306,19 +191,19 @@ def mesh_reduce(tag: str, data: Any, reduce_fn: Callable[[list[Any]], Any]) -> A
 
 
 def _maybe_convert_to_cpu(data: Any, convert: bool = True) -> Any:
-    return _with_tensors(data, lambda tensor: tensor.detach().cpu()) if convert else data
+    return with_tensors(data, lambda tensor: tensor.detach().cpu()) if convert else data
 
 
-def _with_tensors(data: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def with_tensors(data: Any, change: Callable[[Tensor], Any]) -> Any:
     """Nested data with each of its tensors changed; other values, and what else a dictionary has, stay."""
     if isinstance(data, Tensor):
         return change(data)
     if isinstance(data, dict):
         changed = copy.copy(data)
-        changed.update((key, _with_tensors(value, change)) for key, value in data.items())
+        changed.update((key, with_tensors(value, change)) for key, value in data.items())
         return changed
     if isinstance(data, (list, tuple)):
-        values = [_with_tensors(value, change) for value in data]
+        values = [with_tensors(value, change) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
     return data
 
@@ -332,10 +217,55 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
     rendezvous("torch_xla.core.xla_model.save")
 
 
-def send_cpu_data_to_device(data: Any, device: Any, input_sharding: Any = None) -> Any:
-    """Moves the tensors of nested data to a device."""
-    del input_sharding
-    return _with_tensors(data, lambda tensor: tensor.to(device))
+def send_cpu_data_to_device(datas: Any, device: Any, input_sharding: Any = None) -> Any:
+    """Moves the CPU tensors of nested data to a device; of a single tensor it makes a list of one, as torch_xla."""
+    if input_sharding is not None:
+        raise NotImplementedError("input_sharding needs SPMD, which is not here; use one process a NeuronCore")
+    return to_device([datas] if isinstance(datas, Tensor) else datas, device)
+
+
+def to_device(data: Any, device: Any) -> Any:
+    """Moves the CPU tensors of nested data to a device."""
+    return with_tensors(data, lambda tensor: tensor.to(device) if tensor.is_cpu else tensor)
+
+
+def do_on_ordinals(target: Callable[..., Any], data: Sequence[Any] = (), ordinals: Sequence[int] = (0,)) -> Any:
+    """Calls a function with CPU values on some ranks, and waits for all; None where it is not called."""
+    mark_step()
+    result = target(*_maybe_convert_to_cpu(list(data))) if get_ordinal() in ordinals else None
+    rendezvous("torch_xla.core.xla_model.do_on_ordinals")
+    return result
+
+
+class RateTracker:
+    """How many samples a second a loop gets through: since it was asked last, smoothed, and on the whole."""
+
+    def __init__(self, smooth_factor: float = 0.4) -> None:
+        self._smooth_factor = smooth_factor
+        self._began_seconds = self._asked_seconds = time.monotonic()
+        self._before, self._count = 0.0, 0.0
+        self._rate: float | None = None
+
+    def add(self, count: float) -> None:
+        """So many samples more."""
+        self._count += count
+
+    def rate(self) -> float:
+        """Samples a second since the last call; the rate before it counts for `smooth_factor` of the result."""
+        now = time.monotonic()
+        elapsed = now - self._asked_seconds
+        if elapsed <= 0:
+            return 0.0
+        current = self._count / elapsed
+        kept = 0.0 if self._rate is None else self._smooth_factor
+        self._rate = kept * (self._rate or 0.0) + (1 - kept) * current
+        self._before, self._count, self._asked_seconds = self._before + self._count, 0.0, now
+        return self._rate
+
+    def global_rate(self) -> float:
+        """Samples a second since the tracker was made."""
+        elapsed = time.monotonic() - self._began_seconds
+        return (self._before + self._count) / elapsed if elapsed > 0 else 0.0
 
 
 def set_replication(device: Any, devices: Any) -> None:

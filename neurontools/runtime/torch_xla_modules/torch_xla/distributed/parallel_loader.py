@@ -39,7 +39,7 @@ class _Batches:
             for item in self._iterator:
                 if not self._is_open:
                     return
-                self._put((xm.send_cpu_data_to_device(item, self._device), _samples(item, self._batch_dim)))
+                self._put((xm.to_device(item, self._device), _samples(item, self._batch_dim)))
             self._put(_END)
         except BaseException as error:
             self._put(error)
@@ -81,7 +81,7 @@ class _BatchesInStep:
         item = next(self._iterator, _END)
         if item is _END:
             return _END
-        return xm.send_cpu_data_to_device(item, self._device), _samples(item, self._batch_dim)
+        return xm.to_device(item, self._device), _samples(item, self._batch_dim)
 
     def close(self) -> None:
         """Nothing runs that would have to end."""

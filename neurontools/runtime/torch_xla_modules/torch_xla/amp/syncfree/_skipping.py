@@ -1,4 +1,4 @@
-"""torch_xla.amp.syncfree: optimizers that skip a step whose gradients overflowed, without asking the host.
+"""Optimizers that skip a step whose gradients overflowed, without asking the host.
 
 Here a step is recorded like any other, so the stock optimizers are already free of synchronisation; `found_inf` is what
 GradScaler hands over.
@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 
-def _skipping(base: type[Any]) -> type[Any]:
+def skipping(base: type[Any]) -> type[Any]:
+    """The optimizer, whose `step` takes `found_inf`."""
+
     class SyncFree(base):  # type: ignore[misc]
         __doc__ = f"torch.optim.{base.__name__} that leaves the parameters alone where found_inf is set."
 
@@ -29,8 +31,3 @@ def _skipping(base: type[Any]) -> type[Any]:
 
     SyncFree.__name__ = SyncFree.__qualname__ = base.__name__
     return SyncFree
-
-
-SGD = _skipping(torch.optim.SGD)
-Adam = _skipping(torch.optim.Adam)
-AdamW = _skipping(torch.optim.AdamW)

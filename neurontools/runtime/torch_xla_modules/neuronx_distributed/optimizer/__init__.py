@@ -1,0 +1,31 @@
+"""neuronx_distributed.optimizer: ZeRO-1 beside tensor parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimizer
+
+from neurontools.runtime.launch.missing import text_of
+
+from ..parallel_layers import parallel_state
+from ..parallel_layers.utils import param_is_not_tensor_parallel_duplicate
+
+
+class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
+    """Shares the optimizer's state out among the data-parallel ranks; gradients are clipped by the whole norm."""
+
+    def __init__(self, params: Any, optimizer_class: Any, **keywords: Any) -> None:
+        if parallel_state.model_parallel_is_initialized():
+            keywords.setdefault("sharding_groups", parallel_state.get_data_parallel_group(as_list=True))
+            keywords.setdefault("grad_norm_groups", parallel_state.get_tensor_model_parallel_group(as_list=True))
+        super().__init__(params, optimizer_class, **keywords)
+
+    def _counts(self, parameter: torch.Tensor) -> bool:
+        """Parts count on each rank that shares weights, and what all of them have on the first."""
+        return not parallel_state.model_parallel_is_initialized() or param_is_not_tensor_parallel_duplicate(parameter)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.optimizer.{name}"))

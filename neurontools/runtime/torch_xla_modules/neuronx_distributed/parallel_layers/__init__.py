@@ -1,0 +1,25 @@
+"""neuronx_distributed.parallel_layers: layers whose weights are shared out among ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.launch.missing import text_of
+
+from ..utils.model_utils import move_model_to_device as move_model_to_device
+from . import parallel_state as parallel_state
+from .grads import clip_grad_norm as clip_grad_norm
+from .layers import ColumnParallelLinear as ColumnParallelLinear
+from .layers import ParallelEmbedding as ParallelEmbedding
+from .layers import RowParallelLinear as RowParallelLinear
+from .mappings import copy_to_tensor_model_parallel_region as copy_to_tensor_model_parallel_region
+from .mappings import gather_from_tensor_model_parallel_region as gather_from_tensor_model_parallel_region
+from .mappings import reduce_from_tensor_model_parallel_region as reduce_from_tensor_model_parallel_region
+from .mappings import scatter_to_tensor_model_parallel_region as scatter_to_tensor_model_parallel_region
+from .parallel_state import initialize_model_parallel as initialize_model_parallel
+from .random import model_parallel_xla_manual_seed as model_parallel_xla_manual_seed
+from .utils import split_tensor_along_last_dim as split_tensor_along_last_dim
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.{name}"))

@@ -1,0 +1,63 @@
+"""neuronx_distributed.parallel_layers.grads: gradients over all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch_xla.core.xla_model as xm
+
+from neurontools.runtime.launch.missing import text_of
+
+from . import parallel_state
+from .utils import param_is_not_tensor_parallel_duplicate
+
+Tensor = torch.Tensor
+
+
+def bucket_allreduce_gradients(grads_list: Iterable[Tensor], **hints: Any) -> None:
+    """Averages gradients over the data-parallel ranks, in place."""
+    del hints
+    listed = list(grads_list)
+    size = parallel_state.get_data_parallel_size()
+    if listed and size > 1:
+        groups = parallel_state.get_data_parallel_replica_groups()
+        xm.all_reduce(xm.REDUCE_SUM, [gradient.data for gradient in listed], 1.0 / size, groups)
+
+
+def allreduce_sequence_parallel_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Adds up the gradients of parameters that saw a part of the sequence only (`sequence_parallel_enabled`)."""
+    found = [
+        parameter.grad.data
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None and getattr(parameter, "sequence_parallel_enabled", False)
+    ]
+    if found and parallel_state.get_tensor_model_parallel_size() > 1:
+        xm.all_reduce(xm.REDUCE_SUM, found, groups=parallel_state.get_tensor_model_parallel_replica_groups())
+
+
+@torch.no_grad()
+def clip_grad_norm(parameters: Any, max_norm: float, norm_type: float = 2, **hints: Any) -> Tensor:
+    """Scales gradients so that the norm of those of the whole model is at most `max_norm`; the norm before."""
+    del hints
+    listed: list[Any] = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    with_gradient = [parameter for parameter in listed if parameter.grad is not None]
+    counted = [parameter.grad for parameter in with_gradient if param_is_not_tensor_parallel_duplicate(parameter)]
+    groups = parallel_state.get_tensor_model_parallel_replica_groups()
+    norms = [torch.linalg.vector_norm(gradient.float(), norm_type) for gradient in counted]
+    each = torch.stack(norms) if norms else torch.zeros(1, device=xm.xla_device())
+    if norm_type == float("inf"):
+        total = xm.all_reduce(xm.REDUCE_MAX, each.max(), groups=groups)
+    else:
+        total = xm.all_reduce(xm.REDUCE_SUM, (each**norm_type).sum(), groups=groups) ** (1.0 / norm_type)
+    factor = (max_norm / (total + 1e-6)).clamp(max=1.0)
+    for parameter in with_gradient:
+        parameter.grad.mul_(factor.to(parameter.grad.dtype))
+    norm: Tensor = total
+    return norm
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.grads.{name}"))

@@ -1,0 +1,181 @@
+"""neuronx_distributed.parallel_layers.layers: linear layers and embeddings of which each rank has a part.
+
+The whole weight is made first, as torch's layer makes it, and cut then: with one seed on all ranks, the parts are those
+of the layer that is not parallel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional
+from torch import nn
+
+from neurontools.runtime.launch.missing import text_of
+
+from . import mappings, parallel_state
+from .utils import divide
+from .utils import param_is_not_tensor_parallel_duplicate as param_is_not_tensor_parallel_duplicate
+from .utils import set_tensor_model_parallel_attributes as set_tensor_model_parallel_attributes
+
+Tensor = torch.Tensor
+Init = Callable[[Tensor], Any]
+
+
+def _default_init(weight: Tensor) -> Tensor:
+    return nn.init.kaiming_uniform_(weight, a=math.sqrt(5))
+
+
+def _part(whole: Tensor, dim: int, device: Any) -> nn.Parameter:
+    size, rank = parallel_state.get_tensor_model_parallel_size(), parallel_state.get_tensor_model_parallel_rank()
+    parameter = nn.Parameter(whole.detach().chunk(size, dim)[rank].clone().to(device))
+    set_tensor_model_parallel_attributes(parameter, True, dim)
+    return parameter
+
+
+class _ParallelLinear(nn.Module):
+    """What both kinds of linear layers have: `input_size` and `output_size` are those of the whole layer."""
+
+    cut_dim: int
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        input_size: int,
+        output_size: int,
+        bias: bool = True,
+        dtype: torch.dtype = torch.float32,
+        device: Any = None,
+        stride: int = 1,
+        init_method: Init | None = None,
+        sequence_parallel_enabled: bool = False,
+        keep_master_weight: bool = False,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown or stride != 1:
+            name = next(iter(unknown), "stride")
+            raise NotImplementedError(
+                f"{type(self).__name__}({name}=…) is not part of the simulated runtime; leave it out"
+            )
+        self.input_size, self.output_size = input_size, output_size
+        self.sequence_parallel_enabled = sequence_parallel_enabled
+        divide((output_size, input_size)[self.cut_dim], parallel_state.get_tensor_model_parallel_size())
+        whole = torch.empty(output_size, input_size, dtype=dtype, device="cpu")
+        (init_method or _default_init)(whole)
+        self.weight = _part(whole, self.cut_dim, device)
+        self.master_weight = whole if keep_master_weight else None
+        if not bias:
+            self.bias = None
+            return
+        bound = 1 / math.sqrt(input_size)
+        values = nn.init.uniform_(torch.empty(output_size, dtype=dtype, device="cpu"), -bound, bound)
+        self.bias = self._bias(values, device)
+
+    def _bias(self, values: Tensor, device: Any) -> nn.Parameter:
+        raise NotImplementedError
+
+
+class ColumnParallelLinear(_ParallelLinear):
+    """A linear layer of which each rank computes a part of the outputs; with `gather_output` all get all of them."""
+
+    cut_dim = 0
+
+    def __init__(
+        self, input_size: int, output_size: int, bias: bool = True, gather_output: bool = True, **keywords: Any
+    ) -> None:
+        super().__init__(input_size, output_size, bias, **keywords)
+        self.gather_output = gather_output
+        self.output_size_per_partition = self.weight.shape[0]
+
+    def _bias(self, values: Tensor, device: Any) -> nn.Parameter:
+        return _part(values, 0, device)
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The outputs of this rank, or all."""
+        if self.sequence_parallel_enabled:
+            whole = mappings.gather_from_sequence_parallel_region(value)
+        else:
+            whole = mappings.copy_to_tensor_model_parallel_region(value)
+        result = nn.functional.linear(whole, self.weight, self.bias)
+        return mappings.gather_from_tensor_model_parallel_region(result) if self.gather_output else result
+
+
+class RowParallelLinear(_ParallelLinear):
+    """A linear layer of which each rank takes a part of the inputs; the outputs are added up over the ranks.
+
+    With `input_is_parallel` the input is this rank's part already, as ColumnParallelLinear leaves it.
+    """
+
+    cut_dim = 1
+
+    def __init__(
+        self, input_size: int, output_size: int, bias: bool = True, input_is_parallel: bool = False, **keywords: Any
+    ) -> None:
+        super().__init__(input_size, output_size, bias, **keywords)
+        self.input_is_parallel = input_is_parallel
+        self.input_size_per_partition = self.weight.shape[1]
+
+    def _bias(self, values: Tensor, device: Any) -> nn.Parameter:
+        parameter: Any = nn.Parameter(values.to(device))
+        if self.sequence_parallel_enabled:
+            parameter.sequence_parallel_enabled = True
+        whole: nn.Parameter = parameter
+        return whole
+
+    def forward(self, value: Tensor) -> Tensor:
+        """The outputs, the same on all ranks; with sequence parallelism this rank's part of them."""
+        part = value if self.input_is_parallel else mappings.scatter_to_tensor_model_parallel_region(value)
+        result = nn.functional.linear(part, self.weight)
+        if self.sequence_parallel_enabled:
+            result = mappings.reduce_scatter_to_sequence_parallel_region(result)
+        else:
+            result = mappings.reduce_from_tensor_model_parallel_region(result)
+        return result if self.bias is None else result + self.bias
+
+
+class ParallelEmbedding(nn.Module):
+    """An embedding of which each rank has a part of the words."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        init_method: Init = nn.init.normal_,
+        dtype: torch.dtype = torch.float32,
+        device: Any = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        if unknown:
+            raise NotImplementedError(
+                f"ParallelEmbedding({next(iter(unknown))}=…) is not part of the simulated runtime; leave it out"
+            )
+        size = divide(num_embeddings, parallel_state.get_tensor_model_parallel_size())
+        self.start_index = parallel_state.get_tensor_model_parallel_rank() * size
+        self.end_index = self.start_index + size
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.padding_idx = padding_idx
+        whole = torch.empty(num_embeddings, embedding_dim, dtype=dtype, device="cpu")
+        init_method(whole)
+        if padding_idx is not None:
+            with torch.no_grad():
+                whole[padding_idx].zero_()
+        self.weight = _part(whole, 0, device)
+
+    def forward(self, words: Tensor) -> Tensor:
+        """The rows of the words, the same on all ranks."""
+        is_elsewhere = (words < self.start_index) | (words >= self.end_index)
+        own = (words - self.start_index).masked_fill(is_elsewhere, 0)
+        rows = nn.functional.embedding(own, self.weight)
+        if self.padding_idx is not None:
+            is_elsewhere = is_elsewhere | (words == self.padding_idx)  # its row is zeros, and gets no gradient
+        return mappings.reduce_from_tensor_model_parallel_region(rows.masked_fill(is_elsewhere.unsqueeze(-1), 0.0))
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.layers.{name}"))

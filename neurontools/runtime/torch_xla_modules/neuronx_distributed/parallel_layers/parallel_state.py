@@ -1,0 +1,161 @@
+"""neuronx_distributed.parallel_layers.parallel_state: which ranks share weights, and which share data.
+
+Ranks that follow each other share weights: with 8 ranks and `tensor_model_parallel_size=2` the tensor-parallel groups
+are [0, 1], [2, 3], … and the data-parallel ones [0, 2, 4, 6] and [1, 3, 5, 7].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+import torch_xla.core.xla_model as xm
+
+from neurontools.runtime.launch.missing import text_of
+
+_Groups = list[list[int]]
+
+
+class _State:
+    """The groups of this job, and those of torch.distributed that were asked for."""
+
+    def __init__(self, tensor_size: int, ranks: int) -> None:
+        self.tensor: _Groups = [list(range(first, first + tensor_size)) for first in range(0, ranks, tensor_size)]
+        self.data: _Groups = [list(range(first, ranks, tensor_size)) for first in range(tensor_size)]
+        self.made: dict[str, Any] = {}
+
+
+_state: _State | None = None
+
+
+def initialize_model_parallel(
+    tensor_model_parallel_size: int = 1,
+    pipeline_model_parallel_size: int = 1,
+    context_parallel_size: int = 1,
+    expert_model_parallel_size: int = 1,
+    **hints: Any,
+) -> None:
+    """Makes the groups; ValueError where the ranks can't be shared out so. `hints` are for the hardware."""
+    global _state
+    del hints
+    others = {
+        "pipeline_model_parallel_size": pipeline_model_parallel_size,
+        "context_parallel_size": context_parallel_size,
+        "expert_model_parallel_size": expert_model_parallel_size,
+    }
+    for name, size in others.items():
+        if size != 1:
+            raise NotImplementedError(
+                f"neuronx_distributed: {name}={size} is not part of the simulated runtime; use tensor and data "
+                "parallelism"
+            )
+    if _state is not None:
+        raise RuntimeError("model parallelism is initialized already; call destroy_model_parallel() before")
+    size = xm.xrt_world_size()
+    if tensor_model_parallel_size < 1 or size % tensor_model_parallel_size:
+        raise ValueError(
+            f"tensor_model_parallel_size={tensor_model_parallel_size}: {size} rank(s) can't be shared out so; give a "
+            "divisor"
+        )
+    _state = _State(tensor_model_parallel_size, size)
+
+
+def model_parallel_is_initialized() -> bool:
+    """Whether the groups were made."""
+    return _state is not None
+
+
+def destroy_model_parallel() -> None:
+    """Forgets the groups."""
+    global _state
+    _state = None
+
+
+def _groups() -> _State:
+    if _state is None:
+        raise RuntimeError("model parallelism is not initialized; call initialize_model_parallel() before")
+    return _state
+
+
+def _own(groups: _Groups) -> list[int]:
+    rank = xm.get_ordinal()
+    return next(group for group in groups if rank in group)
+
+
+def _group(kind: str, groups: _Groups, as_list: bool) -> Any:
+    """The groups as torch_xla has them, or this rank's as torch.distributed has it (None: all ranks)."""
+    if as_list:
+        return groups
+    made = _groups().made
+    if kind not in made:
+        if not dist.is_initialized():
+            raise RuntimeError(
+                f"the {kind}-parallel group of torch.distributed needs init_process_group('xla') before; or use "
+                "as_list=True"
+            )
+        made[kind] = dist.new_subgroups_by_enumeration(groups)[0]
+    return made[kind]
+
+
+def get_tensor_model_parallel_group(as_list: bool = False) -> Any:
+    """The ranks that share the weights: this rank's group, or all groups as lists."""
+    return _group("tensor", _groups().tensor, as_list)
+
+
+def get_data_parallel_group(as_list: bool = False) -> Any:
+    """The ranks that have the same weights and other data: this rank's group, or all groups as lists."""
+    return _group("data", _groups().data, as_list)
+
+
+def get_tensor_model_parallel_replica_groups() -> _Groups:
+    """The tensor-parallel groups as lists."""
+    return _groups().tensor
+
+
+def get_data_parallel_replica_groups() -> _Groups:
+    """The data-parallel groups as lists."""
+    return _groups().data
+
+
+def get_tensor_model_parallel_size() -> int:
+    """How many ranks share the weights."""
+    return len(_groups().tensor[0])
+
+
+def get_tensor_model_parallel_rank() -> int:
+    """The number of this rank among those that share the weights."""
+    return _own(_groups().tensor).index(xm.get_ordinal())
+
+
+def get_tensor_model_parallel_src_rank() -> int:
+    """The first of the ranks that share the weights with this one."""
+    return _own(_groups().tensor)[0]
+
+
+def get_data_parallel_size() -> int:
+    """How many ranks have other data."""
+    return len(_groups().data[0])
+
+
+def get_data_parallel_rank() -> int:
+    """The number of this rank among those that have other data."""
+    return _own(_groups().data).index(xm.get_ordinal())
+
+
+def get_data_parallel_src_rank() -> int:
+    """The first of the ranks that have the same weights as this one."""
+    return _own(_groups().data)[0]
+
+
+def get_pipeline_model_parallel_size() -> int:
+    """Always 1: there are no pipelines."""
+    return 1
+
+
+def get_pipeline_model_parallel_rank() -> int:
+    """Always 0: there are no pipelines."""
+    return 0
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.parallel_state.{name}"))

@@ -1,0 +1,46 @@
+"""neuronx_distributed.parallel_layers.utils: parts of tensors, and what is noted at parameters that are parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neurontools.runtime.launch.missing import text_of
+
+from ..utils.model_utils import move_model_to_device as move_model_to_device
+
+Tensor = torch.Tensor
+
+
+def divide(numerator: int, denominator: int) -> int:
+    """A whole part; ValueError where something is left over."""
+    if numerator % denominator:
+        raise ValueError(f"{numerator} can't be shared out among {denominator} ranks; use a multiple")
+    return numerator // denominator
+
+
+def split_tensor_along_last_dim(
+    tensor: Tensor, num_partitions: int, contiguous_split_chunks: bool = False
+) -> tuple[Tensor, ...]:
+    """Equal parts along the last dimension."""
+    parts = torch.split(tensor, divide(tensor.shape[-1], num_partitions), -1)
+    return tuple(part.contiguous() for part in parts) if contiguous_split_chunks else parts
+
+
+def set_tensor_model_parallel_attributes(tensor: Tensor, is_parallel: bool, dim: int, stride: int = 1) -> None:
+    """Notes at a parameter whether each rank has another part of it, and along which dimension."""
+    noted: Any = tensor
+    noted.tensor_model_parallel, noted.partition_dim, noted.partition_stride = is_parallel, dim, stride
+
+
+def param_is_not_tensor_parallel_duplicate(parameter: Tensor) -> bool:
+    """Whether this rank's copy of a parameter counts: a part does, and of whole ones that of the first rank."""
+    from . import parallel_state
+
+    is_part = getattr(parameter, "tensor_model_parallel", False)
+    return is_part or parallel_state.get_tensor_model_parallel_rank() == 0
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.parallel_layers.utils.{name}"))

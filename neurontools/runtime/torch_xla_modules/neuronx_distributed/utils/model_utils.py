@@ -1,0 +1,18 @@
+"""neuronx_distributed.utils.model_utils: models on their way to the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neurontools.runtime.launch.missing import text_of
+
+
+def move_model_to_device(model: torch.nn.Module, device: Any) -> None:
+    """Moves a model in place; what was noted at its parameters stays there."""
+    model.to(device)
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"neuronx_distributed.utils.model_utils.{name}"))

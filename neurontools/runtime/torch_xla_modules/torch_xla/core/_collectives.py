@@ -1,0 +1,235 @@
+"""Collectives by torch_xla's names: recorded into the graph, and carried out in its order when it is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from neurontools.runtime.execution import channels, collectives, ranks
+from neurontools.runtime.tensors.device import device as _device
+
+Tensor = torch.Tensor
+REDUCE_SUM, REDUCE_MUL, REDUCE_AND, REDUCE_OR, REDUCE_MIN, REDUCE_MAX = "sum", "mul", "and", "or", "min", "max"
+
+
+def all_reduce(reduce_type: str, inputs: Any, scale: float = 1.0, groups: Any = None, pin_layout: bool = True) -> Any:
+    """Reduces over the ranks: a tensor gives a new one, a list of tensors is changed in place and returned."""
+    del pin_layout
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
+    if isinstance(inputs, Tensor):
+        result = inputs.clone()
+        collectives.collective("all_reduce", [result], [], reduce_type, group=group)
+        return result * scale if scale != 1.0 else result
+    listed = list(inputs)
+    if listed:
+        collectives.collective("all_reduce", listed, [], reduce_type, group=group)
+        if scale != 1.0:
+            with torch.no_grad():
+                for tensor in listed:
+                    tensor.mul_(scale)
+    return inputs
+
+
+def all_gather(
+    value: Any,
+    dim: int = 0,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = True,
+    channel_id: Any = None,
+    use_global_device_ids: Any = None,
+) -> Any:
+    """The tensors of all ranks, side by side along a dimension."""
+    del pin_layout, channel_id, use_global_device_ids
+    if not isinstance(value, Tensor):
+        results = [all_gather(v, dim, groups) for v in value]
+        return _into(output, results)
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
+    size = ranks.group_size(group)
+    if size == 1:
+        return _into(output, value.clone())
+    parts = [torch.empty_like(value, memory_format=torch.contiguous_format) for _ in range(size)]
+    collectives.collective("all_gather", parts, [value.detach()], group=group)
+    return _into(output, torch.cat(parts, dim))
+
+
+def all_gather_bucketized(
+    input_list: list[Tensor],
+    dim: int = 0,
+    groups: Any = None,
+    output: list[Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Any:
+    """As `all_gather` of a list. There is nothing to gain by buckets: each tensor is a collective of one graph."""
+    del bucket_cap_mb
+    return all_gather(_listed(input_list), dim, groups, output, pin_layout)
+
+
+def reduce_scatter(
+    reduce_type: str,
+    input: Any,  # noqa: A002  (the name of torch_xla)
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Any = None,
+    output: Any = None,
+    pin_layout: bool = True,
+) -> Any:
+    """Reduces over the ranks; each keeps its part along a dimension. A list of tensors gives a list."""
+    del pin_layout
+    if not isinstance(input, Tensor):
+        results = [reduce_scatter(reduce_type, each, scale, scatter_dim, shard_count, groups) for each in input]
+        return _into(output, results)
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
+    parts = [part.contiguous() for part in input.detach().chunk(shard_count, scatter_dim)]
+    if ranks.group_size(group) == 1:
+        return _into(output, input * scale)
+    result = torch.empty_like(parts[0])
+    collectives.collective("reduce_scatter", [result], parts, reduce_type, group=group)
+    return _into(output, result * scale if scale != 1.0 else result)
+
+
+def reduce_scatter_bucketized(
+    reduce_type: str,
+    input_list: list[Tensor],
+    scale: float,
+    scatter_dim: int,
+    shard_count: int,
+    groups: Any = None,
+    output: list[Tensor] | None = None,
+    pin_layout: bool = False,
+    bucket_cap_mb: int = 160,
+) -> Any:
+    """As `reduce_scatter` of a list. There is nothing to gain by buckets."""
+    del bucket_cap_mb
+    return reduce_scatter(reduce_type, _listed(input_list), scale, scatter_dim, shard_count, groups, output, pin_layout)
+
+
+def _listed(tensors: Any) -> list[Tensor]:
+    if not isinstance(tensors, list) or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        raise TypeError(f"input_list is {type(tensors).__name__}; give a list of tensors")
+    return tensors
+
+
+def all_to_all(
+    value: Tensor,
+    split_dimension: int,
+    concat_dimension: int,
+    split_count: int,
+    groups: Any = None,
+    pin_layout: bool = True,
+) -> Tensor:
+    """Sends a part of the tensor to each rank and joins what comes."""
+    del pin_layout
+    ranks.ensure_world()
+    group = ranks.subgroup(groups)
+    parts = [part.contiguous() for part in value.detach().chunk(split_count, split_dimension)]
+    if ranks.group_size(group) == 1:
+        return value.clone()
+    results = [torch.empty_like(part) for part in parts]
+    collectives.collective("all_to_all", results, parts, group=group)
+    return torch.cat(results, concat_dimension)
+
+
+def _into(output: Any, value: Any) -> Any:
+    if output is None:
+        return value
+    if isinstance(output, Tensor):
+        output.copy_(value)
+    else:
+        for target, result in zip(output, value, strict=True):
+            target.copy_(result)
+    return output
+
+
+def collective_broadcast(
+    tensors: list[Tensor], root_ordinal: int = 0, groups: Any = None, pin_layout: bool = True
+) -> None:
+    """Gives all ranks the tensors of one of them, in place."""
+    del pin_layout
+    if ranks.ensure_world() > 1:
+        group = ranks.subgroup(groups)
+        root = ranks.rank_in_group(root_ordinal, groups)
+        collectives.collective("broadcast", [tensor.data for tensor in tensors], [], root=root, group=group)
+
+
+def all_reduce_bucketized_gradients(
+    gradients: Iterable[Tensor], scale: float, groups: Any, pin_layout: bool, bucket_cap_mb: int = 0
+) -> None:
+    """Sums gradients over the ranks in place, times `scale`. There is nothing to gain by buckets."""
+    del bucket_cap_mb
+    all_reduce(REDUCE_SUM, list(gradients), scale, groups, pin_layout)
+
+
+def collective_permute(value: Tensor, pairs: Sequence[Sequence[int]]) -> Tensor:
+    """Sends tensors from rank to rank: `pairs` are (source, target); a rank that is no target gets zeros.
+
+    ValueError where a rank is the source or the target of two pairs.
+    """
+    size = ranks.ensure_world()
+    sources, targets = [int(pair[0]) for pair in pairs], [int(pair[1]) for pair in pairs]
+    if len({*sources}) < len(sources) or len({*targets}) < len(targets):
+        raise ValueError(f"collective_permute: pairs={list(pairs)}: give each rank once as source and once as target")
+    if outside := [rank for rank in (*sources, *targets) if not 0 <= rank < size]:
+        raise ValueError(f"collective_permute: pairs={list(pairs)}: there is no rank {outside[0]}, but 0 to {size - 1}")
+    result = torch.zeros_like(value, memory_format=torch.contiguous_format, requires_grad=False)
+    if size == 1:
+        return value.detach().clone() if sources else result
+    routes = " ".join(f"{source}>{target}" for source, target in zip(sources, targets, strict=True))
+    collectives.collective("permute", [result], [value.detach()], routes)
+    return result
+
+
+def send(value: Tensor, channel_id: int) -> Tensor:
+    """Sends the value of a tensor through a channel, and returns the tensor.
+
+    It does not wait for the receiver: who calls `recv` with the same channel gets what was sent through it, in order.
+    """
+    ranks.ensure_world()
+    channels.send(channel_id, value.detach().cpu())
+    return value
+
+
+def recv(output: Tensor, channel_id: int) -> Tensor:
+    """Waits for what comes through a channel, writes it into a tensor and returns this."""
+    ranks.ensure_world()
+    with torch.no_grad():
+        return output.copy_(channels.receive(channel_id, output))
+
+
+def optimization_barrier_(tensors: Iterable[Tensor]) -> None:
+    """Nothing to do: operators are executed in the order in which they were recorded, and none is moved."""
+    del tensors
+
+
+def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] | None = None) -> list[bytes]:
+    """Waits for all ranks, or for those in `replicas`; returns their payloads, by rank."""
+    del tag
+    _device.flush_all("Rendezvous")
+    if ranks.ensure_world() <= 1:
+        return [payload]
+    return _gather_bytes(payload, ranks.subgroup([replicas] if replicas else None))
+
+
+def xla_rendezvous(payload: bytes = b"", ordinals: Sequence[int] | None = None, tag: str | None = None) -> list[bytes]:
+    """Waits for all ranks, or for those in `ordinals`; returns their payloads, by rank."""
+    return rendezvous(tag or "", payload, ordinals)
+
+
+def _gather_bytes(payload: bytes, group: int) -> list[bytes]:
+    size = ranks.group_size(group)
+    lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(size)]
+    collectives.collective("all_gather", lengths, [torch.tensor([len(payload)])], group=group)
+    longest = max(int(length) for length in lengths)
+    padded = torch.zeros(max(1, longest), dtype=torch.uint8)
+    if payload:
+        padded[: len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    gathered = [torch.zeros_like(padded) for _ in range(size)]
+    collectives.collective("all_gather", gathered, [padded], group=group)
+    return [bytes(g[: int(n)].tolist()) for g, n in zip(gathered, lengths, strict=True)]

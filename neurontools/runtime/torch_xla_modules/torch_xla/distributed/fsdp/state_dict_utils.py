@@ -1,0 +1,61 @@
+"""torch_xla.distributed.fsdp.state_dict_utils: the checkpoints of all ranks made one of the module that was wrapped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neurontools.runtime.launch.missing import text_of
+
+_WRAPPED = "_fsdp_wrapped_module."
+
+
+def consolidate_sharded_state_dicts(checkpoints: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """The whole state of the module from the checkpoints of all ranks: `{"model": …, "shard_metadata": …}` each.
+
+    ValueError where one is missing.
+    """
+    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint["shard_metadata"]["rank"])
+    size = ordered[0]["shard_metadata"]["world_size"] if ordered else 0
+    found = [checkpoint["shard_metadata"]["rank"] for checkpoint in ordered]
+    if not ordered or found != list(range(size)):
+        raise ValueError(f"checkpoints of ranks {found}, but there were {size}; give one of each rank")
+    shards = ordered[0]["shard_metadata"]["shard_info"]
+    whole = {}
+    for name, value in ordered[0]["model"].items():
+        told = shards.get(name)
+        if told is None:
+            whole[name.replace(_WRAPPED, "")] = value
+            continue
+        unit = name[: name.rindex("_fsdp_shard")]
+        parts = torch.cat([checkpoint["model"][name].cpu() for checkpoint in ordered])
+        shape = torch.Size(told["_orig_size"])
+        rows = shape[0] if told["_keeps_rows"] and shape else shape.numel()
+        original = told["_orig_name"].replace(_WRAPPED, "")
+        whole[unit.replace(_WRAPPED, "") + original] = parts[:rows].reshape(shape).clone()
+    return whole
+
+
+def consolidate_sharded_model_checkpoints(
+    ckpt_prefix: str, ckpt_suffix: str = "*.pth", save_path: str = "", save_model: bool = True
+) -> tuple[dict[str, torch.Tensor], str]:
+    """Reads the checkpoints `<prefix><suffix>` of all ranks; the whole state, and where it was saved, or ""."""
+    start = Path(ckpt_prefix)
+    is_directory = ckpt_prefix.endswith("/")
+    directory, pattern = (start, ckpt_suffix) if is_directory else (start.parent, start.name + ckpt_suffix)
+    paths = sorted(directory.glob(pattern))
+    if not paths:
+        raise FileNotFoundError(f"{ckpt_prefix + ckpt_suffix}: no such checkpoints")
+    whole = consolidate_sharded_state_dicts([torch.load(path, map_location="cpu") for path in paths])
+    if not save_model:
+        return whole, ""
+    target = save_path or f"{ckpt_prefix}_consolidated.pth"
+    torch.save({"model": whole}, target)
+    return whole, target
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.distributed.fsdp.state_dict_utils.{name}"))

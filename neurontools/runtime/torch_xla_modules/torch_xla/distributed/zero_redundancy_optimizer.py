@@ -1,0 +1,163 @@
+"""torch_xla.distributed.zero_redundancy_optimizer: an optimizer whose state is shared out among the ranks (ZeRO-1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from neurontools.runtime.execution import ranks
+from neurontools.runtime.launch.missing import text_of
+
+from ..core import xla_model as xm
+
+Tensor = torch.Tensor
+Group = dict[str, Any]
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """Wraps an optimizer: each rank steps a part of each parameter, and all get the whole parameters after it.
+
+    `step` averages the gradients over the ranks of `sharding_groups`, clips them by their norm unless `grad_clipping`
+    is False (`max_norm` is 1 unless told otherwise, as in torch_xla), and steps. The norm is that over all ranks; with
+    `grad_norm_groups` it is summed over those too, as tensor parallelism needs it. Parts are along the first dimension,
+    in `optimizer_dtype` (float32 unless told otherwise). Other keywords are the optimizer's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer_class: Any,
+        optimizer_dtype: torch.dtype | None = None,
+        grad_clipping: bool = True,
+        max_norm: float | None = None,
+        pin_layout: bool = True,
+        sharding_groups: Any = None,
+        grad_norm_groups: Any = None,
+        lazy_init: bool = False,
+        bucket_cap_mb_all_gather: int = 0,
+        bucket_cap_mb_reduce_scatter: int = 0,
+        use_grad_acc_hook: bool = False,
+        save_master_weights: bool = False,
+        higher_cc_precision: bool = False,
+        **defaults: Any,
+    ) -> None:
+        del pin_layout, bucket_cap_mb_all_gather, bucket_cap_mb_reduce_scatter, higher_cc_precision, save_master_weights
+        if use_grad_acc_hook:
+            raise NotImplementedError(
+                "ZeroRedundancyOptimizer(use_grad_acc_hook=True) is not part of the simulated runtime; leave it out"
+            )
+        super().__init__(params, defaults)
+        self.optimizer_class = optimizer_class
+        self.optimizer_dtype = optimizer_dtype or torch.float32
+        self.grad_clipping = grad_clipping
+        self.max_norm = 1.0 if max_norm is None else max_norm
+        self.sharding_groups = sharding_groups
+        self.grad_norm_groups = grad_norm_groups
+        self.inited = False
+        self._own_defaults = defaults
+        if not lazy_init:
+            self.init_zero()
+
+    def init_zero(self) -> None:
+        """Makes the optimizer of this rank's parts; called by itself unless `lazy_init` is set."""
+        ranks.ensure_world()
+        group = ranks.subgroup(self.sharding_groups)
+        self.local_world_size = ranks.group_size(group)
+        self.local_rank = ranks.rank_in_group(xm.get_ordinal(), self.sharding_groups)
+        groups = [{**group, "params": [self._part(p) for p in group["params"]]} for group in self.param_groups]
+        self.base_optimizer: Any = self.optimizer_class(groups, **self._own_defaults)
+        _share_settings(self.base_optimizer.param_groups, self.param_groups, only_missing=True)
+        self.inited = True
+
+    @torch.no_grad()
+    def step(self, closure: Any = None, **keywords: Any) -> Any:
+        """Steps all parameters that have a gradient; the result of `closure`."""
+        if not self.inited:
+            raise RuntimeError("ZeroRedundancyOptimizer(lazy_init=True): call init_zero() before step()")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        _share_settings(self.param_groups, self.base_optimizer.param_groups)
+        stepped = [(whole, part) for whole, part in self._pairs() if whole.grad is not None]
+        for whole, part in stepped:
+            part.grad = self._reduced(whole.grad)
+        if self.grad_clipping:
+            self._clip(stepped)
+        self.base_optimizer.step(**keywords)
+        for whole, part in stepped:
+            part.grad = None
+            gathered = xm.all_gather(part.detach().to(whole.dtype), groups=self.sharding_groups)
+            whole.copy_(gathered.narrow(0, 0, max(1, whole.dim() and len(whole))).reshape(whole.shape))
+        _share_settings(self.base_optimizer.param_groups, self.param_groups)
+        return loss
+
+    def state_dict(self) -> dict[str, Any]:
+        """The settings, and the state of this rank's parts as `base_state`: each rank saves its own."""
+        return {**super().state_dict(), "base_state": self.base_optimizer.state_dict()["state"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What `state_dict` of the same rank gave; the parts follow the parameters as they are now."""
+        settings = {key: value for key, value in state_dict.items() if key != "base_state"}
+        super().load_state_dict(settings)
+        self.init_zero()
+        base = self.base_optimizer.state_dict()
+        self.base_optimizer.load_state_dict({**base, "state": state_dict["base_state"]})
+
+    def _pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for whole_group, part_group in zip(self.param_groups, self.base_optimizer.param_groups, strict=True):
+            yield from zip(whole_group["params"], part_group["params"], strict=True)
+
+    @torch.no_grad()
+    def _part(self, parameter: Tensor) -> torch.nn.Parameter:
+        rows = self._padded(parameter.detach())
+        part = rows.chunk(self.local_world_size)[self.local_rank].to(self.optimizer_dtype).clone()
+        return torch.nn.Parameter(part, parameter.requires_grad)
+
+    def _padded(self, value: Tensor) -> Tensor:
+        rows = value if value.dim() else value.reshape(1)
+        missing = -len(rows) % self.local_world_size
+        return torch.nn.functional.pad(rows, [0, 0] * (rows.dim() - 1) + [0, missing]) if missing else rows
+
+    def _reduced(self, gradient: Tensor | None) -> Tensor:
+        if gradient is None:
+            raise RuntimeError("a parameter without a gradient is not stepped")
+        size = self.local_world_size
+        part = xm.reduce_scatter(
+            xm.REDUCE_SUM, self._padded(gradient), 1.0 / size, 0, size, groups=self.sharding_groups
+        )
+        reduced: Tensor = part.to(self.optimizer_dtype)
+        return reduced
+
+    def _counts(self, parameter: Tensor) -> bool:
+        """Whether the gradient of a parameter on this rank counts for the norm."""
+        del parameter
+        return True
+
+    def _clip(self, stepped: list[tuple[Tensor, Tensor]]) -> None:
+        squares = torch.zeros((), dtype=self.optimizer_dtype, device=xm.xla_device())
+        for whole, part in stepped:
+            if part.grad is not None and self._counts(whole):
+                squares = squares + (part.grad * part.grad).sum()
+        squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.sharding_groups)
+        if self.grad_norm_groups is not None:
+            squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.grad_norm_groups)
+        factor = (self.max_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        for _, part in stepped:
+            if part.grad is not None:
+                part.grad.mul_(factor)
+
+
+def _share_settings(source: list[Group], target: list[Group], *, only_missing: bool = False) -> None:
+    """Learning rates and such, which schedulers change in one and the optimizer reads in the other."""
+    for given, taken in zip(source, target, strict=True):
+        for name, value in given.items():
+            if name != "params" and not (only_missing and name in taken):
+                taken[name] = value
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.distributed.zero_redundancy_optimizer.{name}"))

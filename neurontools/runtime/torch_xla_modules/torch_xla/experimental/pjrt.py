@@ -1,0 +1,17 @@
+"""torch_xla.experimental.pjrt: what is torch_xla.runtime since 2.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.launch.missing import text_of
+
+from .. import runtime
+from ..core.xla_model import rendezvous as rendezvous
+
+
+def __getattr__(name: str) -> Any:
+    found = vars(runtime).get(name)
+    if found is None or name.startswith("_"):
+        raise AttributeError(text_of(f"torch_xla.experimental.pjrt.{name}"))
+    return found

@@ -1,0 +1,22 @@
+"""torch_xla.experimental.scan_layers: layers of one kind after each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from neurontools.runtime.launch.missing import text_of
+
+
+def scan_layers(layers: Iterable[torch.nn.Module], input_data: Any, **hints: Any) -> Any:
+    """What the layers make of the input, one after the other; `hints` are for XLA's compiler."""
+    del hints
+    for layer in layers:
+        input_data = layer(input_data)
+    return input_data
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.experimental.scan_layers.{name}"))

@@ -1,0 +1,11 @@
+"""torch_xla.test on simulated NeuronCores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.launch.missing import text_of
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.test.{name}"))

@@ -1,0 +1,73 @@
+"""torch_xla.utils.serialization: large states saved a tensor a file, so that one tensor at a time is on the host."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neurontools.runtime.launch.missing import text_of
+
+from ..core import xla_model as xm
+
+
+class TensorReference:
+    """Where a tensor of a saved state is: the number of its file, and its type and shape."""
+
+    def __init__(self, tid: int, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        self.tid, self.dtype, self.shape = tid, dtype, shape
+
+
+def save(data: Any, path: Any, master_only: bool = True, global_master: bool = False) -> None:
+    """Saves nested data: its tensors, as CPU tensors, in the directory `<path>.tensors`, all else in the file `path`.
+
+    One process writes, unless told otherwise, and all wait for it.
+    """
+    xm.mark_step()
+    if not master_only or xm.is_master_ordinal(local=not global_master):
+        write(data, path)
+    xm.rendezvous("torch_xla.utils.serialization.save")
+
+
+def write(data: Any, path: Any) -> None:
+    """As `save`, in this process and without waiting for others."""
+    directory = _directory(path)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    numbers = itertools.count()
+
+    def written(tensor: torch.Tensor) -> TensorReference:
+        number = next(numbers)
+        torch.save(tensor.detach().cpu(), directory / f"tensor_{number}.pt")
+        return TensorReference(number, tensor.dtype, tuple(tensor.shape))
+
+    torch.save(xm.with_tensors(data, written), path)
+
+
+def load(path: Any) -> Any:
+    """What `save` wrote there, with CPU tensors. Reading a pickle can run code: load files of your own."""
+    return _loaded(torch.load(path, weights_only=False), _directory(path))
+
+
+def _loaded(data: Any, directory: Path) -> Any:
+    if isinstance(data, TensorReference):
+        return torch.load(directory / f"tensor_{data.tid}.pt")
+    if isinstance(data, dict):
+        changed = data.copy()
+        changed.update((key, _loaded(value, directory)) for key, value in data.items())
+        return changed
+    if isinstance(data, (list, tuple)):
+        values = [_loaded(value, directory) for value in data]
+        return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
+    return data
+
+
+def _directory(path: Any) -> Path:
+    return Path(f"{path}.tensors")
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_xla.utils.serialization.{name}"))
