@@ -48,9 +48,7 @@ def _main(arguments: list[str]) -> int:
             "--command clean: the cache may be others' too; remove the directory that NEURON_COMPILE_CACHE_URL names"
         )
     if wanted != "collect":
-        tell(
-            f"{_TAG} {wanted}: nothing to do: graphs are compiled as they are collected, locks end with their owners"
-        )
+        tell(f"{_TAG} {wanted}: nothing to do: graphs are compiled as they are collected, locks end with their owners")
         return 0
     if not command:
         raise UserError(f"no command given; usage: {_NAME} command [argument …]", EXIT_USAGE)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.missing import MODULES, MissingModule, text_of
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
@@ -20,6 +20,17 @@ PACKAGES = ("torch_xla", "torch_neuronx", "neuronx_distributed")
 is_spawned_worker = False  # set in processes that multiprocessing spawns: they take cores only if they use them
 is_installing = False  # set while the launcher makes the device: what `import torch` calls has nothing to do then
 _DIRECTORY = str(Path(__file__).parents[1] / "torch_xla_modules")
+
+
+class _MissingLoader(Loader):
+    """Makes a module of which nothing is there, and which can be imported."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module."""
+        return MissingModule(spec.name, text_of(spec.name))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to execute."""
 
 
 class TorchXlaFinder(MetaPathFinder):
@@ -38,6 +49,8 @@ class TorchXlaFinder(MetaPathFinder):
         if ours is None or not str(getattr(ours, "__file__", "")).startswith(_DIRECTORY):
             return None
         found = PathFinder.find_spec(fullname, path, target)
+        if found is None and fullname in MODULES:
+            return ModuleSpec(fullname, _MissingLoader(), is_package=True)
         if found is None:
             raise ModuleNotFoundError(f"{text_of(fullname)}; there are {', '.join(_offered(package))}", name=fullname)
         return found

@@ -119,25 +119,43 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
-        (
-            "import torch_xla.distributed.spmd as xs; xs.Mesh",
-            "torch_xla.distributed.spmd.Mesh is not part of the simulated runtime; use one process a NeuronCore",
-        ),
         ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
-        (
-            "from neuronx_distributed.pipeline import NxDPPModel",
-            "neuronx_distributed.pipeline is not part of the simulated runtime; use tensor and data parallelism",
-        ),
         (
             "import torch_xla; torch_xla._XLAC._x()",
             "torch_xla._XLAC._x is not part of the simulated runtime; use the Python",
         ),
+        ("import torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
     ],
 )
 def test_what_is_missing_is_named(xm: Any, statement: str, error: str) -> None:
     with pytest.raises((ImportError, AttributeError)) as raised:
         exec(statement, {})
     assert error in str(raised.value)
+
+
+@pytest.mark.parametrize("use", ["(0)", ".create()", "[0]", ".a.b"])
+@pytest.mark.parametrize(
+    ("module", "name", "instead"),
+    [
+        ("torch_xla.distributed.spmd", "Mesh", "use one process a NeuronCore"),
+        ("torch_xla.stablehlo", "exported_program_to_stablehlo", "use torch.export on the CPU"),
+        ("neuronx_distributed.pipeline", "NxDPPModel", "use tensor and data parallelism"),
+    ],
+)
+def test_what_is_missing_says_so_when_it_is_used_and_not_when_it_is_imported(
+    xm: Any, module: str, name: str, instead: str, use: str
+) -> None:
+    space: dict[str, Any] = {}
+    exec(f"from {module} import {name}; import {module} as found", space)
+    with pytest.raises(NotImplementedError) as raised:
+        exec(f"{name}{use}", space)
+    assert str(raised.value) == f"{module}.{name} is not part of the simulated runtime; {instead}" + (
+        " (torchrun) with xm.all_reduce" if "process" in instead else ""
+    )
+    with pytest.raises(NotImplementedError):
+        exec(f"class Own({name}): pass", space)
+    assert not isinstance(0, space[name])
+    assert not hasattr(space["found"], "__wrapped__")
 
 
 def test_torch_xla_is_not_there_without_a_launcher(run_python: Callable[..., Any]) -> None:

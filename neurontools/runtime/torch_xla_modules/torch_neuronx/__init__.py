@@ -11,6 +11,8 @@ from neurontools.runtime.launch.missing import text_of
 
 __version__ = VERSIONS["torch_neuronx"]
 
+from . import xla_impl as xla_impl
+
 
 def trace(*_args: Any, **_kwargs: Any) -> Any:
     """Not there: tracing for inference; models run on the device without it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.launch.missing import Missing, text_of
 
 from ..distributed.xla_multiprocessing import process_count as _process_count
 
@@ -12,6 +12,9 @@ from ..distributed.xla_multiprocessing import process_count as _process_count
 def num_available_devices() -> int:
     """How many processes with a device each a job on this host has: torchrun's, or those that `xmp.spawn` starts."""
     return _process_count()
+
+
+version: Any = Missing("torch_xla._internal.tpu.version")
 
 
 def __getattr__(name: str) -> Any:

@@ -56,6 +56,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         self.max_norm = 1.0 if max_norm is None else max_norm
         self.sharding_groups = sharding_groups
         self.grad_norm_groups = grad_norm_groups
+        self.device = xm.xla_device()
         self.inited = False
         self._own_defaults = defaults
         if not lazy_init:
@@ -86,7 +87,7 @@ class ZeroRedundancyOptimizer(Optimizer):
         for whole, part in stepped:
             part.grad = self._reduced(whole.grad)
         if self.grad_clipping:
-            self._clip(stepped)
+            self._clip_grad_norm(self.max_norm)
         self.base_optimizer.step(**keywords)
         for whole, part in stepped:
             part.grad = None
@@ -137,16 +138,23 @@ class ZeroRedundancyOptimizer(Optimizer):
         del parameter
         return True
 
-    def _clip(self, stepped: list[tuple[Tensor, Tensor]]) -> None:
-        squares = torch.zeros((), dtype=self.optimizer_dtype, device=xm.xla_device())
-        for whole, part in stepped:
+    def _calc_grad_norm(self, norm_type: float = 2.0) -> Tensor:
+        """The norm of the gradients of all ranks' parts; ValueError for another than the 2-norm."""
+        if norm_type != 2.0:
+            raise ValueError(f"norm_type={norm_type}: only the 2-norm is there")
+        squares = torch.zeros((), dtype=self.optimizer_dtype, device=self.device)
+        for whole, part in self._pairs():
             if part.grad is not None and self._counts(whole):
                 squares = squares + (part.grad * part.grad).sum()
         squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.sharding_groups)
         if self.grad_norm_groups is not None:
             squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.grad_norm_groups)
-        factor = (self.max_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-        for _, part in stepped:
+        return squares.sqrt()
+
+    def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> None:
+        """Scales the gradients of the parts; samples replace this by a version of their own."""
+        factor = (max_norm / (self._calc_grad_norm(norm_type) + 1e-6)).clamp(max=1.0)
+        for _, part in self._pairs():
             if part.grad is not None:
                 part.grad.mul_(factor)
 

@@ -7,6 +7,7 @@ from typing import Any
 from neurontools.runtime.launch.missing import text_of
 
 from .. import runtime
+from ..core.xla_model import broadcast_master_param as broadcast_master_param
 from ..core.xla_model import rendezvous as rendezvous
 
 

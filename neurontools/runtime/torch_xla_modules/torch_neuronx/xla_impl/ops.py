@@ -1,0 +1,16 @@
+"""torch_neuronx.xla_impl.ops: which models stay loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.launch.missing import text_of
+
+
+def set_unload_prior_neuron_models_mode(mode: bool) -> None:
+    """Accepted: how many models stay loaded is what NEURON_NUM_RECENT_MODELS_TO_KEEP says."""
+    del mode
+
+
+def __getattr__(name: str) -> Any:
+    raise AttributeError(text_of(f"torch_neuronx.xla_impl.ops.{name}"))
