@@ -1,7 +1,7 @@
 """`python scripts/torch_xla_names`: how many names of torch_xla that others use are there.
 
-Run it with .venv/frameworks/bin/python (`make frameworks`), where the libraries are whose sources it reads. The names of
-public samples are in samples.txt, with where they come from.
+Run it with .venv/frameworks/bin/python (`make frameworks`), where the libraries are whose sources it reads. The names
+of public samples are in samples.txt, with where they come from.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def collective(
     group: int = 0,
 ) -> None:
     """Records a collective of device tensors, or carries it out for CPU tensors."""
-    if ranks.world() is None:
+    if not ranks.have_met():
         return
     tensors = [*outputs, *inputs]
     with torch.no_grad():

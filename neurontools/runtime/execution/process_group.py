@@ -45,6 +45,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
         gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
+        self._name = ""
         self.number = ranks.add(gloo, store)  # which alone keeps it, and lets go of it at the end
 
     def _run(
@@ -52,6 +53,15 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
     ) -> Any:
         collective(kind, outputs, inputs, reduction, root, self.number)
         return _done(list(outputs))
+
+    def _set_group_name(self, name: str) -> None:
+        """What torch calls the group; its own place for it is in a backend made in C++."""
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """What torch calls the group, and finds it by."""
+        return self._name
 
     def getBackendName(self) -> str:  # noqa: N802
         """The name of the backend."""

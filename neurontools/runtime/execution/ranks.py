@@ -12,6 +12,8 @@ import torch.distributed as dist
 
 _TIMEOUT = timedelta(minutes=30)
 _groups: list[Any] = []
+_sizes: list[int] = []  # of the groups; plain numbers, which Dynamo can go by where it can't ask a group
+_own_rank: list[int] = []  # this process's in the first group
 _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
@@ -20,7 +22,9 @@ def add(group: Any, store: Any) -> int:
     """Keeps a group, and for the first one the store where ranks meet; the group's number."""
     if not _groups:
         _stores.append(store)
+        _own_rank.append(int(group.rank()))
     _groups.append(group)
+    _sizes.append(int(group.size()))
     return len(_groups) - 1
 
 
@@ -30,6 +34,7 @@ def _leave_all() -> None:
     is no interpreter any more aborts the process. A group that was given up (see deadline) stays.
     """
     _groups.clear()
+    _sizes.clear()
 
 
 def world() -> Any:
@@ -38,8 +43,18 @@ def world() -> Any:
 
 
 def meeting_place() -> Any:
-    """The store where the ranks met; None before they did, or where there is one."""
-    return _stores[0] if _stores and _groups and _groups[0].size() > 1 else None
+    """The store where the ranks met; None before they did, or where there is one rank."""
+    return _stores[0] if _stores and _sizes and _sizes[0] > 1 else None
+
+
+def have_met() -> bool:
+    """Whether there is a group of all ranks."""
+    return bool(_sizes)
+
+
+def own_rank() -> int | None:
+    """The number of this process among all ranks; None before they met."""
+    return _own_rank[0] if _sizes else None
 
 
 def group_of(number: int) -> Any:
@@ -49,22 +64,24 @@ def group_of(number: int) -> Any:
 
 def ensure_world() -> int:
     """The number of ranks; joins the gloo group of torchrun's ranks when the script made no process group itself."""
+    if _sizes:
+        return _sizes[0]
     size = int(os.environ.get("WORLD_SIZE", "1") or 1)
-    if size > 1 and not _groups:
+    if size > 1:
         store, rank, size = next(dist.rendezvous("env://"))
         add(dist.ProcessGroupGloo(dist.PrefixStore("neuron-world", store), rank, size, _TIMEOUT), store)
-    return _groups[0].size() if _groups else 1
+    return _sizes[0] if _sizes else 1
 
 
 def subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     """The number of the group that this rank is in, of groups as torch_xla's `groups=[[0, 1], [2, 3]]` has them."""
     if not groups or ensure_world() == 1:
         return 0
-    rank = _groups[0].rank()
+    rank = _own_rank[0]
     members = next((tuple(g) for g in groups if rank in g), None)
     if members is None:
         raise ValueError(f"groups={list(groups)}: rank {rank} is in none of them")
-    if len(members) == _groups[0].size():
+    if len(members) == _sizes[0]:
         return 0
     if members not in _subgroups:
         prefixed = dist.PrefixStore(f"neuron-{members}", _stores[0])
@@ -77,9 +94,9 @@ def subgroup(groups: Sequence[Sequence[int]] | None) -> int:
 def rank_in_group(rank: int, groups: Sequence[Sequence[int]] | None) -> int:
     """The number that a rank of the job has in its group of `groups`, as `subgroup` makes them."""
     members = next((tuple(g) for g in groups or () if rank in g), None)
-    return rank if members is None or len(members) == _groups[0].size() else members.index(rank)
+    return rank if members is None or len(members) == _sizes[0] else members.index(rank)
 
 
 def group_size(group: int) -> int:
     """How many ranks a group has; 1 without any group."""
-    return int(_groups[group].size()) if _groups else 1
+    return _sizes[group] if _sizes else 1

@@ -7,6 +7,7 @@ from types import ModuleType
 _ONE_PROCESS_A_CORE = "one process a NeuronCore (torchrun) with xm.all_reduce"
 _INSTEAD = {
     "torch_xla.distributed.fsdp": "XlaFullyShardedDataParallel, or torch.nn.parallel.DistributedDataParallel",
+    "torch_xla.distributed.spmd.xla_distribute": "the device name neuron (NEURONTOOLS_DEVICE=neuron), where torch does it",
     "torch_xla.distributed.spmd": _ONE_PROCESS_A_CORE,
     "torch_xla.experimental.spmd_fully_sharded_data_parallel": "XlaFullyShardedDataParallel",
     "torch_xla.experimental.spmd": _ONE_PROCESS_A_CORE,
@@ -21,6 +22,7 @@ _INSTEAD = {
     "torch_xla.debug.profiler": "torch.profiler, or neuron-top beside the script",
     "torch_xla.utils.dlpack": "tensor.cpu() and torch.utils.dlpack",
     "torch_xla.core.xla_builder": "torch.library operators with a CPU kernel",
+    "torch_xla.core.xla_op_registry": "torch.library operators with a CPU kernel",
     "torch_xla.core.dynamo_bridge": 'torch.compile(backend="openxla")',
     "torch_xla.distributed.xla_dist": "torchrun",
     "torch_xla.experimental.tpu": "torch_xla.runtime",

@@ -16,6 +16,7 @@ from torch.nn.modules.module import (
     register_module_parameter_registration_hook,
 )
 from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Buffer, Tensor
@@ -30,8 +31,22 @@ def mark(tensors: Iterable[Tensor | None], category: Category = Category.CONSTAN
     """Accounts the bytes of device tensors as constants, or as another category."""
     with buffers.lock:
         for tensor in tensors:
-            if tensor is not None and tensor.device.type == device.name and not is_lazy(tensor):
-                _account(buffers.of(tensor), category)
+            if tensor is None or tensor.device.type != device.name or is_lazy(tensor):
+                continue
+            for part in _held(tensor):
+                _account(buffers.of(part), category)
+
+
+def _held(tensor: Any) -> Iterator[Tensor]:
+    """The tensors with storages that one is made of: itself, or this rank's part of a distributed tensor."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    wrapper: Any = tensor
+    for name in wrapper.__tensor_flatten__()[0]:
+        part = getattr(wrapper, name)
+        if isinstance(part, Tensor):
+            yield from _held(part)
 
 
 def _account(buffer: Buffer, category: Category) -> None:

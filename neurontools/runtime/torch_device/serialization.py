@@ -79,17 +79,6 @@ def _patch_storage() -> None:
             return original_cpu(self)
         return _bytes_of(self).clone().untyped_storage()
 
-    def resize(original: Any) -> Any:
-        def resize_(self: Any, size: int) -> Any:
-            if self.device.type == device.name:
-                raise NotImplementedError(
-                    f"{device.name}: a storage on this device can't be resized (FSDP needs this of a C++ backend); use "
-                    "DistributedDataParallel or ZeroRedundancyOptimizer"
-                )
-            return original(self, size)
-
-        return resize_
-
     def new_like(self: Any) -> Any:
         return kind(0, device=self.device)
 
@@ -104,7 +93,6 @@ def _patch_storage() -> None:
         setattr(kind, name, method)
 
     kind.to, kind.__new__, kind.clone, kind.cpu, kind.new = to, new, clone, cpu, new_like
-    kind.resize_ = resize(kind.resize_)
     for name in ("byteswap", "_byteswap"):
         refuse(name, "swap the bytes of .cpu()")
     for name in ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"):

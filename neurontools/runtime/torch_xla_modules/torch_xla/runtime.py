@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from neurontools.runtime.execution.ranks import ensure_world, world
+from neurontools.runtime.execution.ranks import ensure_world, have_met, own_rank
 from neurontools.runtime.launch.missing import text_of
 from neurontools.runtime.launch.setup import executor
 from neurontools.runtime.tensors.device import device
@@ -47,8 +47,8 @@ def process_index() -> int:
 
 def global_ordinal() -> int:
     """The rank of this process."""
-    group = world()
-    return int(group.rank()) if group is not None else int(os.environ.get("RANK", "0") or 0)
+    rank = own_rank()
+    return int(os.environ.get("RANK", "0") or 0) if rank is None else rank
 
 
 def local_ordinal() -> int:
@@ -68,7 +68,7 @@ def host_index() -> int:
 
 def global_device_count() -> int:
     """How many devices all processes have together."""
-    return ensure_world() * len(device.cores) if world() is None else ensure_world()
+    return ensure_world() if have_met() else ensure_world() * len(device.cores)
 
 
 def addressable_device_count() -> int:

@@ -149,7 +149,8 @@ class ZeroRedundancyOptimizer(Optimizer):
         squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.sharding_groups)
         if self.grad_norm_groups is not None:
             squares = xm.all_reduce(xm.REDUCE_SUM, squares, groups=self.grad_norm_groups)
-        return squares.sqrt()
+        norm: Tensor = squares.sqrt()
+        return norm
 
     def _clip_grad_norm(self, max_norm: float, norm_type: float = 2.0) -> None:
         """Scales the gradients of the parts; samples replace this by a version of their own."""
