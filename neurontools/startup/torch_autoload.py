@@ -26,7 +26,7 @@ def autoload() -> None:
     if import_hook.is_installing:
         return
     script = getattr(sys.modules.get("__main__"), "__file__", None) or (sys.argv[0] if sys.argv else None)
-    if names.device_name(os.environ, script) == "neuron":
+    if names.device_name(os.environ, script, sys.argv[1:]) == "neuron":
         from neurontools.runtime.launch.install import install
 
         install(script=script)

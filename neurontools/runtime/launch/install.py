@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from neurontools.runtime.launch import import_hook, names, summary_files, torch_version
+from neurontools.runtime.launch import import_hook, names, other_name, summary_files, torch_version
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
         return
     if script is None:
         script = getattr(sys.modules.get("__main__"), "__file__", None)
-    setup.set_up(names.device_name(environment, script), environment)
+    choice = names.choose(environment, script, sys.argv[1:])
+    setup.set_up(choice.name, environment)
+    other_name.explain(choice)
     sharing.install(received)
     if not import_hook.is_spawned_worker:
         device.cores  # noqa: B018  (takes them now, so that the tools show the process from its start)

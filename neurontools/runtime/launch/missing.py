@@ -7,7 +7,7 @@ from types import ModuleType
 _ONE_PROCESS_A_CORE = "one process a NeuronCore (torchrun) with xm.all_reduce"
 _INSTEAD = {
     "torch_xla.distributed.fsdp": "XlaFullyShardedDataParallel, or torch.nn.parallel.DistributedDataParallel",
-    "torch_xla.distributed.spmd.xla_distribute": "the device name neuron (NEURONTOOLS_DEVICE=neuron), where torch does it",
+    "torch_xla.distributed.spmd.xla_distribute": "the device name neuron (NEURONTOOLS_DEVICE=neuron)",
     "torch_xla.distributed.spmd": _ONE_PROCESS_A_CORE,
     "torch_xla.experimental.spmd_fully_sharded_data_parallel": "XlaFullyShardedDataParallel",
     "torch_xla.experimental.spmd": _ONE_PROCESS_A_CORE,

@@ -3,47 +3,99 @@
 torch allows one. The rule, first match:
 
 1. NEURONTOOLS_DEVICE=xla or neuron.
-2. The script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
+2. An argument of the command line names it as a device, such as `--device=neuron`, `--device neuron` or
+   `trainer.accelerator=neuron`; or a configuration file among the arguments does (JSON, YAML, TOML, INI).
+3. The script (the file that the launcher starts, or `__main__`) imports torch_xla, torch_neuronx or
    neuronx_distributed anywhere: xla.
-3. The script has the device name `"neuron"`, `"neuron:0"`, … as a string, or uses `torch.neuron`: neuron.
-4. Otherwise xla, because torch_xla may yet be imported by a module of the script.
+4. The script has the device name `"neuron"`, `"neuron:0"`, … as a string, or uses `torch.neuron`: neuron.
+5. Otherwise xla, because torch_xla may yet be imported by a module of the script.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 VARIABLE = "NEURONTOOLS_DEVICE"
 NAMES = ("xla", "neuron")
 _NATIVE = re.compile(r"neuron(:\d+)?")
+_VALUE = re.compile(r"(xla|neuron)(:\d+)?")
+_KEY = re.compile(r"device|accelerator|backend|hardware|platform", re.IGNORECASE)
+_SETTING = re.compile(r"""([\w.-]+)["']?\s*[:=]\s*["']?(xla|neuron)(?::\d+)?["']?\s*(?:[,}\]#;]|$)""")
+_CONFIGURATIONS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg")
 _LAZY_PACKAGES = frozenset({"torch_xla", "torch_neuronx", "neuronx_distributed"})
 _LARGEST_SCRIPT_BYTES = 4 << 20
+_LARGEST_CONFIGURATION_BYTES = 1 << 20
 
 
 class InvalidDeviceName(ValueError):
     """NEURONTOOLS_DEVICE has another value than xla or neuron."""
 
 
-def device_name(environment: Mapping[str, str], script: str | Path | None) -> str:
-    """The name by the rule above; a script that can't be read or parsed counts as one that says nothing."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The name, and why it is this one, for the error of who uses the other."""
+
+    name: str
+    reason: str
+
+
+def device_name(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> str:
+    """The name by the rule above."""
+    return choose(environment, script, arguments).name
+
+
+def choose(environment: Mapping[str, str], script: str | Path | None, arguments: Sequence[str] = ()) -> Choice:
+    """The name by the rule above; a file that can't be read or parsed counts as one that says nothing."""
     wanted = environment.get(VARIABLE, "")
     if wanted:
         if wanted not in NAMES:
             raise InvalidDeviceName(f"{VARIABLE}={wanted!r}: no such device name; set it to xla or neuron, or unset it")
-        return wanted
-    return "neuron" if script is not None and _is_native(Path(script)) else "xla"
+        return Choice(wanted, f"{VARIABLE}={wanted}")
+    for found in (*_of_arguments(arguments), *_of_configurations(arguments)):
+        return found
+    return Choice("xla", "nothing names neuron") if script is None else _of_script(Path(script))
 
 
-def _is_native(script: Path) -> bool:
+def _of_arguments(arguments: Sequence[str]) -> Iterator[Choice]:
+    for index, argument in enumerate(arguments):
+        key, has_value, value = argument.partition("=")
+        if not has_value and argument.startswith("-") and index + 1 < len(arguments):
+            value = arguments[index + 1]
+        match = _VALUE.fullmatch(value.strip("\"'"))
+        if match is not None and _KEY.search(key):
+            yield Choice(match[1], f"the command line has {argument if has_value else f'{argument} {value}'}")
+
+
+def _of_configurations(arguments: Sequence[str]) -> Iterator[Choice]:
+    for argument in arguments:
+        path = Path(argument.partition("=")[2] or argument)
+        if path.suffix.lower() not in _CONFIGURATIONS:
+            continue
+        try:
+            if not path.is_file() or path.stat().st_size > _LARGEST_CONFIGURATION_BYTES:
+                continue
+            lines = path.read_text("utf-8", errors="replace").splitlines()
+        except (OSError, ValueError):
+            continue
+        for line in lines:
+            if line.lstrip().startswith(("#", ";")):
+                continue
+            for match in _SETTING.finditer(line):
+                if _KEY.search(match[1]):
+                    yield Choice(match[2], f"{path.name} has {match[1]}: {match[2]}")
+
+
+def _of_script(script: Path) -> Choice:
     try:
         if script.stat().st_size > _LARGEST_SCRIPT_BYTES:
-            return False
+            return Choice("xla", f"{script.name} is too large to be looked through")
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
-        return False
+        return Choice("xla", f"{script.name} can't be read")
     native = False
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -53,9 +105,12 @@ def _is_native(script: Path) -> bool:
         else:
             native = native or _names_neuron(node)
             continue
-        if any(module.partition(".")[0] in _LAZY_PACKAGES for module in modules):
-            return False
-    return native
+        package = next((p for p in (module.partition(".")[0] for module in modules) if p in _LAZY_PACKAGES), None)
+        if package is not None:
+            return Choice("xla", f"{script.name} imports {package}")
+    if native:
+        return Choice("neuron", f"{script.name} names neuron")
+    return Choice("xla", f"{script.name} does not name neuron")
 
 
 def _names_neuron(node: ast.AST) -> bool:
