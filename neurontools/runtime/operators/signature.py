@@ -114,6 +114,8 @@ class Signature:
         )
         result, self.flops = self._on_meta(template)
         self.outputs = self._layouts_of(result)
+        if self._makes_something_of_nothing():
+            raise NotRecordable(operator.name)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], Layout) else None
         self._text: str | None = None
 
@@ -151,6 +153,17 @@ class Signature:
             None if written is not None else _layout_tree(value, operator.name)
             for value, written in zip(results, operator.returns, strict=True)
         )
+
+    def _makes_something_of_nothing(self) -> bool:
+        """Whether results have elements and no tensor given has: the CPU's kernel refuses some such calls (a largest
+        element of none), of which meta kernels know nothing. It runs at once, and what it raises is this call's.
+        """
+        given = [
+            slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
+        ]
+        if not given or any(0 not in layout.size for layout in given):
+            return False
+        return any(isinstance(output, Layout) and 0 not in output.size for output in self.outputs)
 
     def agrees_with(self, results: list[Any]) -> bool:
         """Whether what the CPU returned, as values for the device, is what was announced."""

@@ -303,3 +303,13 @@ def test_a_module_moves_while_an_output_of_it_is_alive_and_the_old_graph_says_so
         again.sum().backward()
     layer(torch.ones(2, 1, 3))[0].sum().backward()
     assert layer.weight_ih_l0.grad is not None
+
+
+@pytest.mark.parametrize("name", ["max", "min", "median", "mode", "nanmedian"])
+def test_what_needs_an_element_and_gets_none_raises_at_its_own_call(xla: Any, name: str) -> None:
+    others = torch.ones(3, device="xla") * 2
+    nothing = torch.empty(0, 3).to("xla")
+    with pytest.raises(IndexError, match="non-zero size"):
+        getattr(torch, name)(nothing, 0)
+    assert nothing.sum(0).tolist() == [0.0, 0.0, 0.0]
+    assert others.tolist() == [2.0, 2.0, 2.0]
