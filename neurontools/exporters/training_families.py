@@ -18,6 +18,9 @@ _FAMILIES = (
     ("collective_bytes_total", "collective_bytes", "Bytes that the process put into collectives"),
     ("to_device_bytes_total", "to_device_bytes", "Bytes copied from the host to the device"),
     ("from_device_bytes_total", "from_device_bytes", "Bytes copied from the device to the host"),
+    ("input_wait_seconds_total", "input_wait_seconds", "Time that steps waited for their batch"),
+    ("checkpoints_total", "checkpoints", "Checkpoints written"),
+    ("checkpoint_seconds_total", "checkpoint_seconds", "Time that the script took to write checkpoints"),
 )
 _DEFINITIONS = tuple(
     (field, Definition(f"neurontools_process_{name}", Kind.COUNTER, text)) for field, name, text in _FAMILIES

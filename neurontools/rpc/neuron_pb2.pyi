@@ -2012,7 +2012,7 @@ global___Subgraph = Subgraph
 
 @typing.final
 class TrainingCounters(google.protobuf.message.Message):
-    """What a training runtime counts beside executions, in the count of its process."""
+    """What a training runtime counts beside executions, in the count of its process; what is absent, nobody tells."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -2025,6 +2025,9 @@ class TrainingCounters(google.protobuf.message.Message):
     COLLECTIVE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
     TO_DEVICE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
     FROM_DEVICE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    INPUT_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    CHECKPOINTS_TOTAL_FIELD_NUMBER: builtins.int
+    CHECKPOINT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     steps_total: builtins.int
     """Calls of an optimizer's step."""
     samples_total: builtins.int
@@ -2043,22 +2046,52 @@ class TrainingCounters(google.protobuf.message.Message):
     """Bytes copied from the host to the device."""
     from_device_bytes_total: builtins.int
     """Bytes copied from the device to the host."""
+    input_wait_seconds_total: builtins.float
+    """Time that steps waited for their batch, seconds."""
+    checkpoints_total: builtins.int
+    """Checkpoints written."""
+    checkpoint_seconds_total: builtins.float
+    """Time that the script took to write them, seconds."""
     def __init__(
         self,
         *,
         steps_total: builtins.int = ...,
         samples_total: builtins.int | None = ...,
-        compilations_total: builtins.int = ...,
-        compile_seconds_total: builtins.float = ...,
-        collectives_total: builtins.int = ...,
-        collective_seconds_total: builtins.float = ...,
-        collective_bytes_total: builtins.int = ...,
-        to_device_bytes_total: builtins.int = ...,
-        from_device_bytes_total: builtins.int = ...,
+        compilations_total: builtins.int | None = ...,
+        compile_seconds_total: builtins.float | None = ...,
+        collectives_total: builtins.int | None = ...,
+        collective_seconds_total: builtins.float | None = ...,
+        collective_bytes_total: builtins.int | None = ...,
+        to_device_bytes_total: builtins.int | None = ...,
+        from_device_bytes_total: builtins.int | None = ...,
+        input_wait_seconds_total: builtins.float | None = ...,
+        checkpoints_total: builtins.int | None = ...,
+        checkpoint_seconds_total: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_samples_total", b"_samples_total", "samples_total", b"samples_total"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_samples_total", b"_samples_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "input_wait_seconds_total", b"input_wait_seconds_total", "samples_total", b"samples_total", "to_device_bytes_total", b"to_device_bytes_total"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "input_wait_seconds_total", b"input_wait_seconds_total", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total"]) -> typing.Literal["checkpoint_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_checkpoints_total", b"_checkpoints_total"]) -> typing.Literal["checkpoints_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_bytes_total", b"_collective_bytes_total"]) -> typing.Literal["collective_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_seconds_total", b"_collective_seconds_total"]) -> typing.Literal["collective_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collectives_total", b"_collectives_total"]) -> typing.Literal["collectives_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compilations_total", b"_compilations_total"]) -> typing.Literal["compilations_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compile_seconds_total", b"_compile_seconds_total"]) -> typing.Literal["compile_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_from_device_bytes_total", b"_from_device_bytes_total"]) -> typing.Literal["from_device_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_input_wait_seconds_total", b"_input_wait_seconds_total"]) -> typing.Literal["input_wait_seconds_total"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_samples_total", b"_samples_total"]) -> typing.Literal["samples_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_to_device_bytes_total", b"_to_device_bytes_total"]) -> typing.Literal["to_device_bytes_total"] | None: ...
 
 global___TrainingCounters = TrainingCounters
 
@@ -2074,6 +2107,7 @@ class TrainingRates(google.protobuf.message.Message):
     COLLECTIVE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     TO_DEVICE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     FROM_DEVICE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    INPUT_WAIT_RATIO_FIELD_NUMBER: builtins.int
     steps_per_second: builtins.float
     """Steps a second."""
     samples_per_second: builtins.float
@@ -2086,6 +2120,8 @@ class TrainingRates(google.protobuf.message.Message):
     """Bytes from the host to the device a second."""
     from_device_bytes_per_second: builtins.float
     """Bytes from the device to the host a second."""
+    input_wait_ratio: builtins.float
+    """Share of the time that steps waited for their batch."""
     def __init__(
         self,
         *,
@@ -2095,15 +2131,18 @@ class TrainingRates(google.protobuf.message.Message):
         collective_bytes_per_second: builtins.float | None = ...,
         to_device_bytes_per_second: builtins.float | None = ...,
         from_device_bytes_per_second: builtins.float | None = ...,
+        input_wait_ratio: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_input_wait_ratio", b"_input_wait_ratio", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "input_wait_ratio", b"input_wait_ratio", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_input_wait_ratio", b"_input_wait_ratio", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "input_wait_ratio", b"input_wait_ratio", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second"]) -> typing.Literal["collective_bytes_per_second"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_ratio", b"_collective_ratio"]) -> typing.Literal["collective_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_from_device_bytes_per_second", b"_from_device_bytes_per_second"]) -> typing.Literal["from_device_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_input_wait_ratio", b"_input_wait_ratio"]) -> typing.Literal["input_wait_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_samples_per_second", b"_samples_per_second"]) -> typing.Literal["samples_per_second"] | None: ...
     @typing.overload

@@ -7,3 +7,4 @@ from neurontools.runtime.reporting.link import CoresUnavailable as CoresUnavaila
 from neurontools.runtime.reporting.loaded_model import Execution as Execution
 from neurontools.runtime.reporting.loaded_model import LoadedModel as LoadedModel
 from neurontools.runtime.reporting.reporter import Reporter as Reporter
+from neurontools.runtime.reporting.training_report import TrainingReport as TrainingReport

@@ -99,17 +99,21 @@ class TopTraining:
     steps_per_second: float | None
     samples_total: int | None
     samples_per_second: float | None
-    compilations_total: int
-    compile_seconds_total: float
-    collectives_total: int
-    collective_seconds_total: float
+    compilations_total: int | None
+    compile_seconds_total: float | None
+    collectives_total: int | None
+    collective_seconds_total: float | None
     collective_ratio: float | None
-    collective_bytes_total: int
+    collective_bytes_total: int | None
     collective_bytes_per_second: float | None
-    to_device_bytes_total: int
+    to_device_bytes_total: int | None
     to_device_bytes_per_second: float | None
-    from_device_bytes_total: int
+    from_device_bytes_total: int | None
     from_device_bytes_per_second: float | None
+    input_wait_seconds_total: float | None
+    input_wait_ratio: float | None
+    checkpoints_total: int | None
+    checkpoint_seconds_total: float | None
 
 
 @dataclass(frozen=True, slots=True)

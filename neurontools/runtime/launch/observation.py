@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.model import TrainingCounters
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.reporting.reporter import Reporter
+from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import MEMORY_FIELDS, Category
@@ -26,6 +27,7 @@ def observe(reporter: Reporter) -> None:
 def training_counters() -> TrainingCounters:
     """The counters of this moment, of all cores; any thread may ask."""
     statistics = [core.statistics for core in device.taken]
+    told = training_log.counters
     return TrainingCounters(
         steps_total=steps.steps_total,
         samples_total=steps.samples_total if steps.batches_total else None,
@@ -36,4 +38,7 @@ def training_counters() -> TrainingCounters:
         collective_bytes_total=sum(each.collective_bytes for each in statistics),
         to_device_bytes_total=sum(each.to_device_bytes for each in statistics),
         from_device_bytes_total=sum(each.from_device_bytes for each in statistics),
+        input_wait_seconds_total=told.input_wait_seconds_total,
+        checkpoints_total=told.checkpoints_total,
+        checkpoint_seconds_total=told.checkpoint_seconds_total,
     )

@@ -16,6 +16,7 @@ from neurontools.runtime.launch import optimizer_memory
 from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
+from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors import parameters
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core
@@ -88,6 +89,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     environment = os.environ if environment is None else environment
     torch.utils.rename_privateuse1_backend(name)
     device.name = name
+    training_log.is_observed = True
     layouts.narrowing = lambda: narrowed_types(environment)
     made = Executor(environment)
 

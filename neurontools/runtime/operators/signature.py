@@ -115,7 +115,7 @@ class Signature:
         result, self.flops = self._on_meta(template)
         self.outputs = self._layouts_of(result)
         if self._makes_something_of_nothing():
-            raise NotRecordable(operator.name)
+            self._try_on_nothing(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], Layout) else None
         self._text: str | None = None
 
@@ -126,8 +126,8 @@ class Signature:
             return None, 0  # a collective: it speaks to other ranks, on meta tensors too
         if operator.dynamic and not (operator.name == "aten::index.Tensor" and not _has_mask(self.arguments)):
             raise NotRecordable(operator.name)
-        values = [template.on_meta(a) for a in self.arguments]
-        keywords = {name: template.on_meta(a) for name, a in self.keywords.items() if name != "generator"}
+        values = [template.made(a) for a in self.arguments]
+        keywords = {name: template.made(a) for name, a in self.keywords.items() if name != "generator"}
         if operator.has_device:
             keywords["device"] = torch.device("meta")
         before = [keywords[name].shape for name in operator.out_names if isinstance(keywords.get(name), Tensor)]
@@ -155,15 +155,28 @@ class Signature:
         )
 
     def _makes_something_of_nothing(self) -> bool:
-        """Whether results have elements and no tensor given has: the CPU's kernel refuses some such calls (a largest
-        element of none), of which meta kernels know nothing. It runs at once, and what it raises is this call's.
-        """
+        """Whether results have elements and no tensor given has."""
         given = [
             slot.layout for argument in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(argument)
         ]
-        if not given or any(0 not in layout.size for layout in given):
+        if not given or self.host_count or any(0 not in layout.size for layout in given):
             return False
         return any(isinstance(output, Layout) and 0 not in output.size for output in self.outputs)
+
+    def _try_on_nothing(self, template: _Template) -> None:
+        """NotRecordable where the CPU's kernel refuses such a call, as for the largest element of none, of which meta
+        kernels know nothing. It runs at once then, and what it raises is this call's.
+        """
+        operator = self.operator
+        values = [template.made(argument, "cpu") for argument in self.arguments]
+        keywords = {name: template.made(a, "cpu") for name, a in self.keywords.items() if name != "generator"}
+        if operator.has_device:
+            keywords["device"] = torch.device("cpu")
+        try:
+            with torch.no_grad():
+                operator.call(*values, **keywords)
+        except Exception:
+            raise NotRecordable(operator.name) from None
 
     def agrees_with(self, results: list[Any]) -> bool:
         """Whether what the CPU returned, as values for the device, is what was announced."""
@@ -211,16 +224,17 @@ class _Template:
             return ScalarSlot(len(self.scalars) - 1)
         return value
 
-    def on_meta(self, slot: Any) -> Any:
+    def made(self, slot: Any, where: str = "meta") -> Any:
+        """The argument of a slot, with tensors without values on this device."""
         if isinstance(slot, TensorSlot):
             layout = slot.layout
-            return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device="meta")
+            return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=where)
         if isinstance(slot, ScalarSlot):
             return self.scalars[slot.index]
         if isinstance(slot, HostSlot):
             return self.hosts[slot.index]
         if isinstance(slot, list):
-            return [self.on_meta(item) for item in slot]
+            return [self.made(item, where) for item in slot]
         return slot
 
 

@@ -146,6 +146,12 @@ def _training_facts(process: Process) -> tuple[tuple[str, str], ...]:
             samples = units.count_text(counters.samples_total)
             text += f"; {_rate_text(rates.samples_per_second)} samples/s, {samples} so far"
         facts.append(("training", text))
+    if counters.input_wait_seconds_total is not None:
+        waited = units.duration_text(counters.input_wait_seconds_total)
+        facts.append(("input wait", f"{units.percent_text(rates.input_wait_ratio)} of the time, {waited} so far"))
+    if counters.checkpoints_total:
+        written = units.duration_text(counters.checkpoint_seconds_total)
+        facts.append(("checkpoints", f"{units.count_text(counters.checkpoints_total)} in {written}"))
     if counters.compilations_total:
         seconds = units.duration_text(counters.compile_seconds_total)
         facts.append(("compiled", f"{units.count_text(counters.compilations_total)} graphs in {seconds}"))

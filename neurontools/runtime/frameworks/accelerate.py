@@ -1,0 +1,52 @@
+"""A tracker for Hugging Face's accelerate: `Accelerator(log_with=ReportTraining())`, then `init_trackers`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate.tracking import GeneralTracker
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from neurontools.runtime.reporting.training_report import TrainingReport
+
+
+class ReportTraining(GeneralTracker):  # type: ignore[misc]
+    """Tells the daemon of each optimizer step, and of the samples that `accelerator.log` is given as `samples`.
+
+    Input wait and checkpoints it can't see: the TrainingReport, `tracker`, is told of them by its own methods.
+    """
+
+    name = "neurontools"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._report = TrainingReport.start()
+        self._samples: int | None = None
+        self._hook = register_optimizer_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self._report.step(self._samples)
+        self._samples = None
+
+    @property
+    def tracker(self) -> TrainingReport:
+        """What tells the daemon."""
+        return self._report
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Nothing of it is kept."""
+
+    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
+        """Takes `samples`: those of the step that comes."""
+        del step
+        samples = values.get("samples")
+        if isinstance(samples, int):
+            self._samples = (self._samples or 0) + samples
+
+    def finish(self) -> None:
+        """Tells the last of it, and gives the cores back."""
+        self._hook.remove()
+        self._report.flush()
+        self._report.close()

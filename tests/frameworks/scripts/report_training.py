@@ -1,0 +1,119 @@
+"""A small training whose framework tells the daemon how it goes; what the daemon knows of it is written."""
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+from neurontools import client
+from neurontools.runtime.reporting.training_report import training_log
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, index):
+        return {"value": torch.full((8,), float(index)), "labels": torch.ones(1)}
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, value, labels):
+        return {"loss": nn.functional.mse_loss(self.layer(value), labels)}
+
+
+def tell():
+    known = {"threads": [thread.name for thread in threading.enumerate()]}
+    if Path(os.environ["NEURONTOOLS_SOCKET"]).exists():
+        with client.connect() as daemon:
+            while known.get("steps_total") != training_log.counters.steps_total:
+                process = next(each for each in daemon.snapshot().processes if each.pid == os.getpid())
+                known |= dataclasses.asdict(process.training) if process.training else {}
+    Path(sys.argv[1], "0").write_text(json.dumps(known))
+
+
+def hf_trainer():
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from neurontools.runtime.frameworks.hf_trainer import ReportTraining
+
+    class Tell(TrainerCallback):
+        def on_train_end(self, *_, **__):
+            reporting._report.flush()
+            tell()
+
+    reporting = ReportTraining()
+    arguments = TrainingArguments(
+        "checkpoints", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=6, save_steps=3,
+        use_cpu=True, report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+    trainer = Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[Tell(), reporting])
+    trainer.train()
+
+
+def lightning():
+    import lightning as li
+
+    from neurontools.runtime.frameworks.lightning import ReportTraining
+
+    class Tell(li.pytorch.Callback):
+        def on_train_end(self, *_):
+            reporting._report.flush()
+            tell()
+
+    class Module(li.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Model()
+
+        def training_step(self, batch, _):
+            return self.model(**batch)["loss"]
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    reporting = ReportTraining()
+    trainer = li.Trainer(
+        max_steps=5, accumulate_grad_batches=2, accelerator="cpu", enable_progress_bar=False, logger=False,
+        default_root_dir=".", callbacks=[Tell(), reporting],
+    )  # fmt: skip
+    trainer.fit(Module(), DataLoader(Rows(), 2))
+
+
+def accelerate():
+    from accelerate import Accelerator
+
+    from neurontools.runtime.frameworks.accelerate import ReportTraining
+
+    reporting = ReportTraining()
+    accelerator = Accelerator(cpu=True, log_with=reporting, gradient_accumulation_steps=2)
+    accelerator.init_trackers("run")
+    model = Model()
+    model, optimizer, loader = accelerator.prepare(
+        model, torch.optim.SGD(model.parameters(), lr=1e-3), DataLoader(Rows(), 2)
+    )
+    for batch in reporting.tracker.batches(loader):
+        with accelerator.accumulate(model):
+            accelerator.log({"samples": len(batch["value"])})
+            accelerator.backward(model(**batch)["loss"])
+            optimizer.step()
+            optimizer.zero_grad()
+    with reporting.tracker.checkpoint():
+        accelerator.save_state("state")
+    reporting.tracker.flush()
+    tell()
+    accelerator.end_training()
+
+
+if __name__ == "__main__":
+    {"hf_trainer": hf_trainer, "lightning": lightning, "accelerate": accelerate}[sys.argv[2]]()

@@ -1,0 +1,120 @@
+"""What a script tells of its training by itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.harness.paths import PYTHONPATH
+from tests.harness.restarted_daemon import RestartedDaemon
+from tests.harness.waiting import wait_until
+
+LOOP = """
+import json, os, sys, threading, time
+from neurontools.runtime import TrainingReport
+def loader():
+    for value in range(5):
+        time.sleep(0.01)
+        yield [value] * 4
+report = TrainingReport.start()
+print(report.is_monitored, threading.active_count(), flush=True)
+for batch in report.batches(loader()):
+    report.step(samples=len(batch))
+with report.checkpoint():
+    time.sleep(0.01)
+try:
+    with report.checkpoint():
+        raise OSError
+except OSError:
+    pass
+report.flush()
+print("torch" in sys.modules, flush=True)
+sys.stdin.readline()
+report.close(); report.close(); report.step()
+"""
+
+
+def started(socket: str, **variables: str) -> subprocess.Popen[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON")}
+    return subprocess.Popen(
+        [sys.executable, "-c", LOOP],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**kept, "PYTHONPATH": PYTHONPATH, "NEURONTOOLS_SOCKET": socket, **variables},
+    )
+
+
+def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemon: RestartedDaemon) -> None:
+    script = started(daemon.socket, NEURON_RT_VISIBLE_CORES="3")
+    assert script.stdout is not None
+    assert script.stdout.readline() == "True 2\n"
+    assert script.stdout.readline() == "False\n"
+    told = wait_until(lambda: (process := daemon.find(script.pid)) and process.training)
+    assert (told.steps_total, told.samples_total, told.checkpoints_total) == (5, 20, 1)
+    assert told.input_wait_seconds_total is not None
+    assert told.checkpoint_seconds_total is not None
+    assert told.input_wait_seconds_total >= 0.05
+    assert told.checkpoint_seconds_total >= 0.01
+    assert (told.compilations_total, told.collectives_total, told.to_device_bytes_total) == (None, None, None)
+    assert daemon.owners() == (script.pid,)
+    _, errors = script.communicate("\n")
+    assert (script.returncode, errors) == (0, "")
+
+
+def test_nothing_happens_where_no_daemon_is(tmp_path: Path) -> None:
+    script = started(str(tmp_path / "none.sock"))
+    output, errors = script.communicate("\n")
+    assert (script.returncode, output, errors) == (0, "False 1\nFalse\n", "")
+
+
+def test_cores_that_are_refused_are_told_in_a_line_and_training_goes_on(daemon: RestartedDaemon) -> None:
+    script = started(daemon.socket, NEURON_RT_VISIBLE_CORES="99")
+    output, errors = script.communicate("\n")
+    assert (script.returncode, output) == (0, "False 1\nFalse\n")
+    assert errors.startswith("neurontools: this training is not reported: ")
+    assert len(errors.splitlines()) == 1
+
+
+IN_THE_RUNTIME = """
+import sys, torch, torch_xla.core.xla_model as xm
+from neurontools.runtime import TrainingReport
+model = torch.nn.Linear(2, 2).to("xla"); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+report = TrainingReport.start()
+for batch in report.batches([torch.ones(3, 2)] * 4):
+    optimizer.zero_grad(); model(batch.to("xla")).sum().backward(); optimizer.step(); xm.mark_step()
+    report.step(samples=3)
+with report.checkpoint(): pass
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_on_simulated_cores_it_adds_what_the_runtime_does_not_see(daemon: RestartedDaemon, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(IN_THE_RUNTIME)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON")}
+    script = subprocess.Popen(
+        [sys.executable, "-m", "neurontools.runtime", "script.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={
+            **kept,
+            "PYTHONPATH": PYTHONPATH,
+            "NEURONTOOLS_SOCKET": daemon.socket,
+            "NEURON_RT_NUM_CORES": "1",
+            "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
+        },
+    )
+    assert script.stdout is not None
+    assert script.stdout.readline() == "done\n"
+    told = wait_until(lambda: (p := daemon.find(script.pid)) and (t := p.training) and t.checkpoints_total and t)
+    assert (told.steps_total, told.checkpoints_total) == (4, 1)
+    assert told.input_wait_seconds_total is not None
+    assert told.to_device_bytes_total is not None
+    script.communicate("\n")
+    assert script.returncode == 0
