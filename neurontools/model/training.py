@@ -31,7 +31,7 @@ class TrainingRates:
     steps_per_second: float | None = None
     samples_per_second: float | None = None
     collective_ratio: float | None = None  # of the time
-    input_wait_ratio: float | None = None  # of the time
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
+    input_wait_ratio: float | None = None  # of the time

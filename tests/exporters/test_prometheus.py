@@ -242,12 +242,16 @@ def test_health_verdicts() -> None:
 def test_counters_of_training_are_there_for_who_counts_them() -> None:
     now = ScenarioHost("inf2.xlarge").at(1)
     first, *others = now.processes
-    counters = TrainingCounters(steps_total=7, compile_seconds_total=1.5, to_device_bytes_total=99)
+    counters = TrainingCounters(
+        steps_total=7, compile_seconds_total=1.5, to_device_bytes_total=99, collectives_total=0, checkpoints_total=2
+    )
     _, samples = parsed(exposed(replace(now, processes=(replace(first, training=counters), *others))))
     expected = {"steps_total": 7, "compile_seconds_total": 1.5, "to_device_bytes_total": 99, "collectives_total": 0}
+    expected["checkpoints_total"] = 2
     for name, value in expected.items():
         assert list(samples[f"neurontools_process_{name}"].values()) == [value]
-    assert "neurontools_process_samples_total" not in samples, "no loader is not 0 samples"
+    for untold in ("samples_total", "from_device_bytes_total", "input_wait_seconds_total", "checkpoint_seconds_total"):
+        assert f"neurontools_process_{untold}" not in samples, "unknown is not 0"
 
 
 def test_ultraserver_id_is_a_label_where_it_is_known() -> None:

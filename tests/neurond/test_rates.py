@@ -271,8 +271,9 @@ def test_what_a_training_runtime_counts_has_rates() -> None:
         return host.take(moment, core(moment), process(moment, training=counters)).processes[0].training_rates
 
     host = Host()
-    assert at(1.0, TrainingCounters(steps_total=3)) is None
-    counters = TrainingCounters(steps_total=9, collective_seconds_total=0.5, to_device_bytes_total=200)
+    first = TrainingCounters(3, None, 0, 0.0, 0, 0.0, 0, 0, 0)
+    assert at(1.0, first) is None
+    counters = replace(first, steps_total=9, collective_seconds_total=0.5, to_device_bytes_total=200)
     later = at(3.0, counters)
     assert later == TrainingRates(3.0, None, 0.25, 0.0, 100.0, 0.0)
     assert at(3.0, counters) == later, "no new report: the rates stay"
@@ -280,3 +281,15 @@ def test_what_a_training_runtime_counts_has_rates() -> None:
     assert at(4.0, counters) == TrainingRates(0.0, None, 1.0, 0.0, 0.0, 0.0)
     assert at(6.0, replace(counters, samples_total=96)) == TrainingRates(0.0, 32.0, 0.0, 0.0, 0.0, 0.0)
     assert at(7.0, None) is None
+
+
+def test_what_a_training_does_not_tell_has_no_rate() -> None:
+    def at(moment: float, counters: TrainingCounters) -> TrainingRates | None:
+        return host.take(moment, core(moment), process(moment, training=counters)).processes[0].training_rates
+
+    host = Host()
+    assert at(1.0, TrainingCounters(steps_total=3, input_wait_seconds_total=1.0)) is None
+    told = TrainingCounters(steps_total=5, input_wait_seconds_total=1.5)
+    assert at(3.0, told) == TrainingRates(steps_per_second=1.0, input_wait_ratio=0.25)
+    told = replace(told, input_wait_seconds_total=9.0)
+    assert at(4.0, told) == TrainingRates(steps_per_second=0.0, input_wait_ratio=1.0)

@@ -78,7 +78,13 @@ def test_what_a_training_runtime_counts_is_among_the_details() -> None:
 def test_unknown_rates_and_things_that_did_not_happen() -> None:
     shown = details(TrainingCounters(steps_total=1), None)
     assert shown["training"] == "- steps/s, 1 so far"
-    assert not {"compiled", "collectives", "transfers"} & shown.keys()
+    assert not {"compiled", "collectives", "transfers", "input wait", "checkpoints"} & shown.keys()
+    told = TrainingCounters(
+        steps_total=1, input_wait_seconds_total=2.0, checkpoints_total=3, checkpoint_seconds_total=1.2
+    )
+    shown = details(told, TrainingRates(input_wait_ratio=0.25))
+    assert shown["input wait"] == "25.00% of the time, 2.0 s so far"
+    assert shown["checkpoints"] == "3 in 1.2 s"
     assert not {"training", "compiled", "collectives", "transfers"} & details(None, None).keys()
 
 
