@@ -59,6 +59,7 @@ def _main(arguments: list[str]) -> int:
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "advise", "no-advice")
+    estimates = _estimates(given)
     named, instance_type = named_or_simulated(given, os.environ)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
@@ -66,7 +67,6 @@ def _main(arguments: list[str]) -> int:
     if workers == 0:
         raise UserError("--nproc-per-node 0: no workers; give at least 1", EXIT_USAGE)
     longest_wait_seconds = options.count(given, "wait", 10**8)
-    estimates = _estimates(given)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     if "top" in given:
@@ -103,7 +103,7 @@ def _estimates(given: dict[str, str]) -> Estimates | None:
     from neurontools.cli.run.estimates import Estimates
 
     made = Estimates.of(given, options.count(given, "samples", 10**15))
-    if "simulate" not in given and "socket" not in given and socket_path.VARIABLE not in os.environ:
+    if named_or_simulated(given, os.environ) == (None, None):
         given["simulate"] = made.instance_types[0]
     return made
 

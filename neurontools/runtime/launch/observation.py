@@ -38,7 +38,13 @@ def training_counters() -> TrainingCounters:
         collective_bytes_total=sum(each.collective_bytes for each in statistics),
         to_device_bytes_total=sum(each.to_device_bytes for each in statistics),
         from_device_bytes_total=sum(each.from_device_bytes for each in statistics),
-        input_wait_seconds_total=told.input_wait_seconds_total,
+        input_wait_seconds_total=_first_known(
+            told.input_wait_seconds_total, steps.loader_wait_seconds if steps.batches_total else None
+        ),
         checkpoints_total=told.checkpoints_total,
         checkpoint_seconds_total=told.checkpoint_seconds_total,
     )
+
+
+def _first_known(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
 from tests.harness import neuron_run_script
+from tests.harness.paths import ROOT
 
 pytest.importorskip("torch")
 

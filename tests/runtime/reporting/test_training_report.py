@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from neurontools.model import TrainingCounters
 from tests.harness.paths import PYTHONPATH
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import wait_until
@@ -36,6 +37,12 @@ report.close(); report.close(); report.step()
 """
 
 
+def training(daemon: RestartedDaemon, pid: int) -> TrainingCounters | None:
+    process = daemon.find(pid)
+    counters = None if process is None else process.training
+    return counters if counters is not None and counters.checkpoints_total else None
+
+
 def started(socket: str, **variables: str) -> subprocess.Popen[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON")}
     return subprocess.Popen(
@@ -53,7 +60,7 @@ def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemo
     assert script.stdout is not None
     assert script.stdout.readline() == "True 2\n"
     assert script.stdout.readline() == "False\n"
-    told = wait_until(lambda: (process := daemon.find(script.pid)) and process.training)
+    told = wait_until(lambda: training(daemon, script.pid))
     assert (told.steps_total, told.samples_total, told.checkpoints_total) == (5, 20, 1)
     assert told.input_wait_seconds_total is not None
     assert told.checkpoint_seconds_total is not None
@@ -112,7 +119,7 @@ def test_on_simulated_cores_it_adds_what_the_runtime_does_not_see(daemon: Restar
     )
     assert script.stdout is not None
     assert script.stdout.readline() == "done\n"
-    told = wait_until(lambda: (p := daemon.find(script.pid)) and (t := p.training) and t.checkpoints_total and t)
+    told = wait_until(lambda: training(daemon, script.pid))
     assert (told.steps_total, told.checkpoints_total) == (4, 1)
     assert told.input_wait_seconds_total is not None
     assert told.to_device_bytes_total is not None
