@@ -21,8 +21,8 @@ LONELY = {
     "neurontools/runtime/torch_xla_modules/torch_neuronx": "scripts import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/amp": "scripts import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/_internal": "frameworks import these names",
-    "neurontools/runtime/torch_xla_modules/torch_xla/debug": "scripts import these names",
-    "neurontools/runtime/torch_xla_modules/torch_xla/utils": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_neuronx/xla_impl": "scripts import these names",
+    "neurontools/runtime/torch_xla_modules/torch_xla/test": "scripts import these names",
 }
 
 

@@ -9,8 +9,8 @@ from torch_xla.distributed.zero_redundancy_optimizer import ZeroRedundancyOptimi
 
 from neurontools.runtime.launch.missing import text_of
 
-from ..parallel_layers import parallel_state
-from ..parallel_layers.utils import param_is_not_tensor_parallel_duplicate
+from .parallel_layers import parallel_state
+from .parallel_layers.utils import param_is_not_tensor_parallel_duplicate
 
 
 class NeuronZero1Optimizer(ZeroRedundancyOptimizer):  # type: ignore[misc]
