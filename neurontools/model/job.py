@@ -70,8 +70,9 @@ class Rank:
         if counters is None or process.measured_at_seconds is None or process.counted_since_seconds is None:
             return None
         seconds = process.measured_at_seconds - process.counted_since_seconds
+        waited = counters.collective_seconds_total
         is_one = len(process.neuroncore_indices) == 1
-        return counters.collective_seconds_total / seconds if seconds > 0 and is_one else None
+        return waited / seconds if waited is not None and seconds > 0 and is_one else None
 
     @property
     def last_execution_at_unix_seconds(self) -> float | None:
