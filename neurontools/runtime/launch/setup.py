@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -60,11 +61,13 @@ class _Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
 
 
 class _Guard(_C._acc.DeviceGuard):  # type: ignore[misc]
-    """Which device type the kernels are for."""
+    """Which device type the kernels are for: always PrivateUse1.
 
-    def type_(self) -> Any:
-        """PrivateUse1."""
-        return _C._autograd.DeviceType.PrivateUse1
+    torch asks dozens of times a training step. This is no function of Python's, because calling one costs several times
+    as much.
+    """
+
+    type_ = itertools.repeat(_C._autograd.DeviceType.PrivateUse1).__next__
 
 
 def is_set_up() -> bool:
