@@ -15,13 +15,15 @@ from neurontools.runtime.operators.operator import Operator, operators, resolve
 from neurontools.runtime.tensors.core import Tensor
 
 _linear = torch.ops.aten.linear.default
+_cpu_linear: Any = torch.nn.functional.linear
 
 
 def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # Where the weight is trained, torch's matmul folds the leading dimensions, contiguous or not; without a gradient,
     # as here, it would ask the strides.
     if value.dim() < 3 or (bias is not None and value.is_contiguous()):
-        return torch.nn.functional.linear(value, weight, bias)
+        result: Tensor = _cpu_linear(value, weight, bias)
+        return result
     result = value.reshape(-1, value.shape[-1]).mm(weight.t()).view(*value.shape[:-1], weight.shape[0])
     return result if bias is None else result.add_(bias)
 
@@ -40,6 +42,12 @@ def _backward(
             weight.t().mv(gradient) if mask[0] else None,
             gradient.outer(value) if mask[1] else None,
             gradient.clone() if mask[2] else None,
+        )
+    if gradient.dim() == 2:  # without the views that change nothing, which cost as much as a small product
+        return (
+            _value_gradient(gradient, value, weight) if mask[0] else None,
+            _weight_gradient(gradient, value, weight) if mask[1] else None,
+            gradient.sum(0) if mask[2] else None,
         )
     rows = gradient.reshape(-1, gradient.shape[-1])
     flat = value.reshape(-1, value.shape[-1])
