@@ -1,8 +1,8 @@
 """A training step on the simulated device beside plain CPU eager: vCPU time, in one pair of processes for each case.
 
 The two processes take turns, so that what else the machine does hits both. A round's ratio is that of their vCPU
-times. Printed are the medians, the lowest and the highest ratio, and the first step, which traces and compiles, in steps
-of the CPU. For the chain of additions the times are those of one operator.
+times. Printed are the medians, the lowest and the highest ratio, and the first step, which traces and compiles, in
+steps of the CPU. For the chain of additions the times are those of one operator.
 
     python benchmarks/device_step.py [mlp lstm vit bert gpt resnet chain] [--rounds N] [--threads N ...]
 """
@@ -116,7 +116,8 @@ def main() -> None:
     parser.add_argument("--worker", nargs=2, metavar=("CASE", "WHERE"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.worker:
-        worker(*given.worker, given.threads[0])
+        name, where = given.worker
+        worker(name, where, given.threads[0])
         return
     with tempfile.TemporaryDirectory() as directory:
         for threads in given.threads:

@@ -29,7 +29,7 @@ def host_alias(tensor: Tensor) -> Tensor:
 def host_value(tensor: Tensor) -> Tensor:
     """A CPU tensor with the value of a device tensor in its visible type; executes what is pending."""
     with buffers.lock:
-        device.flush(buffers.of(tensor).core, "Read")
+        device.flush(device.core_of(tensor), "Read")
         value = host_alias(tensor)
         return value if value.dtype is tensor.dtype else value.to(tensor.dtype)
 
@@ -83,7 +83,7 @@ def check_room(core: Core, nbytes: int) -> None:
 
 def _dead_bytes(core: Core) -> int:
     """What the pending graph holds on to although nobody else can see it any more."""
-    return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and b() is None)
+    return sum(b.layout.nbytes for b in core.graph.buffers if b.value is not None and not b.is_alive)
 
 
 def run_on_host(operator: Operator, arguments: Any, keywords: Any, target: torch.device) -> Any:
@@ -102,9 +102,9 @@ def run_at_once(
     with buffers.lock:
         tensors = [t for t in _tensors([*arguments, *keywords.values()]) if not t.is_cpu]
         if core is None:
-            core = buffers.of(tensors[0]).core if tensors else device.current
+            core = device.core_of(tensors[0]) if tensors else device.current
         for tensor in tensors:
-            device.flush(buffers.of(tensor).core, "Fallback")
+            device.flush(device.core_of(tensor), "Fallback")
         written = _written(operator, arguments, keywords)
         # Under XLA_USE_BF16 the host computes in the visible type and writes back what it changed.
         host: dict[int, Tensor] = {}
@@ -139,7 +139,7 @@ def run_resizing(operator: Operator, arguments: Any, keywords: Any) -> Any:
     """An `out=` call whose target has another size, or is not known before: computes anew, then copies or re-points."""
     with buffers.lock:
         targets = {name: keywords[name] for name in operator.out_names if name in keywords}
-        core = buffers.of(next(iter(targets.values()))).core
+        core = device.core_of(next(iter(targets.values())))
         device.flush(core, "Resize")
         fresh = {name: torch.empty(0, dtype=target.dtype, device="cpu") for name, target in targets.items()}
         values = [_map(a, _host_or_same) for a in arguments]

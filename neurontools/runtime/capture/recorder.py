@@ -8,6 +8,8 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture import immediate
+from neurontools.runtime.capture.course import MISS
+from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.trust import distrust
 from neurontools.runtime.operators.layout import Layout, layouts
 from neurontools.runtime.operators.operator import Operator
@@ -108,7 +110,21 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
     def kernel(*arguments: Any, **keywords: Any) -> Any:
+        if following.ahead is not None:
+            with buffers.lock:
+                ahead = following.ahead
+                if ahead is not None:
+                    if ahead.operator is operator:
+                        try:
+                            result: Any = ahead.take(arguments, keywords)
+                        except BaseException:
+                            following.break_off()
+                            raise
+                        if result is not MISS:
+                            return result
+                    following.break_off()
         core: Core | None = None
+        given = keywords if following.observed is None or not keywords else dict(keywords)
         if has_device and keywords:
             wanted = keywords.pop("device", None)
             keywords.pop("pin_memory", None)
@@ -120,6 +136,8 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
         if has_generator and keywords and (generator := keywords.pop("generator", None)) is not None:
             return immediate.run_at_once(operator, arguments, {**keywords, "generator": generator}, core)
         with buffers.lock:
+            if following.ahead is not None:  # since another thread has executed what was there
+                following.break_off()
             try:
                 core, signature = record(operator, arguments, keywords, core)
             except NumberForTensor as error:
@@ -133,11 +151,13 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
             except NeedsResize:
                 return immediate.run_resizing(operator, arguments, keywords)
             if signature.single is not None:
-                result: Any = new_result(signature.single, core)
+                result = new_result(signature.single, core)
             elif in_place_result:
                 result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
             else:
                 result = _results(signature, arguments, keywords, core)
+            if following.observed is not None:
+                following.observe(core, operator, signature, arguments, given)
             device.recorded(core)
             return result
 
@@ -189,7 +209,7 @@ def record(
         if not operator.trusted:
             raise Unverified(key, signature)
         signatures.put(key, signature)
-    graph = core.graph
+    graph = core.pending
     indices = [signature.id]
     for buffer in call.buffers:
         if buffer.graph is graph:
@@ -210,7 +230,7 @@ def record(
 def new_result(layout: Layout, core: Core) -> Tensor:
     """A device tensor that the operator recorded last will compute."""
     tensor, buffer = buffers.create(layout, None, core)
-    core.graph.add_result(buffer)
+    core.pending.add_result(buffer)
     return tensor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.operator import Operator
 from neurontools.runtime.operators.signature import signatures
@@ -14,6 +15,7 @@ def distrust(operator: Operator) -> None:
         operator.dynamic = True
         metrics.count(f"WrongMetaKernel:{operator.name}")
     signatures.clear()
+    following.forget_all()
     say_once(
         operator.name,
         f"{operator.name}: its meta kernel announces other results than its CPU kernel returns; it runs on the host, "

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from neurontools.nrt.status import NrtStatus
+from neurontools.runtime.capture.course import Course, Observed
+from neurontools.runtime.capture.following import Place, following
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
@@ -26,14 +28,16 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.tensors.buffer_table import buffers, release
-from neurontools.runtime.tensors.core import Buffer, Core, Graph
+from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
 from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
 from neurontools.runtime.tensors.monitoring import Monitor, NotMonitored
+from neurontools.runtime.tensors.storages import storages
 
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
 FAIL_ON_NAN = "NEURON_FAIL_ON_NAN"
 EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
+_TOUCH_EVERY = 64  # executions after which a program that is followed counts as used
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,18 @@ class Policy:
 class LoadedProgram:
     """A program on a core, with the HBM it takes and what the daemon knows it by."""
 
-    __slots__ = ("code_bytes", "executions", "flops", "handle", "nan_check", "output_bytes", "program", "work")
+    __slots__ = (
+        "code_bytes",
+        "executions",
+        "flops",
+        "handle",
+        "nan_check",
+        "output_bytes",
+        "output_bytes_total",
+        "place",
+        "program",
+        "work",
+    )
 
     def __init__(self, program: Program, code_bytes: int, handle: Any) -> None:
         compiled = program.compiled
@@ -79,7 +94,9 @@ class LoadedProgram:
         self.work = work_of(compiled, program.numerics)
         self.executions = 0
         self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
+        self.output_bytes_total = sum(self.output_bytes)
         self.nan_check = NanCheck(compiled)
+        self.place = Place()
 
 
 class Executor:
@@ -121,36 +138,69 @@ class Executor:
         """Executes what is pending on a core."""
         with buffers.lock:
             buffers.drain()
-            graph = core.graph
-            if not graph.signatures:
+            course = following.finished(core)
+            graph = core.pending
+            if course is None and not graph.signatures:
                 return
-            core.graph = Graph()
             metrics.count(f"Flush:{reason}")
+            listed: Sequence[Buffer | None] = graph.buffers if course is None else course.buffers
             try:
-                self._execute(core, graph)
+                if course is None:
+                    core.pending = Graph()
+                    self._execute(core, graph, following.seen(core))
+                else:
+                    self._execute_again(core, course)
             except BaseException as error:
-                _abandon(graph, error)
+                _abandon(listed, error)
                 raise
 
-    def _execute(self, core: Core, graph: Graph) -> None:
+    def _execute(self, core: Core, graph: Graph, observed: list[Observed] | None) -> None:
+        """Executes a graph as it was recorded; `observed` is what was seen of its calls meanwhile."""
         queued = time.perf_counter()
-        listed = graph.buffers
-        alive = bytes([buffer() is not None for buffer in listed])
+        words = storages.words
+        alive = bytes([words[buffer.slot] == buffer.address for buffer in graph.buffers])
         if self.policy.extracts_only:
             self._extract(core, graph, alive)
             return
         loaded = self._program(core, graph, alive)
-        compiled = loaded.program.compiled
-        if not compiled.instructions:
-            _forget(listed)
+        is_known = loaded.executions > 0
+        if not loaded.program.compiled.instructions:
+            _forget(graph.buffers)
             return
+        self._run(core, loaded, graph.buffers, graph.scalars, graph.hosts, queued)
+        if is_known and observed is not None:
+            following.learn(core, observed, graph, alive, loaded.place, loaded)
+        following.expect_after(core, loaded.place)
+
+    def _execute_again(self, core: Core, course: Course) -> None:
+        """Executes a graph that nobody recorded, because all of it came before."""
+        loaded: LoadedProgram = course.program
+        metrics.count("CachedCompile")
+        if not loaded.executions % _TOUCH_EVERY:
+            self.programs.get((core.local_index, tuple(course.key), course.alive))
+        self._run(core, loaded, course.buffers, course.scalars, (), time.perf_counter())
+        following.expect_after(core, loaded.place)
+
+    def _run(
+        self,
+        core: Core,
+        loaded: LoadedProgram,
+        listed: Sequence[Buffer | None],
+        scalars: Sequence[Any],
+        hosts: Sequence[Tensor],
+        queued: float,
+    ) -> None:
+        """Runs a program on the buffers that its graph lists; None is one that the program makes and drops."""
+        known: Any = listed
+        compiled = loaded.program.compiled
         memory = core.memory
-        output_bytes = sum(loaded.output_bytes)
+        output_bytes = loaded.output_bytes_total
         memory.allocate(Category.TENSORS, output_bytes)
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
-        inputs: Any = [listed[number].value for number in compiled.inputs]
-        timeout_seconds = self.policy.timeout_seconds
+        inputs: Any = [known[number].value for number in compiled.inputs]
+        policy = self.policy
+        timeout_seconds = policy.timeout_seconds
         if timeout_seconds is not None:
             deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
         try:
@@ -160,9 +210,9 @@ class Executor:
                 torch._C._DisableAutocast(),
                 torch._C.DisableTorchFunction(),
             ):
-                outputs = loaded.program.run(inputs, graph.scalars, graph.hosts, core.generator)
+                outputs = loaded.program.run(inputs, scalars, hosts, core.generator)
                 deadline.check()
-                bad = loaded.nan_check.finds(outputs, listed)
+                bad = loaded.nan_check.finds(outputs, known, is_exact=policy.fail_on_nan)
         except BaseException as error:
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
@@ -174,7 +224,7 @@ class Executor:
         ended = time.perf_counter()
         del inputs
         for number, value, nbytes in zip(compiled.outputs, outputs, loaded.output_bytes, strict=True):
-            buffer = listed[number]
+            buffer = known[number]
             buffer.value = value
             if buffer.category is not Category.TENSORS:
                 memory.move(Category.TENSORS, buffer.category, nbytes)
@@ -298,6 +348,7 @@ class Executor:
             core.memory.allocate(Category.SCRATCHPAD, missing)
 
     def _unload(self, loaded: LoadedProgram) -> None:
+        loaded.place.forget()
         for core_index, programs in self.loaded.items():
             if programs.pop(id(loaded), None) is None:
                 continue
@@ -319,20 +370,22 @@ class Executor:
         return total
 
 
-def _forget(listed: list[Buffer]) -> None:
+def _forget(listed: Sequence[Buffer | None]) -> None:
     """Ends the relation of buffers to a graph that has run; storages that died meanwhile give their bytes back."""
+    words = storages.words
     for buffer in listed:
-        buffer.graph = None
-        if buffer() is None and buffer.value is not None:
-            release(buffer)
+        if buffer is not None:
+            buffer.graph = None
+            if words[buffer.slot] != buffer.address and buffer.value is not None:
+                release(buffer)
 
 
-def _abandon(graph: Graph, error: BaseException) -> None:
+def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
     """A graph that will not run: what it should have computed has no value, everything else stays as it is."""
-    for buffer in graph.buffers:
-        if buffer.value is None:
+    for buffer in listed:
+        if buffer is not None and buffer.value is None:
             buffer.failure = error
-    _forget(graph.buffers)
+    _forget(listed)
 
 
 def _status_of(error: BaseException) -> NrtStatus:

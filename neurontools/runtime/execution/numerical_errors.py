@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,15 +12,21 @@ from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.tensors.core import Buffer, Tensor
 from neurontools.runtime.tensors.memory import Category
 
+_REST = 99  # times as long as a look took
+
 
 class NanCheck:
     """Looks for NaN in what one compiled graph computes: its results and what it updates in place.
 
     Where an execution updates parameters, of the tensors updated in place only these are read: optimizer state is twice
     their size, and NaN in it is in the parameter after the same step.
+
+    Results of one element, as a loss is, are looked at in each execution. Reading all the others takes up to a tenth of
+    a step: it happens at the first execution, then in a hundredth of the time, and in each execution from the first NaN
+    on until there is none any more.
     """
 
-    __slots__ = ("_results", "_written")
+    __slots__ = ("_larger", "_rests_until_seconds", "_single", "_written")
 
     def __init__(self, compiled: CompiledGraph) -> None:
         def has_floats(number: int) -> bool:
@@ -27,12 +34,31 @@ class NanCheck:
             return layout.device_dtype.is_floating_point and layout.extent > 0 and layout.device_dtype.itemsize > 1
 
         updated = {number for instruction in compiled.instructions for number in instruction.written}
-        self._results = [position for position, number in enumerate(compiled.outputs) if has_floats(number)]
+        results = [position for position, number in enumerate(compiled.outputs) if has_floats(number)]
+        self._single = [p for p in results if compiled.layouts[compiled.outputs[p]].extent == 1]
+        self._larger = [position for position in results if position not in self._single]
         self._written = [number for number in compiled.inputs if number in updated and has_floats(number)]
+        self._rests_until_seconds = 0.0
 
-    def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer]) -> bool:
-        """Whether NaN is in the outputs, or in those of the graph's buffers that were updated."""
-        values = [outputs[position] for position in self._results]
+    def finds(self, outputs: Sequence[Tensor], listed: Sequence[Buffer], *, is_exact: bool) -> bool:
+        """Whether NaN is in the outputs, or in those of the graph's buffers that were updated.
+
+        `is_exact`: everything is read.
+        """
+        for position in self._single:
+            value = outputs[position].item()
+            if value != value:
+                return True
+        began = time.perf_counter()
+        if began < self._rests_until_seconds and not is_exact:
+            return False
+        is_found = self._reads_nan(outputs, listed)
+        ended = time.perf_counter()
+        self._rests_until_seconds = 0.0 if is_found else ended + _REST * (ended - began)
+        return is_found
+
+    def _reads_nan(self, outputs: Sequence[Tensor], listed: Sequence[Buffer]) -> bool:
+        values = [outputs[position] for position in self._larger]
         if self._written:
             updated = [listed[number] for number in self._written]
             constants = [buffer for buffer in updated if buffer.category is Category.CONSTANTS]

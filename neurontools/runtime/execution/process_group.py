@@ -12,7 +12,6 @@ import torch.distributed as dist
 from neurontools.runtime.execution import collectives, ranks
 from neurontools.runtime.execution.collectives import collective, reduction_name
 from neurontools.runtime.execution.gloo import CollectiveFailed
-from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.runtime.tensors.device import device
 
@@ -179,7 +178,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         return _done([])
 
     def _flush(self, tensors: list[Tensor]) -> None:
-        cores: list[Core] = [buffers.of(t).core for t in tensors if not t.is_cpu]
+        cores: list[Core] = [device.core_of(t) for t in tensors if not t.is_cpu]
         for core in cores:
             device.flush(core, "PointToPoint")
 

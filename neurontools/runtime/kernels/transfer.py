@@ -25,6 +25,10 @@ def _core_of(wanted: Any) -> Core:
     return device.current if wanted is None else device.core(torch.device(wanted))
 
 
+def _core_on(tensor: Tensor) -> Core:
+    return device.core_of(tensor)
+
+
 def empty(
     size: Any,
     *,
@@ -89,7 +93,7 @@ def from_device(source: Tensor) -> Tensor:
     if buffers.of(source).core.graph.signatures:  # else it is read where nothing waits for it
         places.note("read")
     value = host_value(source)
-    buffers.of(source).core.statistics.from_device_bytes += source.nbytes
+    _core_on(source).statistics.from_device_bytes += source.nbytes
     metrics.time("TransferFromDeviceTime", time.perf_counter() - started)
     metrics.sample("OutboundData", source.nbytes)
     return value
@@ -100,10 +104,10 @@ def copy_(self: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     if self.is_cpu:
         return self.copy_(from_device(source))
     if source.is_cpu:
-        core = buffers.of(self).core
+        core = _core_on(self)
         source = to_device(source.to(self.dtype) if source.dtype is not self.dtype else source, core)
-    elif buffers.of(self).core is not buffers.of(source).core:
-        source = to_device(from_device(source), buffers.of(self).core)
+    elif _core_on(self) is not _core_on(source):
+        source = to_device(from_device(source), _core_on(self))
     result: Tensor = _record_copy(self, source)
     return result
 
@@ -123,7 +127,7 @@ def to_copy(
     result: Tensor
     if self.is_cpu:
         return to_device(aten._to_copy.default(self, dtype=dtype, memory_format=memory_format), _core_of(target))
-    own = buffers.of(self).core
+    own = _core_on(self)
     if target.type == self.device.type:
         core = own if device is None else _core_of(target)
         if core is own:
@@ -148,7 +152,7 @@ def resize_(self: Tensor, size: Any, *, memory_format: Any = None) -> Tensor:
     kept = min(old.numel(), new.numel())
     if kept:
         new.view(-1)[:kept].copy_(old.reshape(-1)[:kept])
-    return point_at(self, device_tensor(new, buffers.of(self).core))
+    return point_at(self, device_tensor(new, _core_on(self)))
 
 
 def never(*_arguments: Any, **_keywords: Any) -> bool:

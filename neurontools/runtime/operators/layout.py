@@ -10,6 +10,7 @@ import torch
 
 from neurontools.runtime.operators.bounded import RecentlyUsed
 
+_ADDRESS_STEP = 256
 _ids = count()
 
 
@@ -17,7 +18,8 @@ class Layout:
     """How a tensor lies in its storage, its offset left out; equal layouts are the same object while they are in use.
 
     `extent` is the number of elements from the first to the last one, `nbytes` what they take in HBM. The element type
-    in HBM (`device_dtype`) is narrower than the visible one under XLA_USE_BF16 and XLA_DOWNCAST_BF16.
+    in HBM (`device_dtype`) is narrower than the visible one under XLA_USE_BF16 and XLA_DOWNCAST_BF16. `span_bytes` is
+    the range of addresses that a storage of this layout gets for itself, `structure` what torch makes it from.
     """
 
     __slots__ = (
@@ -31,8 +33,10 @@ class Layout:
         "ndim",
         "size",
         "size_address",
+        "span_bytes",
         "stride",
         "stride_address",
+        "structure",
     )
 
     def __init__(
@@ -46,6 +50,8 @@ class Layout:
         self.ndim = len(size)
         self.extent = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if all(size) else 0
         self.nbytes = self.extent * device_dtype.itemsize
+        self.span_bytes = max(1, -(-self.extent * dtype.itemsize // _ADDRESS_STEP)) * _ADDRESS_STEP
+        self.structure: memoryview | None = None
         array = ctypes.c_int64 * max(1, self.ndim)
         self._c_size = array(*size)
         self._c_stride = array(*stride)

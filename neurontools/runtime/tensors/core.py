@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,18 +11,19 @@ import torch
 from neurontools.runtime.operators.layout import Layout
 from neurontools.runtime.operators.signature import Signature
 from neurontools.runtime.tensors.memory import Category, CoreMemory
+from neurontools.runtime.tensors.storages import storages
 
 Tensor = torch.Tensor
 
 
-class Buffer(weakref.ref[Tensor]):
-    """One device storage. Calling it gives None once the storage is gone.
+class Buffer:
+    """One device storage.
 
     `value` is the CPU tensor with the bytes, None while they are still to be computed. `graph` and `index` say where
     the pending graph knows it. `failure` is why it will never have a value.
     """
 
-    __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "value")
+    __slots__ = ("address", "category", "core", "failure", "graph", "index", "layout", "slot", "value")
 
     address: int
     category: Category
@@ -31,7 +32,13 @@ class Buffer(weakref.ref[Tensor]):
     graph: Graph | None
     index: int
     layout: Layout
+    slot: int
     value: Tensor | None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a tensor still has this storage."""
+        return bool(storages.words[self.slot] == self.address)
 
 
 class Graph:
@@ -100,11 +107,22 @@ class CoreStatistics:
 
 @dataclass(slots=True)
 class Core:
-    """A logical NeuronCore. `local_index` is the N of `xla:N`, `global_index` its number on the host."""
+    """A logical NeuronCore. `local_index` is the N of `xla:N`, `global_index` its number on the host.
+
+    `pending` is what was recorded. While a step is followed that came before, it is empty, and `break_off` writes it.
+    """
 
     local_index: int
     global_index: int
     memory: CoreMemory
-    graph: Graph = field(default_factory=Graph)
+    pending: Graph = field(default_factory=Graph)
+    break_off: Callable[[], None] | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
     statistics: CoreStatistics = field(default_factory=CoreStatistics)
+
+    @property
+    def graph(self) -> Graph:
+        """The operators that wait, all of them."""
+        if self.break_off is not None:
+            self.break_off()
+        return self.pending

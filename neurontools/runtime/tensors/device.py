@@ -52,13 +52,17 @@ class Device:
             )
         return self.cores[index]
 
+    def core_of(self, tensor: torch.Tensor) -> Core:
+        """The core that a device tensor is on."""
+        return self.taken[tensor.get_device()]
+
     def torch_device(self, core: Core) -> torch.device:
         """A core as torch names it."""
         return torch.device(self.name, core.local_index)
 
     def recorded(self, core: Core) -> None:
         """After an operator was recorded: executes what must not wait."""
-        if len(core.graph.signatures) >= self.pending_bound:
+        if len(core.pending.signatures) >= self.pending_bound:
             self.flush(core, "PendingGraphBound")
         elif self.eager and not self._lazy_scopes:
             self.flush(core, "Eager")

@@ -126,7 +126,7 @@ def _follow_data() -> None:
             new = buffers.of(value)
             if old is new:
                 return
-            if old is not None and old() is not None:
+            if old is not None and old.is_alive:
                 _account(old, Category.TENSORS)
             _account(new, Category.CONSTANTS)
 

@@ -23,7 +23,7 @@ def model(xla: Any) -> CompiledGraph:
     value = torch.ones(2, 3).to("xla")
     kept = (torch.tensor(2.0) * value).softmax(1)[0] + value[1] * 3
     graph = xla.cores[0].graph
-    alive = bytes([buffer() is not None for buffer in graph.buffers])
+    alive = bytes([buffer.is_alive for buffer in graph.buffers])
     made = compiler.compile_graph(graph, alive, "123", FLAGS.hash_text)
     assert kept.shape == (3,)
     return made

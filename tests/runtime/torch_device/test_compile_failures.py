@@ -32,7 +32,7 @@ def model(xla: Any) -> CompiledGraph:
     value = torch.ones(2, 3).to("xla")
     kept = value + 1
     graph = xla.cores[0].graph
-    made = compiler.compile_graph(graph, bytes([buffer() is not None for buffer in graph.buffers]), "9", "d41d8cd9")
+    made = compiler.compile_graph(graph, bytes([buffer.is_alive for buffer in graph.buffers]), "9", "d41d8cd9")
     assert kept.shape == (2, 3)
     return made
 

@@ -30,7 +30,7 @@ def pending(device: Any) -> int:
 
 def recorded_text(device: Any) -> str:
     graph = device.cores[0].graph
-    return compiler.graph_text(graph, bytes([buffer() is not None for buffer in graph.buffers]))
+    return compiler.graph_text(graph, bytes([buffer.is_alive for buffer in graph.buffers]))
 
 
 def test_nothing_computes_before_the_flush(xla: Any) -> None:
@@ -61,7 +61,7 @@ def test_dead_results_are_not_computed(xla: Any) -> None:
     value.exp()
     kept = value + 1
     graph = xla.cores[0].graph
-    alive = bytes([buffer() is not None for buffer in graph.buffers])
+    alive = bytes([buffer.is_alive for buffer in graph.buffers])
     model = compiler.compile_graph(graph, alive, "1", "d41d8cd9")
     assert [i.operator.name for i in model.instructions] == ["aten::add.Tensor"]
     assert model.removed_count == 1
@@ -72,7 +72,7 @@ def test_temporaries_are_planned_into_the_scratchpad(xla: Any) -> None:
     value = torch.ones(256).to("xla")
     kept = ((value + 1) * 2).exp() + 3
     graph = xla.cores[0].graph
-    model = compiler.compile_graph(graph, bytes([b() is not None for b in graph.buffers]), "1", "d41d8cd9")
+    model = compiler.compile_graph(graph, bytes([b.is_alive for b in graph.buffers]), "1", "d41d8cd9")
     assert model.scratchpad_bytes == 2 * 1024  # an operand and its result, never all three
     assert kept.shape == (256,)
 

@@ -26,9 +26,7 @@ TRIES, SWAPS = 50, 20
 def model(xla: Any) -> CompiledGraph:
     kept = torch.ones(2, 3).to("xla") + 1
     graph = xla.cores[0].graph
-    made = compiler.compile_graph(
-        graph, bytes([buffer() is not None for buffer in graph.buffers]), "123", FLAGS.hash_text
-    )
+    made = compiler.compile_graph(graph, bytes([buffer.is_alive for buffer in graph.buffers]), "123", FLAGS.hash_text)
     assert kept.shape == (2, 3)
     return made
 

@@ -123,7 +123,7 @@ def wait_device_ops(devices: Sequence[str] = ()) -> None:
 def unlazy(tensors: Sequence[Tensor]) -> None:
     """Executes what tensors need."""
     for tensor in tensors:
-        _device.flush(buffers.of(tensor).core, "Unlazy")
+        _device.flush(_device.core_of(tensor), "Unlazy")
 
 
 def get_memory_info(device: Any = None) -> dict[str, int]:

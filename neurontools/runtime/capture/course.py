@@ -1,0 +1,357 @@
+"""A step that came before, as the functions that recognize it when it comes again.
+
+Each call of it becomes a function that compares what comes with what came then: the layouts of the tensors by torch's
+own guard, their storages by their addresses, everything else by value. What agrees is neither taken apart nor recorded.
+The source of such a function says only of what kinds the arguments are, so that calls of a kind share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.operators.signature import Signature
+from neurontools.runtime.tensors.core import Buffer, Core, Tensor
+from neurontools.runtime.tensors.storages import NAME, SlotRange, capsule_of, from_dlpack, storages
+
+MISS = object()
+"""What a call's function returns when something else came."""
+_Guard: Any = torch._C._dynamo.guards.TensorGuards
+_EXACT = frozenset({torch.dtype, torch.layout, torch.memory_format, str, torch.device, int, bool})
+
+
+class NotFollowable(Exception):
+    """A call that can't be recognized by comparing; the step it is in is recorded each time."""
+
+
+class Expected:
+    """A call that is expected next."""
+
+    __slots__ = ("operator", "position", "take")
+
+    def __init__(self, operator: Operator | None, position: int, take: Callable[[Any, Any], Any]) -> None:
+        self.operator = operator
+        self.position = position
+        self.take = take
+
+
+@dataclass(slots=True)
+class Observed:
+    """A call as it was recorded: its text with the kinds of its arguments, and the values that belong to them."""
+
+    operator: Operator
+    signature: Signature
+    first_result: int
+    apart: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    scalars: list[str] = field(default_factory=list)
+    guard: Any = None
+    argument_count: int = 0
+    keyword_names: tuple[str, ...] = ()
+    written: dict[str | int, str] = field(default_factory=dict)
+
+    def value(self, value: Any) -> str:
+        """The name by which a value is known in the function."""
+        self.values.append(value)
+        return f"k{len(self.values) - 1}"
+
+
+def observe(
+    operator: Operator,
+    signature: Signature,
+    arguments: tuple[Any, ...],
+    keywords: dict[str, Any],
+    indices: Sequence[int],
+    known_count: int,
+    first_result: int,
+) -> Observed:
+    """Takes a recorded call apart.
+
+    `indices` are the numbers of its tensors in the graph; those from `known_count` on came with this call.
+    NotFollowable for one that has anything but device tensors, numbers and constants.
+    """
+    if operator.out_names or signature.host_count:
+        raise NotFollowable(operator.name)
+    call = Observed(operator, signature, first_result)
+    reader = _Reader(call, iter(indices), known_count)
+    call.argument_count = len(arguments)
+    for position, value in enumerate(arguments):
+        reader.argument(f"a{position}", value, position in operator.lifted_positions)
+        call.written[position] = f"a{position}"
+    call.keyword_names = tuple(keywords)
+    for name, value in keywords.items():
+        call.apart.append(f"n{name} = keywords.get({name!r}, MISS)")
+        reader.argument(f"n{name}", value, name in operator.lifted_names)
+        call.written[name] = f"n{name}"
+    if call.tensors:
+        call.guard = _Guard(
+            *call.tensors,
+            dynamic_dims_sizes=[list(t.shape) for t in call.tensors],
+            dynamic_dims_strides=[list(t.stride()) for t in call.tensors],
+        )
+        call.tensors = []
+    return call
+
+
+class _Reader:
+    """Writes down the comparisons for the arguments of one call."""
+
+    def __init__(self, call: Observed, indices: Any, known_count: int) -> None:
+        self.call = call
+        self.indices = indices
+        self.known_count = known_count
+        self.new: set[int] = set()
+
+    def argument(self, name: str, value: Any, lifted: bool) -> None:
+        kind = value.__class__
+        lines = self.call.checks
+        if isinstance(value, Tensor):
+            self.tensor(name, value)
+        elif value is None:
+            lines.append(f"if {name} is not None: return MISS")
+        elif kind is list or kind is tuple:
+            self.sequence(name, value, lifted)
+        elif lifted and (kind is float or kind is int):
+            lines.append(f"if {name}.__class__ is not {kind.__name__}: return MISS")
+            self.call.scalars.append(name)
+        elif kind in _EXACT:
+            constant = self.call.value(value)
+            lines.append(f"if {name} != {constant} or {name}.__class__ is not {constant}.__class__: return MISS")
+        else:
+            raise NotFollowable(f"{self.call.operator.name}: {kind.__name__}")
+
+    def sequence(self, name: str, value: Any, lifted: bool) -> None:
+        kind, call = value.__class__, self.call
+        if any(isinstance(item, Tensor) for item in value):
+            parts = [f"{name}_{number}" for number in range(len(value))]
+            call.apart.append(f"if {name}.__class__ is not {kind.__name__} or len({name}) != {len(value)}: return MISS")
+            call.apart.append(f"{', '.join(parts)}, = {name}")
+            for part, item in zip(parts, value, strict=True):
+                self.argument(part, item, lifted)
+        elif lifted and all(item.__class__ is float or item.__class__ is int for item in value):
+            kinds = call.value([item.__class__ for item in value])
+            call.checks.append(f"if [item.__class__ for item in {name}] != {kinds}: return MISS")
+            call.scalars.append(f"*{name}")
+        elif not lifted and len({item.__class__ for item in value}) <= 1 and all(i.__class__ in _EXACT for i in value):
+            # Of one schema, so of one class: no True for a 1.
+            constant = call.value(list(value) if kind is list else value)
+            call.checks.append(f"if {name} != {constant}: return MISS")
+        else:
+            raise NotFollowable(call.operator.name)
+
+    def tensor(self, name: str, value: Tensor) -> None:
+        call = self.call
+        if value.is_cpu or not value.numel():
+            raise NotFollowable(call.operator.name)
+        index = next(self.indices)
+        number = call.value(index)
+        same = next((n for n, t in zip(call.names, call.tensors, strict=True) if t is value), None)
+        offset = value.storage_offset()
+        if offset:
+            call.checks.append(f"{name}_o = {name}.storage_offset()")
+            call.checks.append(f"if not {name}_o: return MISS")
+            call.scalars.append(f"{name}_o")
+            address = f"{name}.data_ptr() - {name}_o * {value.element_size()}"
+        else:
+            address = f"{name}.data_ptr()"
+        if same is not None:
+            call.checks.append(f"if {name} is not {same}: return MISS")
+            return
+        if index >= self.known_count and index not in self.new:
+            self.new.add(index)
+            call.checks.append(f"if not bind({number}, {address}): return MISS")
+        else:
+            call.checks.append(f"if {address} != A[{number}]: return MISS")
+        call.names.append(name)
+        call.tensors.append(value)
+
+
+class Course:
+    """A whole step that came before, on one core, and where it stands while it comes again.
+
+    `buffers[i]` is the buffer that the graph would know as number i, or None for a result that nobody has when the step
+    ends: such results have no buffers, only places in a range of slots. `addresses` are those of all.
+    """
+
+    def __init__(
+        self,
+        core: Core,
+        observed: list[Observed],
+        key: list[int],
+        listed: list[Buffer],
+        alive: bytes,
+        program: Any,
+        make_output: Callable[[Course, int], Tensor],
+        advance: Any,
+    ) -> None:
+        self.core = core
+        self.key = key
+        self.signatures = [call.signature for call in observed]
+        self.layouts: list[Layout] = [buffer.layout for buffer in listed]
+        self.alive = alive
+        self.program = program
+        self.scalars: list[Any] = []
+        count = len(listed)
+        self.buffers: list[Buffer | None] = [None] * count
+        self.addresses = [0] * count
+        self.slots = [0] * count
+        self.pointers = [0] * count
+        results = {number for call in observed for number in _result_numbers(call)}
+        self.temporaries = [number for number in sorted(results) if not alive[number]]
+        self.named = [number for number in range(count) if number not in results or alive[number]]
+        self.living_pattern = [bool(alive[number]) for number in self.named]
+        self.range: SlotRange | None = None
+        # What was there before each call, for a step that takes another way.
+        self.key_ends, self.buffer_counts, self.scalar_counts = _ends(observed, key)
+        self.misses = 0
+        self.skips = 0
+        self.end = Expected(None, len(observed), _nothing)
+        following = self.end
+        for position in range(len(observed) - 1, -1, -1):
+            call = observed[position]
+            following = Expected(call.operator, position, self._function(call, following, make_output, advance))
+        self.first = following
+
+    def prepare(self) -> None:
+        """Makes it ready to be followed once."""
+        self.scalars.clear()
+        self.buffers[:] = [None] * len(self.buffers)
+        if self.range is None and self.temporaries:
+            taken = storages.take_range([self.layouts[n] for n in self.temporaries], self.core.local_index)
+            self.range = taken
+            for number, slot, address, pointer in zip(
+                self.temporaries, taken.slots, taken.addresses, taken.pointers, strict=True
+            ):
+                self.slots[number], self.addresses[number], self.pointers[number] = slot, address, pointer
+
+    def ends_as_before(self) -> bool:
+        """Whether of all that it made and got just the same lives as when it came before."""
+        words = storages.words
+        listed: Any = self.buffers
+        return (self.range is None or storages.is_dead(self.range)) and self.living_pattern == [
+            words[(buffer := listed[number]).slot] == buffer.address for number in self.named
+        ]
+
+    def give_up_range(self) -> None:
+        """Its temporaries become storages as others: somebody may still have them."""
+        if self.range is not None:
+            storages.give_up_range(self.range)
+            self.range = None
+
+    def _function(
+        self, call: Observed, following: Expected, make_output: Callable[[Course, int], Tensor], advance: Any
+    ) -> Callable[[Any, Any], Any]:
+        expressions = self._results(call)
+        made: Callable[..., Any] = _compiled(_source(call, expressions))
+        function: Callable[[Any, Any], Any] = made(
+            advance,
+            following,
+            call.guard and call.guard.check,
+            self.addresses,
+            self.slots,
+            self.pointers,
+            self.scalars,
+            lambda number, address: advance.bind(self, number, address),
+            lambda number: make_output(self, number),
+            storages.words,
+            call.values,
+        )
+        return function
+
+    def _results(self, call: Observed) -> str:
+        numbers = iter(_result_numbers(call))
+        outputs = call.signature.outputs or (None,) * len(call.operator.returns)
+
+        def expression(output: Any) -> str:
+            if output is None:
+                return "None"
+            if isinstance(output, list):
+                return "[" + ", ".join(map(expression, output)) + "]"
+            number = next(numbers)
+            name = call.value(number)
+            return f"out({name})" if self.alive[number] else f"new({name})"
+
+        parts = [
+            expression(output)
+            if written is None
+            else call.written.get(written[1]) or call.written.get(written[0]) or "None"
+            for output, written in zip(outputs, call.operator.returns, strict=True)
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        return "(" + ", ".join(parts) + ",)" if parts else "None"
+
+
+def _nothing(_arguments: Any, _keywords: Any) -> Any:
+    return MISS
+
+
+def _result_numbers(call: Observed) -> range:
+    return range(call.first_result, call.first_result + _count(call.signature.outputs))
+
+
+def _count(output: Any) -> int:
+    if isinstance(output, (list, tuple)):
+        return sum(map(_count, output))
+    return 0 if output is None else 1
+
+
+def _ends(observed: list[Observed], key: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Before each call, and at the end: the lengths of the graph's key, buffers and scalars."""
+    key_ends, buffer_counts, scalar_counts = [0], [0], [0]
+    position = 0
+    for call in observed:
+        while key[position] < 0:
+            position += 1
+        position += 1 + call.signature.tensor_count
+        key_ends.append(position)
+        buffer_counts.append(call.first_result + _count(call.signature.outputs))
+        scalar_counts.append(scalar_counts[-1] + call.signature.scalar_count)
+    return key_ends, buffer_counts, scalar_counts
+
+
+def _source(call: Observed, results: str) -> str:
+    made = "from_dlpack(capsule_of(P[{0}], NAME, None))"
+    lines = [
+        "def make(advance, following, check, A, Z, P, scalars, bind, out, words, values):",
+        *([f"    {', '.join(f'k{i}' for i in range(len(call.values)))}, = values"] if call.values else []),
+        "    extend = scalars.extend",
+        "    def take(arguments, keywords):",
+        f"        if len(arguments) != {call.argument_count}: return MISS",
+        f"        if len(keywords) != {len(call.keyword_names)}: return MISS",
+    ]
+    if call.argument_count:
+        lines.append(f"        {', '.join(f'a{i}' for i in range(call.argument_count))}, = arguments")
+    # Lists are taken apart first, then the guard looks at all tensors at once.
+    lines += [f"        {line}" for line in call.apart]
+    if call.names:
+        lines.append(f"        if not check({', '.join(call.names)}): return MISS")
+    lines += [f"        {line}" for line in call.checks]
+    while "new(" in results:
+        before, _, rest = results.partition("new(")
+        name, _, after = rest.partition(")")
+        lines.append(f"        words[Z[{name}]] = A[{name}]")
+        results = before + made.format(name) + after
+    lines.append(f"        result = {results}")
+    if call.scalars:
+        lines.append(f"        extend(({', '.join(call.scalars)},))")
+    lines += ["        advance.ahead = following", "        return result", "    return take"]
+    return "\n".join(lines)
+
+
+@lru_cache(maxsize=4096)
+def _compiled(source: str) -> Callable[..., Any]:
+    names: dict[str, Any] = {"MISS": MISS, "NAME": NAME, "capsule_of": capsule_of, "from_dlpack": from_dlpack}
+    # The source is made of kinds and numbers; nothing in it comes from a file or from the script.
+    exec(compile(source, "<a call of a course>", "exec"), names)  # noqa: S102
+    made: Callable[..., Any] = names["make"]
+    return made

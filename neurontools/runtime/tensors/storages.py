@@ -1,0 +1,238 @@
+"""Storages of device tensors as torch sees them: an address that nobody can read, and a word that says that they live.
+
+torch makes a tensor from what a DLPack capsule points at, a structure of eight words. Ours lie side by side in memory
+that is never given back, and the function that torch calls when the last view of a storage is gone is the C library's
+pthread_spin_unlock: all it does is to write a constant to where the structure begins, at the lower half of the address.
+So a storage lives as long as its first word is its address. That takes no object of Python, and nothing of Python runs
+when a storage dies: in whatever thread, in a garbage collection, after the interpreter.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from neurontools.runtime.operators.layout import Layout
+
+_EXTENSION_DEVICE = 12  # kDLExtDev of DLPack: what torch maps to PrivateUse1
+_WORDS = 8  # of 8 bytes: data, device, dimensions and type, sizes, strides, offset, context, deleter
+_BYTES = 8 * _WORDS
+_MOST = 1 << 23
+_REGION_BYTES = (1 << 44, 1 << 40, 1 << 36)
+# Every address ends in this byte, which no deleter leaves there; the other one says that a death is known.
+_LIVING_BYTE, _KNOWN_BYTE = 0x80, 0x81
+_PROT_NONE, _PROT_READ_WRITE, _PRIVATE_ANONYMOUS_NORESERVE = 0, 3, 0x4022
+NAME = b"dltensor"
+
+capsule_of: Any = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
+_capsule_pointer: Any = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+from_dlpack: Any = torch._C._from_dlpack
+
+
+def _mapped(size: int, protection: int) -> int | None:
+    libc: Any = ctypes.CDLL(None, use_errno=True)
+    mmap = ctypes.CFUNCTYPE(
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long, use_errno=True
+    )(("mmap", libc))
+    base = mmap(None, size, protection, _PRIVATE_ANONYMOUS_NORESERVE, -1, 0)
+    return None if base in (None, ctypes.c_void_p(-1).value) else int(base)
+
+
+class SlotRange:
+    """Slots side by side for storages whose layouts are known beforehand; each has its address, for good."""
+
+    __slots__ = ("addresses", "end", "living_count", "pointers", "slots", "span_bytes", "start")
+
+    def __init__(self, start: int, count: int, base: int) -> None:
+        self.start = start
+        self.end = start + count * _WORDS
+        self.slots = range(start, self.end, _WORDS)
+        self.pointers = [base + slot * 8 for slot in self.slots]
+        self.addresses: list[int] = []
+        self.span_bytes = 0
+        self.living_count = 0
+
+
+class Storages:
+    """The structures and addresses of all storages. Its memory is taken at first use; the runtime's lock is held.
+
+    A slot is where a structure is among `words`. Slots are taken from the beginning one by one, and ranges of them from
+    the end.
+    """
+
+    def __init__(self) -> None:
+        self.words: Any = None
+        self._bytes: Any = None
+        self._base = 0
+        self._deleter = 0
+        self._dead_byte = 0
+        self._free_slots: list[int] = []
+        self._end = 0
+        self._ranges_begin = _MOST * _WORDS
+        self._ranges: list[SlotRange] = []
+        self._free_ranges: list[SlotRange] = []
+        self._watched: list[SlotRange] = []
+        self._types: dict[torch.dtype, int] = {}
+        self._first_address = self._last_address = 0
+        self._address = self._gap_end = 0
+        self.taken_addresses: Callable[[], list[tuple[int, int]]] = list
+
+    def tensor(self, layout: Layout, local_index: int) -> tuple[torch.Tensor, int, int]:
+        """A device tensor of its own storage, the storage's slot and its address."""
+        slot = self._free_slots.pop() if self._free_slots else self._new_slot()
+        address = self._address
+        following = address + layout.span_bytes
+        if following > self._gap_end:
+            address = self._next_gap(layout.span_bytes)
+            following = address + layout.span_bytes
+        self._address = following
+        words = self.words
+        words[slot : slot + _WORDS] = layout.structure or self._structure(layout)
+        words[slot] = address
+        if local_index:
+            words[slot + 1] = _EXTENSION_DEVICE | local_index << 32
+        return from_dlpack(capsule_of(self._base + slot * 8, NAME, None)), slot, address
+
+    def take_range(self, layouts: Sequence[Layout], local_index: int) -> SlotRange:
+        """A range for storages of these layouts; who makes them writes their addresses first, at their slots."""
+        if self.words is None:
+            self._take_memory()
+        count = len(layouts)
+        taken = next((free for free in self._free_ranges if len(free.slots) == count), None)
+        if taken is None:
+            start = self._ranges_begin - count * _WORDS
+            if start <= self._end:
+                raise MemoryError(f"more than {_MOST} storages on the simulated device")
+            self._ranges_begin = start
+            taken = SlotRange(start, count, self._base)
+        else:
+            self._free_ranges.remove(taken)
+        taken.span_bytes = sum(layout.span_bytes for layout in layouts)
+        address = self._address
+        if address + taken.span_bytes > self._gap_end:
+            address = self._next_gap(taken.span_bytes)
+        self._address = address + taken.span_bytes
+        taken.addresses = []
+        for slot, layout in zip(taken.slots, layouts, strict=True):
+            self.words[slot : slot + _WORDS] = layout.structure or self._structure(layout)
+            self.words[slot] = _KNOWN_BYTE
+            self.words[slot + 1] = _EXTENSION_DEVICE | local_index << 32
+            taken.addresses.append(address)
+            address += layout.span_bytes
+        self._ranges.append(taken)
+        return taken
+
+    def is_dead(self, taken: SlotRange) -> bool:
+        """Whether no storage of a range lives."""
+        return bool(self._bytes[taken.start * 8 : taken.end * 8 : _BYTES].tobytes().find(_LIVING_BYTE) < 0)
+
+    def give_up_range(self, taken: SlotRange) -> None:
+        """Nobody makes storages in a range any more. Those that live are among `died` later, then it is free."""
+        first, step = taken.start * 8, _BYTES
+        living = self._bytes[first : taken.end * 8 : step].tobytes()
+        for position, byte in enumerate(living):
+            if byte != _LIVING_BYTE:
+                self._bytes[first + position * step] = _KNOWN_BYTE
+        taken.living_count = living.count(_LIVING_BYTE)
+        if taken.living_count:
+            self._watched.append(taken)
+        else:
+            self._free(taken)
+
+    def died(self) -> list[int]:
+        """Slots whose storages died since this was asked last; they are free again, but for those of ranges."""
+        if not self._end:
+            return []
+        slots = self._dead_in(0, self._end)
+        self._free_slots += slots
+        for watched in [*self._watched]:
+            found = self._dead_in(watched.start, watched.end)
+            slots += found
+            watched.living_count -= len(found)
+            if not watched.living_count:
+                self._watched.remove(watched)
+                self._free(watched)
+        return slots
+
+    def _free(self, taken: SlotRange) -> None:
+        self._ranges.remove(taken)
+        self._free_ranges.append(taken)
+
+    def _dead_in(self, start: int, end: int) -> list[int]:
+        living = self._bytes[start * 8 : end * 8 : _BYTES].tobytes()
+        dead = self._dead_byte
+        position = living.find(dead)
+        slots = []
+        while position >= 0:
+            slot = start + position * _WORDS
+            self._bytes[slot * 8] = _KNOWN_BYTE
+            slots.append(slot)
+            position = living.find(dead, position + 1)
+        return slots
+
+    def _new_slot(self) -> int:
+        if self.words is None:
+            self._take_memory()
+        slot = self._end
+        if slot >= self._ranges_begin:
+            raise MemoryError(f"more than {_MOST} storages on the simulated device")
+        self._end = slot + _WORDS
+        return slot
+
+    def _structure(self, layout: Layout) -> Any:
+        """The words of a storage with this layout, but for its address; kept with the layout."""
+        kind = self._types.get(layout.dtype)
+        if kind is None:
+            seed = torch.empty(1, dtype=layout.dtype, device="cpu")
+            capsule = torch._C._to_dlpack(seed)
+            kind = self._types[layout.dtype] = ctypes.c_int32.from_address(_capsule_pointer(capsule, NAME) + 20).value
+        words = [0, _EXTENSION_DEVICE, layout.ndim | kind << 32, layout.size_address, layout.stride_address]
+        layout.structure = memoryview(array.array("q", [*words, 0, 0, self._deleter]))
+        return layout.structure
+
+    def _take_memory(self) -> None:
+        for size in _REGION_BYTES:
+            first = _mapped(size, _PROT_NONE)
+            if first is not None:
+                break
+        base = _mapped(_MOST * _BYTES, _PROT_READ_WRITE)
+        if first is None or base is None:
+            raise MemoryError(
+                "no address space for the simulated device; raise the limit of virtual memory (ulimit -v)"
+            )
+        self._first_address, self._last_address = first, first + size
+        self._address = first + _LIVING_BYTE
+        self._gap_end = self._last_address
+        self._base = base
+        self._bytes = memoryview((ctypes.c_ubyte * (_MOST * _BYTES)).from_address(base)).cast("B")
+        self.words = self._bytes.cast("q")
+        unlock = ctypes.CDLL(None).pthread_spin_unlock
+        self._deleter = ctypes.cast(unlock, ctypes.c_void_p).value or 0
+        # What it writes is the business of the C library and the processor: 1 or 0.
+        unlock(ctypes.c_void_p(base))
+        self._dead_byte = self._bytes[0]
+
+    def _next_gap(self, size: int) -> int:
+        """Where so many bytes of addresses are unused: after the last one, else from the beginning."""
+        taken = sorted([*self.taken_addresses(), *((each.addresses[0], each.span_bytes) for each in self._ranges)])
+        for beginning in (self._address, self._first_address + _LIVING_BYTE):
+            free = beginning
+            for first, taken_bytes in [*taken, (self._last_address, 0)]:
+                if first - free >= size:
+                    self._gap_end = first
+                    return free
+                free = max(free, first + taken_bytes)
+        raise MemoryError(
+            "no addresses are left on the simulated device; raise the limit of virtual memory (ulimit -v)"
+        )
+
+
+storages = Storages()

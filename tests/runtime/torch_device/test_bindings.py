@@ -1,0 +1,60 @@
+"""Which operator each function calls that stands for one in a program."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
+from neurontools.runtime.operators.operator import resolve  # noqa: E402
+from neurontools.runtime.programs.bindings import BINDINGS  # noqa: E402
+
+
+def arguments_of(name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Calls as the dispatcher hands them to a kernel."""
+    one, other = torch.rand(3, 3) + 0.5, torch.rand(3, 3) + 0.5
+    short = name.removeprefix("aten::")
+    if short.endswith(".Tensor"):
+        calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((one, other), {}), ((one, 2.5), {}), ((one, 2), {})]
+        return [*calls, ((one, other), {"alpha": 2})] if short.startswith(("add", "sub")) else calls
+    several: dict[str, tuple[Any, ...]] = {
+        "mm": (one, other),
+        "bmm": (one[None], other[None]),
+        "addmm": (one[0], one, other),
+        "embedding": (one, torch.tensor([0, 2]), 1, False, True),
+        "_softmax": (one, 1, False),
+        "_log_softmax": (one, 1, False),
+        "_softmax_backward_data": (one, other, 1, torch.float32),
+        "_log_softmax_backward_data": (one, other, 1, torch.float32),
+        "native_layer_norm": (one, [3], None, None, 1e-5),
+    }
+    keywords: dict[str, list[dict[str, Any]]] = {
+        "addmm": [{}, {"beta": 0.5, "alpha": 2}],
+        "clone": [{}, {"memory_format": torch.contiguous_format}],
+        "gelu": [{}, {"approximate": "tanh"}],
+    }
+    return [(several.get(short, (one,)), each) for each in keywords.get(short, [{}])]
+
+
+@pytest.mark.parametrize("name", BINDINGS)
+def test_a_binding_calls_its_operator_and_no_other(name: str) -> None:
+    called: list[Any] = []
+
+    class Noted(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            called.append((func, len(args), kwargs))
+            return func(*args, **(kwargs or {}))
+
+    for arguments, keywords in arguments_of(name):
+        called.clear()
+        copies = [a.clone() if isinstance(a, torch.Tensor) else a for a in arguments]
+        with Noted(), torch.no_grad():
+            result = BINDINGS[name](*arguments, **keywords)
+        assert [func for func, _, _ in called] == [resolve(name)]
+        assert called[0][2] == keywords
+        expected = resolve(name)(*copies, **keywords)
+        torch.testing.assert_close(result, expected, rtol=0, atol=0)
