@@ -10,6 +10,7 @@ import torch
 from neurontools.runtime.capture.trust import distrust
 from neurontools.runtime.operators.layout import Layout, layouts
 from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.programs.bindings import BINDINGS
 from neurontools.runtime.programs.compiled_graph import (
     CompiledGraph,
     HostInput,
@@ -227,11 +228,15 @@ def _generate(program: Program) -> tuple[str, Run]:
         lines.append("    " + "".join(f"v{number}," for number in compiled.inputs) + " = I")
     made_layouts = compiled.layouts
     sources: dict[int, Layout] = {number: made_layouts[number] for number in made_layouts}
-    for instruction, call in zip(compiled.instructions, program.calls, strict=True):
+    for instruction, operator_call in zip(compiled.instructions, program.calls, strict=True):
+        call = operator_call
         arguments = [_view(writer, a, sources) for a in instruction.arguments]
         arguments += [f"{name}={_view(writer, a, sources)}" for name, a in instruction.keywords.items()]
         if instruction.operator.has_generator:
             arguments.append("generator=G")
+        binding = BINDINGS.get(instruction.operator.name)
+        if binding is not None and call is instruction.operator.call and isinstance(instruction.arguments[0], Use):
+            call = binding
         line = f"{writer.name(call, 'f')}({', '.join(arguments)})"
         targets = [_target(result) for result in instruction.results]
         if any(result is not None for result in instruction.results):
