@@ -296,13 +296,7 @@ def _nothing(_arguments: Any, _keywords: Any) -> Any:
 
 
 def _result_numbers(call: Observed) -> range:
-    return range(call.first_result, call.first_result + _count(call.signature.outputs))
-
-
-def _count(output: Any) -> int:
-    if isinstance(output, (list, tuple)):
-        return sum(map(_count, output))
-    return 0 if output is None else 1
+    return range(call.first_result, call.first_result + call.signature.result_count)
 
 
 def _ends(observed: list[Observed], key: list[int]) -> tuple[list[int], list[int], list[int]]:
@@ -314,7 +308,7 @@ def _ends(observed: list[Observed], key: list[int]) -> tuple[list[int], list[int
             position += 1
         position += 1 + call.signature.tensor_count
         key_ends.append(position)
-        buffer_counts.append(call.first_result + _count(call.signature.outputs))
+        buffer_counts.append(call.first_result + call.signature.result_count)
         scalar_counts.append(scalar_counts[-1] + call.signature.scalar_count)
     return key_ends, buffer_counts, scalar_counts
 

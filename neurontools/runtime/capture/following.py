@@ -34,12 +34,6 @@ class Place:
         self.course: Course | None = None
         self.is_followable = True
 
-    def forget(self) -> None:
-        """The program is not there any more, or its calls do something else now."""
-        if self.course is not None:
-            self.course.give_up_range()
-            self.course = None
-
 
 class Following:
     """Where the process stands in a step that came before. Everything happens under the lock of the buffers.
@@ -47,6 +41,8 @@ class Following:
     `ahead` is the call that is expected next, None when none is. `observed` are the calls of a step that will be
     followed later, None when nobody watches.
     """
+
+    __slots__ = ("_known_count", "_last", "_observed_core", "_places", "ahead", "course", "observed")
 
     def __init__(self) -> None:
         self.ahead: Expected | None = None
@@ -69,20 +65,20 @@ class Following:
             or buffer.graph is not None
         ):
             return False
-        buffer.graph = core.pending
         buffer.index = number
-        course.buffers[number] = buffer
         course.addresses[number] = address
+        course.buffers[number] = buffer
+        buffer.graph = core.pending  # last: whoever writes the graph looks for it among the course's buffers
         return True
 
     def output(self, course: Course, number: int) -> Tensor:
         """A result that somebody will have when the step ends."""
         core = course.core
         tensor, buffer = buffers.create(course.layouts[number], None, core)
-        buffer.graph = core.pending
         buffer.index = number
-        course.buffers[number] = buffer
         course.addresses[number] = buffer.address
+        course.buffers[number] = buffer
+        buffer.graph = core.pending
         return tensor
 
     def observe(
@@ -94,7 +90,7 @@ class Following:
         if observed is None or core is not self._observed_core:
             return
         count = signature.tensor_count
-        first_result = len(graph.buffers) - _result_count(signature.outputs)
+        first_result = len(graph.buffers) - signature.result_count
         indices = graph.key[len(graph.key) - count :]
         try:
             observed.append(observe(operator, signature, arguments, keywords, indices, self._known_count, first_result))
@@ -158,6 +154,11 @@ class Following:
         observed, self.observed, self._observed_core = self.observed, None, None
         return [] if observed is None else observed
 
+    def lose_sight(self) -> None:
+        """A call was not recorded to its end: what was observed is no whole graph."""
+        self.break_off()
+        self.observed = self._observed_core = None
+
     def learn(
         self, core: Core, observed: list[Observed], graph: Graph, alive: bytes, place: Place, program: Any
     ) -> None:
@@ -165,11 +166,12 @@ class Following:
         if len(observed) != len(graph.signatures):
             place.is_followable = False  # some call was none that can be compared
         elif len(observed) >= _SHORTEST:
-            place.forget()
+            self.forget(place)
             place.course = Course(core, observed, graph.key, graph.buffers, alive, program, self.output, self)
-            self._places.append(place)
+            if place not in self._places:
+                self._places.append(place)
             if len(self._places) > _MOST_COURSES:
-                self._places.popleft().forget()
+                self.forget(self._places.popleft())
 
     def expect_after(self, core: Core, place: Place) -> None:
         """After a program was executed: expects what came after it the last time."""
@@ -193,18 +195,20 @@ class Following:
             self.ahead = course.first
             core.break_off = self.break_off
 
+    def forget(self, place: Place) -> None:
+        """The program of a place is not there any more, or its calls do something else now."""
+        course, place.course = place.course, None
+        if course is not None:
+            if course is self.course:
+                self.break_off()
+            course.give_up_range()
+
     def forget_all(self) -> None:
         """What calls do has changed: nothing that was observed before holds any more."""
         self.break_off()
         self.observed = None
         while self._places:
-            self._places.popleft().forget()
-
-
-def _result_count(output: Any) -> int:
-    if isinstance(output, (list, tuple)):
-        return sum(map(_result_count, output))
-    return 0 if output is None else 1
+            self.forget(self._places.popleft())
 
 
 following = Following()

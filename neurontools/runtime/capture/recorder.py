@@ -31,7 +31,8 @@ _Parameter = torch.nn.Parameter
 _BOOLEAN = (object(), object())
 _LIST, _LIST_END, _FLOAT, _INT, _HOST, _OFFSET = (object() for _ in range(6))
 
-# Looked up without a method call in between; both are the same objects for the life of the process.
+# Looked up without a method call in between; all are the same objects for the life of the process.
+_lock = buffers.lock
 _by_address = buffers.by_address
 _young_layouts = layouts.young
 
@@ -109,9 +110,35 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
     returns = operator.returns
     in_place_result = operator.in_place and len(returns) == 1 and returns[0] is not None and not outs
 
+    def recorded(arguments: Any, keywords: Any, given: Any, core: Core | None) -> Any:
+        if following.ahead is not None:  # since another thread has executed what was there
+            following.break_off()
+        try:
+            core, signature = record(operator, arguments, keywords, core)
+        except NumberForTensor as error:
+            return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
+        except NotRecordable:
+            if outs:
+                return immediate.run_resizing(operator, arguments, keywords)
+            return immediate.run_at_once(operator, arguments, keywords, core)
+        except Unverified as first:
+            return _verify(first, operator, arguments, keywords, core)
+        except NeedsResize:
+            return immediate.run_resizing(operator, arguments, keywords)
+        if signature.single is not None:
+            result = new_result(signature.single, core)
+        elif in_place_result:
+            result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
+        else:
+            result = _results(signature, arguments, keywords, core)
+        if following.observed is not None:
+            following.observe(core, operator, signature, arguments, given)
+        device.recorded(core)
+        return result
+
     def kernel(*arguments: Any, **keywords: Any) -> Any:
         if following.ahead is not None:
-            with buffers.lock:
+            with _lock:
                 ahead = following.ahead
                 if ahead is not None:
                     if ahead.operator is operator:
@@ -135,31 +162,15 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
                 core = device.core(wanted)
         if has_generator and keywords and (generator := keywords.pop("generator", None)) is not None:
             return immediate.run_at_once(operator, arguments, {**keywords, "generator": generator}, core)
-        with buffers.lock:
-            if following.ahead is not None:  # since another thread has executed what was there
-                following.break_off()
+        with _lock:
             try:
-                core, signature = record(operator, arguments, keywords, core)
-            except NumberForTensor as error:
-                return recording_kernel(operator.with_number(error.position))(*arguments, **keywords)
-            except NotRecordable:
-                if outs:
-                    return immediate.run_resizing(operator, arguments, keywords)
-                return immediate.run_at_once(operator, arguments, keywords, core)
-            except Unverified as first:
-                return _verify(first, operator, arguments, keywords, core)
-            except NeedsResize:
-                return immediate.run_resizing(operator, arguments, keywords)
-            if signature.single is not None:
-                result = new_result(signature.single, core)
-            elif in_place_result:
-                result = arguments[0] if arguments else keywords[returns[0][1]]  # type: ignore[index]
-            else:
-                result = _results(signature, arguments, keywords, core)
-            if following.observed is not None:
-                following.observe(core, operator, signature, arguments, given)
-            device.recorded(core)
-            return result
+                return recorded(arguments, keywords, given, core)
+            except BaseException:
+                # A signal's handler may have raised anywhere in there.
+                following.lose_sight()
+                for each in device.taken:
+                    each.pending.mend()
+                raise
 
     return kernel
 

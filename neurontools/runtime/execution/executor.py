@@ -348,7 +348,7 @@ class Executor:
             core.memory.allocate(Category.SCRATCHPAD, missing)
 
     def _unload(self, loaded: LoadedProgram) -> None:
-        loaded.place.forget()
+        following.forget(loaded.place)
         for core_index, programs in self.loaded.items():
             if programs.pop(id(loaded), None) is None:
                 continue

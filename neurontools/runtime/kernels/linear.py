@@ -29,6 +29,8 @@ def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def _meta_forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    if value.dtype is not weight.dtype or not value.dim():
+        raise RuntimeError("the CPU says in its own words what is wrong")
     return value.new_empty([*value.shape[:-1], weight.shape[0]])
 
 
@@ -102,14 +104,4 @@ def kernels() -> dict[str, Any]:
     forward.matmul = backward.matmul = True
     for operator in (forward, backward):
         operators.add(operator)
-    record = recording_kernel(forward)
-
-    def linear(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-        if value.dtype is not weight.dtype or not value.dim():
-            raise RuntimeError(
-                f"linear: an input of {value.dim()} dimensions and {value.dtype} does not go with a weight of "
-                f"{weight.dtype}; convert one of them"
-            )
-        return record(value, weight, bias)
-
-    return {forward.name: linear, backward.name: recording_kernel(backward)}
+    return {each.name: recording_kernel(each) for each in (forward, backward)}

@@ -83,6 +83,7 @@ class Signature:
         "keywords",
         "operator",
         "outputs",
+        "result_count",
         "scalar_count",
         "single",
         "tensor_count",
@@ -117,6 +118,7 @@ class Signature:
         if self._makes_something_of_nothing():
             self._try_on_nothing(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], Layout) else None
+        self.result_count = _count(self.outputs)
         self._text: str | None = None
 
     def _on_meta(self, template: _Template) -> tuple[Any, int]:
@@ -279,6 +281,13 @@ def _layout_tree(value: Any, name: str) -> Any:
     if value is None:
         return None
     raise NotRecordable(name)
+
+
+def _count(output: Any) -> int:
+    """How many tensors a tree of results has."""
+    if isinstance(output, (list, tuple)):
+        return sum(map(_count, output))
+    return 0 if output is None else 1
 
 
 def _agree(announced: Any, made: Any) -> bool:

@@ -92,8 +92,8 @@ class BufferTable:
         return core.memory
 
     def renew_lock(self) -> None:
-        """In a forked child: a thread that held the lock does not exist here."""
-        self.lock = RLock()
+        """In a forked child: a thread that held the lock does not exist here. The lock stays the same object."""
+        self.lock._at_fork_reinit()  # type: ignore[attr-defined]
 
 
 def _nothing() -> None:

@@ -63,10 +63,10 @@ class Graph:
         if buffer.graph is not self:
             if buffer.value is None:
                 raise missing(buffer)
-            buffer.graph = self
             buffer.index = len(self.buffers)
             self.buffers.append(buffer)
             self.key.append(-1 - buffer.layout.id)
+            buffer.graph = self  # last, so that an interrupt leaves no buffer with a number that the graph has not
         return buffer.index
 
     def add_result(self, buffer: Buffer) -> None:
@@ -74,6 +74,29 @@ class Graph:
         buffer.graph = self
         buffer.index = len(self.buffers)
         self.buffers.append(buffer)
+
+    def mend(self) -> None:
+        """Takes out the operator that an exception in the middle of its recording has left without its end, if any."""
+        position = number = scalars = hosts = 0
+        complete = (0, 0, 0, 0, 0)
+        for count, signature in enumerate(self.signatures, 1):
+            while self.key[position : position + 1] and self.key[position] < 0:
+                position, number = position + 1, number + 1
+            position += 1 + signature.tensor_count
+            number += signature.result_count
+            scalars += signature.scalar_count
+            hosts += signature.host_count
+            needed = (position, count, number, scalars, hosts)
+            if any(n > len(part) for n, part in zip(needed, self._parts(), strict=True)):
+                break
+            complete = needed
+        for buffer in self.buffers[complete[2] :]:
+            buffer.graph = None
+        for end, part in zip(complete, self._parts(), strict=True):
+            del part[end:]
+
+    def _parts(self) -> tuple[list[Any], ...]:
+        return self.key, self.signatures, self.buffers, self.scalars, self.hosts
 
 
 def missing(buffer: Buffer) -> RuntimeError:

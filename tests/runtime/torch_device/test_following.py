@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from neurontools.runtime.capture import following as following_module
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -173,6 +174,26 @@ def test_nothing_of_a_followed_step_is_left(xla: Any) -> None:
     # Programs that were made for the changes stay loaded.
     code = sum(xla.cores[0].memory.levels[c] for c in (Category.MODEL_CODE, Category.SCRATCHPAD))
     assert xla.cores[0].memory.total_bytes - code <= level
+
+
+@pytest.mark.parametrize("most", [1, 2, 32])
+def test_graphs_that_take_turns_are_followed_in_turn(xla: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr(following_module, "_MOST_COURSES", most)
+    value, results = torch.arange(6.0), []
+    there = value.to("xla")
+
+    def step(value: Tensor, turn: int) -> Tensor:
+        for _ in range(turn + 3):
+            value = value.mul(0.5).add(turn).relu()
+        return value
+
+    before = followed()
+    for number in range(40):
+        results.append(step(there, number % 4))
+        xla.flush_all("Test")
+    assert all(torch.equal(r.cpu(), step(value, n % 4)) for n, r in enumerate(results))
+    # Where there is room for one, each takes the place of the one before; it may still be followed at once.
+    assert followed() - before > (20 if most == 32 else -1)
 
 
 def test_losses_that_are_all_kept_stay_what_they_were(xla: Any) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import ctypes
 import signal
 import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 import torch
+
+from neurontools.runtime.capture.following import following
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -72,3 +76,58 @@ def test_a_signal_in_backward_raises_when_it_has_ended(
     (tmp_path / "script.py").write_text(code)
     done = run_python("-m", "neurontools.runtime", "script.py")
     assert (done.returncode, done.stdout) == (0, f"{raised}\nTrue\n"), done.stderr
+
+
+_RECORDING = ("/capture/", "/tensors/", "/operators/", "<a call of a course>")
+
+
+def _interrupted_at(line: int, do: Callable[[], Any]) -> bool:
+    """Whether the n-th line of the runtime was reached, where a KeyboardInterrupt is raised."""
+    left = line
+
+    def strike(frame: FrameType, event: str, _argument: Any) -> Any:
+        nonlocal left
+        if not any(place in frame.f_code.co_filename for place in _RECORDING):
+            return None
+        if event == "line":
+            left -= 1
+            if not left:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return strike
+
+    sys.settrace(strike)
+    try:
+        do()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("steps_before", [0, 2, 6], ids=["recorded", "observed", "followed"])
+def test_an_interrupt_at_any_line_of_recording_leaves_no_half_recorded_operator(xla: Any, steps_before: int) -> None:
+    value, other = torch.randn(3, 4), torch.randn(4)
+    there, other_there = value.to("xla"), other.to("xla")
+
+    def step(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return (value.mul(2.5) + other).relu().max(1)[0].sub(other[1:2])
+
+    expected = step(value, other)
+    line = 0
+    is_struck = True
+    while is_struck:
+        line += 1
+        following.forget_all()
+        for _ in range(steps_before):
+            result = step(there, other_there)
+            xla.flush_all("Test")
+            del result
+        is_struck = _interrupted_at(line, lambda: step(there, other_there))
+        kept = step(there, other_there)
+        again = step(there, other_there)
+        xla.flush_all("Test")
+        assert torch.equal(kept.cpu(), expected), line
+        assert torch.equal(again.cpu(), expected), line
+    assert line > 40
