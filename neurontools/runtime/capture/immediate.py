@@ -65,7 +65,8 @@ def refuse_unstrided(value: Tensor) -> None:
 
 def reserve(core: Core, nbytes: int) -> None:
     """Takes HBM for a tensor. When it runs short, the pending graph is executed first if that gives back much."""
-    memory = buffers.account_of(core)
+    buffers.drain()
+    memory = core.memory
     if (memory.total_bytes + nbytes) * 2 > memory.limit_bytes and _dead_bytes(core) * 8 > memory.limit_bytes:
         device.flush(core, "MemoryPressure")
     try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-_functions: Any = torch._C._VariableFunctions  # type: ignore[attr-defined]
+_functions: Any = torch._C._VariableFunctions
 _nn: Any = torch._C._nn
 _methods: Any = torch._C.TensorBase
 

@@ -71,24 +71,23 @@ class BufferTable:
         return buffer
 
     def drain(self) -> None:
-        """Gives back the bytes of storages that died. Never waits: who holds the lock drains."""
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            for slot in storages.died():
-                buffer = self._by_slot.pop(slot, None)
-                if buffer is None:
-                    continue
-                self.by_address.pop(buffer.address, None)
-                # A pending graph may still read it: then the bytes go back when that graph has run.
-                if buffer.graph is None and buffer.value is not None:
-                    release(buffer)
-        finally:
-            self.lock.release()
+        """Gives back the bytes of storages that died; the lock is held."""
+        for slot in storages.died():
+            buffer = self._by_slot.pop(slot, None)
+            if buffer is None:
+                continue
+            self.by_address.pop(buffer.address, None)
+            # A pending graph may still read it: then the bytes go back when that graph has run.
+            if buffer.graph is None and buffer.value is not None:
+                release(buffer)
 
     def account_of(self, core: Core) -> CoreMemory:
-        """The HBM of a core as it is now: what died is no longer in it."""
-        self.drain()
+        """The HBM of a core as it is now: what died is no longer in it. Never waits: who holds the lock drains."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.drain()
+            finally:
+                self.lock.release()
         return core.memory
 
     def renew_lock(self) -> None:
