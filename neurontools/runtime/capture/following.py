@@ -98,6 +98,11 @@ class Following:
             self.observed = None
         self._known_count = len(graph.buffers)
 
+    def is_under_way(self, core: Core) -> bool:
+        """Whether a part of a step has been followed on a core."""
+        course, ahead = self.course, self.ahead
+        return course is not None and course.core is core and ahead is not None and ahead.position > 0
+
     def break_off(self) -> None:
         """Writes the graph of what came so far, as if it had been recorded; nothing is expected any more."""
         with buffers.lock:

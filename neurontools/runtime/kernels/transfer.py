@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
@@ -90,7 +91,8 @@ def to_device(source: Tensor, core: Core) -> Tensor:
 def from_device(source: Tensor) -> Tensor:
     """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
     started = time.perf_counter()
-    if buffers.of(source).core.graph.signatures:  # else it is read where nothing waits for it
+    core = device.core_of(source)
+    if core.pending.signatures or following.is_under_way(core):  # else it is read where nothing waits for it
         places.note("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
