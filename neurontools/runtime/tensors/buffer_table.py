@@ -59,15 +59,19 @@ class BufferTable:
 
     def of(self, tensor: Tensor) -> Buffer:
         """The buffer behind a device tensor; RuntimeError for one that is not ours."""
-        address = tensor.untyped_storage().data_ptr()
-        buffer = self.by_address.get(address)
-        if buffer is None:
-            self.write_graphs()
-            buffer = self.by_address.get(address)
+        buffer = self.at(tensor.untyped_storage().data_ptr())
         if buffer is None:
             raise RuntimeError(
                 f"a tensor on {tensor.device} has no storage of the Neuron runtime; it was made by another backend"
             )
+        return buffer
+
+    def at(self, address: int) -> Buffer | None:
+        """The buffer of the storage at an address; None where the runtime has made none."""
+        buffer = self.by_address.get(address)
+        if buffer is None:
+            self.write_graphs()
+            buffer = self.by_address.get(address)
         return buffer
 
     def drain(self) -> None:

@@ -33,7 +33,9 @@ def install() -> None:
     def resize_(self: Any, size: int) -> Any:
         if self.device.type != device.name:
             return resize(self, size)
-        buffer = buffers.by_address[self.data_ptr()]
+        buffer = buffers.at(self.data_ptr())
+        if buffer is None:
+            raise RuntimeError(f"{device.name}: this storage was made by another backend; make a new tensor")
         if size == 0:
             _free(buffer)
         elif size == full_size(self):
@@ -48,7 +50,7 @@ def install() -> None:
     def told(original: Any) -> Any:
         @functools.wraps(original)
         def size(self: Any) -> int:
-            if _freed and self.device.type == device.name and _is_freed(buffers.by_address[self.data_ptr()]):
+            if _freed and self.device.type == device.name and _is_freed_at(self.data_ptr()):
                 return 0
             full: int = original(self)
             return full
@@ -58,6 +60,11 @@ def install() -> None:
     kind.resize_ = resize_
     for name, original in sizes.items():
         setattr(kind, name, told(original))
+
+
+def _is_freed_at(address: int) -> bool:
+    found = _freed.get(address)
+    return found is not None and found.is_alive
 
 
 def _is_freed(buffer: Buffer) -> bool:
@@ -70,7 +77,7 @@ def _free(buffer: Buffer) -> None:
         if buffer.value is not None:
             release(buffer)
         buffer.failure = StorageFreed("its storage was resized to 0 bytes")
-        for address in [address for address, each in _freed.items() if each() is None]:
+        for address in [address for address, each in _freed.items() if not each.is_alive]:
             del _freed[address]
         _freed[buffer.address] = buffer
 
