@@ -227,6 +227,11 @@ class ReplayFeed(Feed):
         self._reader = RecordingReader(path)  # UserError for what is no recording
         self.status = FeedStatus(Link.LOADING, since_seconds=time.monotonic())
 
+    @property
+    def loaded_ratio(self) -> float | None:
+        """How much of the recording has been read, 0 to 1; None where that can't be known."""
+        return 1.0 if self.status.link is Link.COMPLETE else self._reader.read_ratio
+
     def close(self) -> None:
         """As in Feed."""
         super().close()

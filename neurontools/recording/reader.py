@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ class RecordingReader:
             raise UserError(f"{self._shown}: not permitted; ask its owner for read access", EXIT_PERMISSION) from error
         except OSError as error:
             raise UserError(f"{self._shown}: {error.strerror}; name a recording", EXIT_FAILURE) from error
+        self._size_bytes = os.fstat(self._file.fileno()).st_size
         try:
             self.about = self._header()
             self._plan = self._snapshot_plan()
@@ -54,6 +56,11 @@ class RecordingReader:
         except BaseException:
             self._file.close()
             raise
+
+    @property
+    def read_ratio(self) -> float | None:
+        """How much of the file has been read, 0 to 1; None where that can't be known, of a pipe for example."""
+        return min(1.0, self._position_bytes / self._size_bytes) if self._size_bytes else None
 
     def close(self) -> None:
         """Close the file; may be called again."""

@@ -181,9 +181,8 @@ class NeuronTop(App[None]):
         del screen
         for action in keys.ACTIONS:
             if action.name not in _NO_PALETTE:
-                yield SystemCommand(
-                    action.text.partition(":")[0].capitalize(), f"{action.text} ({action.shown})", self._command(action)
-                )
+                name = action.text[:1].upper() + action.text[1:]
+                yield SystemCommand(name, f"{action.group}, key {action.shown}", self._command(action))
         for name in THEMES:
             yield SystemCommand(f"Theme {name}", "change the colours", lambda name=name: self.set_theme_name(name))
 

@@ -90,6 +90,7 @@ class DashboardState:
         self._figures: Figures | None = None
         self._shown: Snapshot | None = None
         self._message = ("", 0.0)
+        self._told_of_source = ""
         self.drawn = Page()
 
     @property
@@ -122,6 +123,7 @@ class DashboardState:
         """What to draw; None while there is nothing yet."""
         timeline = self.feed.timeline
         index = self.time.index
+        self._tell_of_recording()
         if index is None:
             return None
         snapshot = timeline.snapshot(index)
@@ -200,6 +202,13 @@ class DashboardState:
         if self.edited_filter is not None:
             return f"filter: {self.edited_filter}_   (Enter keep, Esc clear; words, or column<value: user=root util<5)"
         return self.message
+
+    def _tell_of_recording(self) -> None:
+        """Say once what is wrong with a recording; afterwards the title has it."""
+        text = "" if self.feed.is_live else self.feed.status.text
+        if text and text != self._told_of_source:
+            self._told_of_source = text
+            self.tell(text)
 
     def _recording(self) -> str:
         feed = self.feed

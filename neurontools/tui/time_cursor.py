@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from neurontools.history.feed import Feed, Link
+from neurontools.history.feed import Feed, Link, ReplayFeed
 from neurontools.views.drawing.scene import Clock
 
 _SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent
@@ -24,6 +24,7 @@ class TimeCursor:
         self.at: float | None = None
         self.is_playing = not feed.is_live
         self._has_moved = False
+        self._seeks_end = False  # of a recording that is still being loaded
 
     @property
     def index(self) -> int | None:
@@ -48,9 +49,12 @@ class TimeCursor:
         if self.at is None:
             self.at = moments[0].at_seconds
             return True
+        before = self.index
+        if self._seeks_end:
+            self._to_end()
+            return self.index != before or not self._seeks_end
         if not self.is_playing:
             return False
-        before = self.index
         self.at = min(self.at + elapsed * self.speed, moments[-1].at_seconds)
         if self.at >= moments[-1].at_seconds and self._feed.status.link is Link.COMPLETE:
             self.is_playing = False
@@ -58,6 +62,7 @@ class TimeCursor:
 
     def toggle_pause(self) -> None:
         """Hold the moment shown; again: follow the latest, or let the replay go on."""
+        self._seeks_end = False
         if not self._feed.is_live:
             self.is_playing = not self.is_playing
         elif self.at is None:
@@ -97,13 +102,24 @@ class TimeCursor:
         return found is not None
 
     def go_live(self) -> None:
-        """Follow the latest moment; of a recording, show its last one."""
-        moments = self._feed.timeline.moments
+        """Follow the latest moment; of a recording, show its last one, as soon as that is loaded."""
         if self._feed.is_live:
             self.at = None
-        elif moments:
-            self.at = moments[-1].at_seconds
-            self.is_playing = False
+        elif self._feed.timeline.moments:
+            self._to_end()
+
+    def _to_end(self) -> None:
+        self.at = self._feed.timeline.moments[-1].at_seconds
+        self.is_playing = False
+        self._seeks_end = self._feed.status.link is not Link.COMPLETE
+
+    def loading_text(self) -> str:
+        """How far a recording is loaded; "" when it is, or this is none."""
+        feed = self._feed
+        if not isinstance(feed, ReplayFeed) or feed.status.link is Link.COMPLETE:
+            return ""
+        ratio = feed.loaded_ratio
+        return "loading" if ratio is None else f"loading, {int(ratio * 100)} % so far"
 
     def change_speed(self, step: int) -> float:
         """Replay faster or slower; the new speed."""
@@ -119,13 +135,12 @@ class TimeCursor:
         moments = self._feed.timeline.moments
         index = min(max(0, index), len(moments) - 1)
         self.at = moments[index].at_seconds
-        self.is_playing = False
+        self.is_playing = self._seeks_end = False
         self._has_moved = True
 
     def clock(self, recording: str) -> Clock:
         """What title and scrubber tell."""
         moments = self._feed.timeline.moments
-        status = self._feed.status
         is_past = self.at is not None
         badge, style, trouble = self._badge()
         if not moments:
@@ -134,8 +149,6 @@ class TimeCursor:
         events: tuple[float, ...] = ()
         if is_past:
             events = tuple(moment.at_seconds for moment in moments if moment.events)[-_EVENT_TIMES:]
-        if not self._feed.is_live and status.text and not trouble:
-            trouble = status.text
         return Clock(
             badge,
             style,
@@ -159,9 +172,12 @@ class TimeCursor:
     def _badge(self) -> tuple[str, str, str]:
         status = self._feed.status
         if not self._feed.is_live:
-            if self.is_playing:
-                return f"REPLAY {self.speed:g}x", "title_warn", ""
-            return "REPLAY paused", "title_warn", ""
+            text = f"REPLAY {self.speed:g}x" if self.is_playing else "REPLAY paused"
+            if loading := self.loading_text():
+                text = f"{text}, {loading.removesuffix(' so far')}"
+            if status.text and self._feed.timeline.moments:
+                return f"{text}, not whole", "title_bad", ""
+            return text, "title_warn", ""
         age = self._now() - status.since_seconds
         if status.link is Link.LOST:
             return f"LOST, data {_seconds(self._data_age())} old", "title_bad", f"trying again: {status.text}"

@@ -67,10 +67,11 @@ async def test_q_quits_and_saves_the_settings(tmp_path: Path) -> None:
 async def test_the_palette_offers_every_action_and_runs_one() -> None:
     app = app_of()
     async with app.run_test(size=(100, 30)) as pilot:
-        offered = {command.help for command in app.get_system_commands(app.screen)}
+        offered = {command.title.casefold(): command.help for command in app.get_system_commands(app.screen)}
         for action in keys.ACTIONS:
             if action.name not in ("show_palette", "choose_tab"):
-                assert any(action.text in text for text in offered), action
+                assert action.shown in offered[action.text.casefold()], action
+        assert not any(text.casefold().startswith(title) for title, text in offered.items()), "no text is there twice"
         await pilot.press("ctrl+p")
         await pilot.pause()
         await pilot.press(*"topology")

@@ -6,14 +6,20 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from neurond.load import SCENARIOS
 
+from neurontools.cli.top import options
 from neurontools.recording.writer import RecordingWriter
+from neurontools.views.pages import PAGES
 from tests.harness.dashboard_terminal import TOP
+from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.still_feed import message_of, snapshots
 from tests.harness.waiting import HANG_SECONDS
@@ -94,9 +100,51 @@ def test_one_document_of_a_recording_is_its_last_moment(tmp_path: Path) -> None:
     assert lines[-1]["taken_at"][11:19] in shown.splitlines()[0]
 
 
+@pytest.mark.parametrize("kind", [("--once",), ("--json",), ("--json-lines",), ("--csv",)])
+def test_a_damaged_recording_fails_once_it_is_shown_as_far_as_it_goes(tmp_path: Path, kind: tuple[str, ...]) -> None:
+    path = tmp_path / "cut.neurec"
+    writer = RecordingWriter(str(path))
+    for snapshot in snapshots("trn1.2xlarge", "steady")[:5]:
+        writer.write(message_of(snapshot))
+    writer.close()
+    path.write_bytes(path.read_bytes()[:-40])
+    done = run("--replay", str(path), *kind)
+    of_monitor = subprocess.run(
+        [sys.executable, "-m", "neurontools.cli.monitor.command", "--replay", str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == of_monitor.returncode == 1
+    assert done.stdout
+    for told in (done.stderr, of_monitor.stderr):
+        assert re.fullmatch(r"[\w-]+: .*cut.neurec: cut off within a snapshot.*; it is shown up to there\n", told), told
+
+
+def test_user_and_pid_are_part_of_the_filter(daemon: RunningDaemon, training: subprocess.Popen[str]) -> None:
+    def pids(*arguments: str) -> list[int]:
+        document = json.loads(run("--socket", daemon.socket, "--json", *arguments).stdout)
+        return [process["pid"] for process in document["processes"]]
+
+    assert pids("-p", str(training.pid), "-f", "nobody or mlp") == [training.pid]
+    assert pids("-p", "1", "-f", "nobody or mlp") == []
+    assert pids("-u", "no one") == []
+
+
+def test_help_names_pages_themes_and_loads() -> None:
+    shown = run("--help").stdout
+    for words in (options.PAGE_NAMES, options.THEME_NAMES, options.LOADS):
+        assert ", ".join(words) in shown
+    assert [page.name for page in PAGES] == list(options.PAGE_NAMES)
+    assert list(SCENARIOS) == list(options.LOADS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
+        (("-f", "util>nan"), 2, "neuron-top: --filter: 'nan' is no value of util; give percent"),
+        (("-p", "x"), 2, "neuron-top: --pid: 'x' is no value of pid"),
         (("--socket", "/tmp/none.sock", "--once"), 12, "no monitor daemon at unix:/tmp/none.sock"),
         (("--replay", "/etc/passwd", "--once"), 1, "no recording of neuron-top"),
         (("--replay", "/tmp/no such file"), 6, "there is no such file"),

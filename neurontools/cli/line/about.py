@@ -33,7 +33,11 @@ def help_text(
     # Options without a short flag are indented to where the long ones begin.
     left = [text if option.short else "    " + text for text, option in zip(left, options, strict=True)]
     width = max(map(len, left)) + 2
-    lines = [f"  {text:<{width}}{option.text}" for text, option in zip(left, options, strict=True)]
+    lines = []
+    for text, option in zip(left, options, strict=True):
+        lines.append(f"  {text:<{width}}{option.text}")
+        if not all(word in option.text for word in option.words):
+            lines.append(" " * (width + 2) + ", ".join(option.words))
     described = "\n".join(("Options:", *lines))
     return f"Usage: {usage}\n\n{summary}\n\n{described}\n\n{notes}\n{exit_code_text(exit_codes)}\n"
 

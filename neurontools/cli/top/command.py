@@ -86,7 +86,7 @@ def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int
             documents.write(wanted, source, count, options.filter_text(given))
         else:
             documents.write_screens(given, source, count)
-        return 0
+        return source.exit_code
     return _dashboard(given, path, message, interval_seconds)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
 from neurontools.client import Client, read_snapshot
-from neurontools.errors import UserError
+from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.model import Snapshot
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.screen import shows_unicode, terminal_size
@@ -26,14 +26,18 @@ _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Source:
-    """Where snapshots come from: a daemon's socket or a recording; what is read from a daemon may be recorded."""
+    """Where snapshots come from: a daemon's socket or a recording; what is read from a daemon may be recorded.
+
+    `exit_code` is that of the command, once they have been read: a recording that is not whole fails it.
+    """
 
     socket_path: str | None
     recording: str | None
     interval_seconds: float
     record_to: str | None = None
+    exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
         """So many snapshots; of a recording all for None, of a daemon without end."""
@@ -61,6 +65,7 @@ class Source:
             yield from reader.messages()
             if reader.trouble:
                 tell(f"neuron-top: {reader.trouble}")
+                self.exit_code = EXIT_FAILURE
             return
         assert self.socket_path is not None  # noqa: S101
         recorder = None

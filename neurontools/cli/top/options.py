@@ -10,6 +10,8 @@ SUMMARY = (
     "Show what happens on the Neuron devices of this host, live or from a recording.\n"
     "Without a terminal, or with --once, one screen is printed as plain text."
 )
+# Those of neurond's load/scenarios.py, which no command may import.
+LOADS = ("idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst")
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
 PAGE_NAMES = ("overview", "processes", "topology", "history", "health")
 COLORS = ("auto", "always", "never")
@@ -22,7 +24,7 @@ OPTIONS = (
     Option("interval", "seconds between two refreshes or documents (1)", short="i", value="SECONDS"),
     Option("count", "how many screens, documents or rows to print", short="n", value="N"),
     Option("page", "the page to begin with", value="PAGE", words=PAGE_NAMES),
-    Option("filter", "processes to list, as user=root util<5", short="f", value="FILTER"),
+    Option("filter", "processes to list, as user=root (util<5 or not tag~mlp)", short="f", value="FILTER"),
     Option("user", "only processes of this user", short="u", value="NAME"),
     Option("pid", "only this process", short="p", value="PID"),
     Option("json", "one JSON document; with -n a list of them"),
@@ -42,7 +44,7 @@ OPTIONS = (
         value="TYPE",
         completes=INSTANCE_TYPES,
     ),
-    Option("load", "with --simulate: synthetic load", value="SCENARIO"),
+    Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
     ),
@@ -52,7 +54,7 @@ Environment: NEURONTOOLS_SOCKET, NEURONTOOLS_SIMULATE, NO_COLOR, FORCE_COLOR, XD
 """
 EXIT_CODES = (
     (0, "what was asked for was shown"),
-    (1, "an option is unknown, a file is no recording, or something failed"),
+    (1, "an option is unknown, a recording is none or damaged, or something failed"),
     (2, "an option has a value that can't be meant"),
     (4, "the socket or the recording may not be used by this user"),
     (6, "there is no such file"),
@@ -107,14 +109,15 @@ def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | No
 
 def filter_text(given: dict[str, str]) -> str:
     """--filter, --user and --pid as one filter; UserError when it is not valid."""
-    parts = [given.get("filter", "")]
-    parts += [f"{name}={given[name]}" for name in ("user", "pid") if name in given]
-    text = " ".join(part for part in parts if part)
-    if text:
-        from neurontools.views.processes.filter import InvalidFilter, parse_filter
+    own = [name for name in ("filter", "user", "pid") if given.get(name)]
+    if not own:
+        return ""
+    from neurontools.views.processes.filter import InvalidFilter, joined, parse_filter, quoted
 
+    parts = {name: given[name] if name == "filter" else f"{name}={quoted(given[name])}" for name in own}
+    for name, part in parts.items():
         try:
-            parse_filter(text)
+            parse_filter(part)
         except InvalidFilter as error:
-            raise UserError(f"--filter: {error}", EXIT_USAGE) from error
-    return text
+            raise UserError(f"--{name}: {error}", EXIT_USAGE) from error
+    return joined(*parts.values())

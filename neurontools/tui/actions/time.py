@@ -44,8 +44,10 @@ class TimeActions(DashboardState):
             self.tell("no earlier event")
 
     def go_live(self) -> None:
-        """To the latest moment."""
+        """To the latest moment; of a recording that is being loaded, to its end as it comes."""
         self.time.go_live()
+        if loading := self.time.loading_text():
+            self.tell(f"the recording is {loading}; this goes to its end as it comes")
 
     def toggle_recording(self) -> None:
         """Start or end a recording."""

@@ -18,8 +18,9 @@ Value = float | str | None
 class ProcessColumn:
     """A column: the key that filters and sorting name it by, its title, and how to read a process in it.
 
-    `rank` says how soon it is left out on narrow screens; `unit` what filters take: ratio (as percent), bytes, seconds
-    or a plain number or text.
+    `rank` says how soon it is left out on narrow screens; `unit` what filters take (`quantities` has them), where it is
+    no text. `members` are the indices of a column of indices, one by one. One that is not `offered` is shown only where
+    it was chosen.
     """
 
     key: str
@@ -31,6 +32,8 @@ class ProcessColumn:
     unit: str = ""
     is_text: bool = False
     about: str = ""
+    members: Callable[[ProcessFigures], tuple[int, ...]] | None = None
+    offered: bool = True
 
 
 def _percent(ratio: float | None) -> str:
@@ -51,6 +54,10 @@ def cores_text(figures: ProcessFigures) -> str:
         mark = "?" if "core_indices" in process.inferred_fields else ""
         return ranges(process.neuroncore_indices) + mark
     return f"ND{ranges(process.device_indices)}?" if process.device_indices else "-"
+
+
+def _core_count(figures: ProcessFigures) -> int | None:
+    return figures.core_count if figures.core_count or not figures.process.device_indices else None
 
 
 def _latency(quantile: str) -> Callable[[ProcessFigures], float | None]:
@@ -97,8 +104,18 @@ COLUMNS = (
         "NEURON_PROCESS_TAG",
     ),
     ProcessColumn(
-        "cores", "CORES", 8, 0, lambda f: f.core_count if f.core_count or not f.process.device_indices else None,
-        cores_text, about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
+        "cores", "CORES", 8, 0, lambda f: min(f.process.neuroncore_indices, default=None), cores_text,
+        about="logical NeuronCores held; ? where they are inferred, ND0? where only the device is known",
+        members=lambda f: f.process.neuroncore_indices,
+    ),
+    ProcessColumn(
+        "count", "HELD", 5, 9, _core_count, lambda f: "-" if _core_count(f) is None else str(_core_count(f)),
+        about="how many logical NeuronCores it holds", offered=False,
+    ),
+    ProcessColumn(
+        "device", "DEVICE", 7, 9, lambda f: min(f.process.device_indices, default=None),
+        lambda f: ranges(f.process.device_indices) or "-", about="devices on which it holds cores, or that it has open",
+        members=lambda f: f.process.device_indices, offered=False,
     ),
     ProcessColumn(
         "util", "UTIL", 7, 0, lambda f: f.utilization_ratio, lambda f: _percent(f.utilization_ratio), "ratio",
@@ -106,7 +123,7 @@ COLUMNS = (
     ),
     ProcessColumn(
         "flops", "FLOPS", 8, 6, lambda f: f.flops_per_second,
-        lambda f: units.short_flops_text(f.flops_per_second), "number", about="FLOP a second"
+        lambda f: units.short_flops_text(f.flops_per_second), "flops", about="FLOP a second"
     ),
     ProcessColumn(
         "mfu", "MFU", 7, 5, lambda f: f.mfu_ratio, lambda f: _percent(f.mfu_ratio), "ratio",
@@ -128,12 +145,12 @@ COLUMNS = (
     ProcessColumn(
         "execs", "EXEC/S", 7, 3, lambda f: f.process.executions_per_second,
         lambda f: "-" if f.process.executions_per_second is None else f"{f.process.executions_per_second:.1f}",
-        "number", about="executions a second",
+        "rate", about="executions a second",
     ),
     ProcessColumn(
         "steps", "STEP/S", 7, 3, lambda f: f.steps_per_second,
         lambda f: "-" if f.steps_per_second is None else f"{f.steps_per_second:.1f}",
-        "number", about="optimizer steps a second",
+        "rate", about="optimizer steps a second",
     ),
     ProcessColumn(
         "p50", "P50", 8, 7, _p50, lambda f: units.short_duration_text(_p50(f)), "seconds", about="median latency"
@@ -178,7 +195,7 @@ def chosen(width: int, *, with_place: bool = False, with_steps: bool = False) ->
     used = 2  # the mark of a tagged row
     for_command = _USUAL_COMMAND_CELLS if width >= _USUAL_WIDTH else COMMAND.cells
     offered = [*COLUMNS, *([PLACE] if with_place else []), COMMAND]
-    for column in sorted(offered, key=lambda column: column.rank):
+    for column in sorted((column for column in offered if column.offered), key=lambda column: column.rank):
         cells = for_command if column is COMMAND else column.cells
         if used + cells + 1 <= width and (with_steps or column.key != "steps"):
             kept.append(column)

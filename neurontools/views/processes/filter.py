@@ -1,60 +1,225 @@
-"""Filters of the process list: `user=root util<5`, words and comparisons that all have to hold."""
+"""The filter language of the process list: `user=root (util<5 or not tag~mlp)`.
+
+One language for `/` and `--filter`, for searching and for scripts.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from neurontools.views.drawing.figures import ProcessFigures
-from neurontools.views.processes.columns import BY_KEY, ProcessColumn
+from neurontools.views.processes.columns import BY_KEY, PLACE, ProcessColumn
+from neurontools.views.processes.quantities import InvalidQuantity, parse_quantity
 
+MOST_CHARACTERS = 1000
+_DEEPEST = 20  # parentheses within each other
 _OPERATORS = ("<=", ">=", "!=", "<", ">", "=", "~")
-_MULTIPLES = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_QUOTES = "\"'"
 
 Test = Callable[[ProcessFigures], bool]
 
 
 class InvalidFilter(ValueError):
-    """A filter that can't be understood; the text says why."""
+    """A filter that can't be understood; the text says why, in a line."""
 
 
 def parse_filter(text: str) -> Test:
     """Whether a process passes; InvalidFilter when the text names no column or a value is none of its unit.
 
-    A part is a word (found in tag, command, user or PID) or `column operator value` without spaces, with the operators
-    = != < > <= >= and ~ for "contains". Percent, bytes (8G) and times (5ms) are written as on the screen.
+    A term is a word (found in tag, command, user, PID, or where the process runs) or `column operator value`, with the
+    operators = != < > <= >= and ~ for "contains". Terms side by side have to hold all, as with `and`; `or` binds less,
+    `not` most; parentheses group. What is within quotes is taken as it is, but for a backslash before a quote. A column
+    of indices, such as cores, is compared index by index: `cores=63` passes who holds core 63. What is unknown passes no
+    comparison but !=.
     """
-    tests = [_parse_part(part) for part in text.split()]
-    return lambda figures: all(test(figures) for test in tests)
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidFilter(f"it is longer than {MOST_CHARACTERS} characters")
+    return _Parser(text).whole()
 
 
-def _parse_part(part: str) -> Test:
-    found = [(part.index(operator), -len(operator), operator) for operator in _OPERATORS if operator in part]
-    if not found:
-        return _word(part.casefold())
-    position, _, operator = min(found)
-    key, value = part[:position].casefold(), part[position + len(operator) :]
-    column = BY_KEY.get(key)
-    if column is None:
-        raise InvalidFilter(f"no column {key or part!r}; there are {', '.join(BY_KEY)}")
-    if not value:
-        raise InvalidFilter(f"{key}{operator} needs a value")
-    if operator == "~":
-        wanted = value.casefold()
-        return lambda figures: wanted in str(column.read(figures) or "").casefold()
-    if column.is_text:
-        return _of_text(column, operator, value.casefold())
-    return _of_number(column, operator, _number(column, value))
+def quoted(text: str) -> str:
+    """A text as a value of the language, whatever is in it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def joined(*filters: str) -> str:
+    """The filter that passes what passes all of these; empty ones pass everything."""
+    given = [text for text in filters if text.strip()]
+    return " ".join(f"({text})" for text in given) if len(given) > 1 else "".join(given)
+
+
+class _Parser:
+    """Reads a filter from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._depth = 0
+
+    def whole(self) -> Test:
+        test = self._either()
+        if self._next():
+            raise InvalidFilter(f"a ) without its ( {self._place()}")
+        return test
+
+    def _either(self) -> Test:
+        tests = [self._all()]
+        while self._took("or"):
+            tests.append(self._all(after="or"))
+        return tests[0] if len(tests) == 1 else lambda figures: any(test(figures) for test in tests)
+
+    def _all(self, *, after: str = "") -> Test:
+        """All terms up to the next `or` or closing parenthesis; none at all pass everything where nothing was begun."""
+        tests: list[Test] = []
+        while True:
+            if self._sees("and"):
+                if not tests or after == "and":
+                    raise InvalidFilter(f"a term is missing before the 'and' {self._place()}")
+                self._took(after := "and")
+            if not self._next() or self._next() == ")" or self._sees("or"):
+                break
+            tests.append(self._term())
+            after = ""
+        if after or (not tests and (self._next() or self._depth)):
+            raise InvalidFilter(
+                f"something is missing after {after!r}" if after else f"a term is missing {self._place()}"
+            )
+        return tests[0] if len(tests) == 1 else lambda figures: all(test(figures) for test in tests)
+
+    def _term(self) -> Test:
+        is_negated = False
+        while self._took("not"):
+            is_negated = not is_negated
+            if not self._next() or self._next() == ")":
+                raise InvalidFilter("something is missing after 'not'")
+        test = self._group() if self._next() == "(" else self._comparison_or_word()
+        return (lambda figures: not test(figures)) if is_negated else test
+
+    def _group(self) -> Test:
+        place = self._place()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise InvalidFilter(f"more than {_DEEPEST} parentheses within each other")
+        self._position += 1
+        test = self._either()
+        if self._next() != ")":
+            raise InvalidFilter(f"the ( {place} is not closed")
+        self._position += 1
+        self._depth -= 1
+        return test
+
+    def _comparison_or_word(self) -> Test:
+        start = self._position
+        is_quoted = self._next() in _QUOTES
+        name = self._quoted() if is_quoted else self._bare(is_value=False)
+        operator = "" if is_quoted else self._operator()
+        if not operator:
+            if not name and not is_quoted:
+                raise InvalidFilter(f"a term is missing {self._place()}")
+            return _word(name.casefold())
+        key = name.casefold()
+        column = BY_KEY.get(key)
+        if column is None:
+            part = self._text[start : start + 40].split()[0]
+            raise InvalidFilter(
+                f"no column {key or part!r}; there are {', '.join(BY_KEY)} (within quotes it is a word)"
+            )
+        return _comparison(column, operator, self._value(f"{key}{operator}"))
+
+    def _value(self, before: str) -> str:
+        following = self._next()
+        value = self._quoted() if following and following in _QUOTES else self._bare(is_value=True)
+        if not value:
+            raise InvalidFilter(f"{before} needs a value")
+        return value
+
+    def _operator(self) -> str:
+        """The operator that follows, if any; there may be spaces around it."""
+        self._next()
+        for operator in _OPERATORS:
+            if self._text.startswith(operator, self._position):
+                self._position += len(operator)
+                return operator
+        return ""
+
+    def _bare(self, *, is_value: bool) -> str:
+        """Up to a space, a parenthesis that was not opened in it, or in a name an operator."""
+        start, opened = self._position, 0
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            if character.isspace() or (not is_value and self._text.startswith(_OPERATORS, self._position)):
+                break
+            opened += (character == "(") - (character == ")")
+            if opened < 0:
+                break
+            self._position += 1
+        return self._text[start : self._position]
+
+    def _quoted(self) -> str:
+        place, quote = self._place(), self._text[self._position]
+        self._position += 1
+        kept: list[str] = []
+        while self._position < len(self._text):
+            character = self._text[self._position]
+            self._position += 1
+            if character == quote:
+                return "".join(kept)
+            if character == "\\" and self._text[self._position : self._position + 1] in ("\\", '"', "'"):
+                character = self._text[self._position]
+                self._position += 1
+            kept.append(character)
+        raise InvalidFilter(f"the quote {place} is not closed")
+
+    def _next(self) -> str:
+        """The next character that is no space; "" at the end."""
+        while self._position < len(self._text) and self._text[self._position].isspace():
+            self._position += 1
+        return self._text[self._position : self._position + 1]
+
+    def _sees(self, keyword: str) -> bool:
+        """Whether this keyword follows: as a word of its own, and not as the column of a comparison."""
+        self._next()
+        end = self._position + len(keyword)
+        if self._text[self._position : end].casefold() != keyword:
+            return False
+        return not self._text[end:] or self._text[end].isspace() or self._text[end] in f"(){_QUOTES}"
+
+    def _took(self, keyword: str) -> bool:
+        if not self._sees(keyword):
+            return False
+        self._position += len(keyword)
+        return True
+
+    def _place(self) -> str:
+        return f"at character {self._position + 1}"
 
 
 def _word(word: str) -> Test:
     def test(figures: ProcessFigures) -> bool:
         process = figures.process
+        place = PLACE.read(figures)
         return any(
-            word in text.casefold() for text in (process.tag, process.command, process.user or "", str(process.pid))
+            word in text.casefold()
+            for text in (process.tag, process.command, process.user or "", str(process.pid), str(place or ""))
         )
 
     return test
+
+
+def _comparison(column: ProcessColumn, operator: str, value: str) -> Test:
+    if operator == "~":
+        wanted = value.casefold()
+        # Numbers are found as the screen shows them.
+        read = column.read if column.is_text else column.text
+        return lambda figures: wanted in str(read(figures) or "").casefold()
+    if column.is_text:
+        return _of_text(column, operator, value.casefold())
+    if column.members is not None:
+        return _of_members(column.key, column.members, operator, value)
+    try:
+        return _of_number(column, operator, parse_quantity(value, column.unit))
+    except InvalidQuantity as error:
+        raise InvalidFilter(f"{value[:40]!r} is no value of {column.key}; {error}") from None
 
 
 def _of_text(column: ProcessColumn, operator: str, value: str) -> Test:
@@ -65,43 +230,45 @@ def _of_text(column: ProcessColumn, operator: str, value: str) -> Test:
     raise InvalidFilter(f"{column.key} is text: use = != or ~")
 
 
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "=": lambda known, value: known == value,
+    "!=": lambda known, value: known != value,
+    "<": lambda known, value: known < value,
+    ">": lambda known, value: known > value,
+    "<=": lambda known, value: known <= value,
+    ">=": lambda known, value: known >= value,
+}
+
+
 def _of_number(column: ProcessColumn, operator: str, value: float) -> Test:
-    compare: dict[str, Callable[[float], bool]] = {
-        "=": lambda known: known == value,
-        "!=": lambda known: known != value,
-        "<": lambda known: known < value,
-        ">": lambda known: known > value,
-        "<=": lambda known: known <= value,
-        ">=": lambda known: known >= value,
-    }
-    holds = compare[operator]
+    holds = _COMPARE[operator]
 
     def test(figures: ProcessFigures) -> bool:
         known = column.read(figures)
-        return isinstance(known, (int, float)) and holds(known)
+        return isinstance(known, (int, float)) and holds(known, value)
 
     return test
 
 
-def _number(column: ProcessColumn, text: str) -> float:
-    bare = text.casefold().removesuffix("%") if column.unit == "ratio" else text.casefold()
-    factor = 1.0
-    if column.unit == "ratio":
-        factor = 0.01
-    elif column.unit == "seconds":
-        unit = bare.lstrip("0123456789.+-e")
-        if unit:
-            factor = _SECONDS.get(unit, 0.0)
-            bare = bare[: -len(unit)]
-    else:
-        step = 1024.0 if column.unit == "bytes" else 1000.0
-        bare = bare.removesuffix("b").removesuffix("i") if column.unit == "bytes" else bare
-        if bare and bare[-1] in _MULTIPLES:
-            factor = step ** _MULTIPLES[bare[-1]]
-            bare = bare[:-1]
-    try:
-        if not factor:
-            raise ValueError
-        return float(bare) * factor
-    except ValueError:
-        raise InvalidFilter(f"{text!r} is no value of {column.key}") from None
+def _of_members(key: str, members: Callable[[ProcessFigures], tuple[int, ...]], operator: str, value: str) -> Test:
+    """Of a column of indices: one of them compares so; `!=`: none of them is among those."""
+    wanted = _indices(key, value)
+    if operator == "=":
+        return lambda figures: any(low <= index <= high for index in members(figures) for low, high in wanted)
+    if operator == "!=":
+        return lambda figures: not any(low <= index <= high for index in members(figures) for low, high in wanted)
+    if len(wanted) != 1 or wanted[0][0] != wanted[0][1]:
+        raise InvalidFilter(f"{key}{operator} takes one index; = and != take several, such as {key}=0-3,8")
+    holds, index = _COMPARE[operator], wanted[0][0]
+    return lambda figures: any(holds(own, index) for own in members(figures))
+
+
+def _indices(key: str, text: str) -> list[tuple[int, int]]:
+    found = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        bounds = (low, high) if dash else (low, low)
+        if not all(bound.isascii() and bound.isdigit() and len(bound) <= 5 for bound in bounds):
+            raise InvalidFilter(f"{text[:40]!r} is no value of {key}; give indices, such as 63 or 0-3,8")
+        found.append((int(bounds[0]), int(bounds[1])))
+    return found

@@ -1,0 +1,78 @@
+"""A recording in the dashboard: while it is being loaded, and when it is not whole."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from neurontools.history.feed import Link, ReplayFeed
+from neurontools.recording.writer import RecordingWriter
+from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.settings import Settings
+from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.drawing.line import plain
+from tests.harness.still_feed import message_of, snapshots
+from tests.harness.waiting import HANG_SECONDS, wait_until
+
+COUNT = 12
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    path = tmp_path / "some.neurec"
+    writer = RecordingWriter(str(path))
+    for snapshot in snapshots("trn1.2xlarge", "steady")[:COUNT]:
+        writer.write(message_of(snapshot))
+    writer.close()
+    return path
+
+
+def shown(dashboard: Dashboard) -> list[str]:
+    return [plain(line) for line in dashboard.draw(120, 30).lines]
+
+
+def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> None:
+    feed = ReplayFeed(str(recording))
+    dashboard = Dashboard(feed, Settings(), UNICODE)
+    go_on = threading.Event()
+    feed.start(lambda: None if go_on.wait(HANG_SECONDS) else None)  # after the first moment, nothing more is read
+    try:
+        wait_until(lambda: feed.drain() > 0)
+        dashboard.time.advance()
+        assert ", loading, " in shown(dashboard)[0]
+        assert dashboard.press("L")
+        assert " % so far; this goes to its end as it comes" in shown(dashboard)[-1]
+        go_on.set()
+        wait_until(lambda: feed.status.link is Link.COMPLETE)
+        feed.drain()
+        dashboard.time.advance()
+        assert dashboard.time.index == COUNT - 1
+        assert "REPLAY paused " in shown(dashboard)[0]
+        dashboard.press("left_square_bracket")
+        dashboard.time.advance()
+        assert dashboard.time.index == COUNT - 2
+    finally:
+        go_on.set()
+        feed.close()
+
+
+def test_what_is_wrong_with_a_recording_is_told_once_and_the_keys_come_back(recording: Path) -> None:
+    recording.write_bytes(recording.read_bytes()[:-40])
+    feed = ReplayFeed(str(recording))
+    dashboard = Dashboard(feed, Settings(), UNICODE)
+    feed.start(lambda: None)
+    try:
+        wait_until(lambda: feed.status.link is Link.COMPLETE)
+        feed.drain()
+        dashboard.time.advance()
+        first = shown(dashboard)
+        assert "cut off within a snapshot" in first[-1]
+        assert "not whole" in first[0]
+        dashboard.press("g")
+        later = shown(dashboard)
+        assert " q quit " in later[-1]
+        assert "not whole" in later[0]
+    finally:
+        feed.close()

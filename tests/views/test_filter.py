@@ -1,0 +1,227 @@
+"""The filter language: what passes, and what is told of a text that is no filter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from neurontools.model import Attribution, Snapshot
+from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.processes.columns import BY_KEY
+from neurontools.views.processes.filter import InvalidFilter, joined, parse_filter, quoted
+from neurontools.views.processes.quantities import InvalidQuantity, parse_quantity
+from tests.harness.scenario_host import ScenarioHost
+
+HOST = [(host := ScenarioHost("trn1.32xlarge", "steady")).at(29.0), host.at(30.0)][-1]
+
+
+def four_processes() -> Snapshot:
+    """Four processes, of two users, one of which nothing is known."""
+    first, second, third, fourth = HOST.processes[:4]
+    return replace(
+        HOST,
+        processes=(
+            replace(first, user="root", tag="mlp a", command="python train.py --lr=0.1"),
+            replace(second, user="ann", tag="bert", command="python bert.py (large)"),
+            replace(third, user="ann", tag="mlp-b", attribution=Attribution(pod_name="p-0", pod_namespace="ns")),
+            replace(fourth, user=None, tag='quo"te', command="", executions_per_second=None, total_latency=None),
+        ),
+    )
+
+
+FIGURES = list(Figures(four_processes()).by_pid.values())
+
+
+def passing(text: str) -> list[int]:
+    test = parse_filter(text)
+    return [number for number, figures in enumerate(FIGURES) if test(figures)]
+
+
+def test_the_processes_are_as_the_tests_take_them() -> None:
+    assert [figures.process.neuroncore_indices for figures in FIGURES] == [(0,), (1,), (2,), (3,)]
+    assert all(0.01 < (figures.utilization_ratio or 0) < 1 for figures in FIGURES)
+    assert all((figures.flops_per_second or 0) > 1e12 for figures in FIGURES)
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        ("", [0, 1, 2, 3]),
+        ("mlp", [0, 2]),
+        ("mlp ann", [2]),
+        ("mlp and user=ann", [2]),
+        ("mlp or bert", [0, 1, 2]),
+        ("mlp OR bert user=ann", [0, 1, 2]),
+        ("(mlp or bert) user=ann", [1, 2]),
+        ("not mlp", [1, 3]),
+        ("not not mlp", [0, 2]),
+        ("not(mlp or bert)", [3]),
+        ("not mlp or user=root", [0, 1, 3]),
+        ("user != ann", [0, 3]),
+        ("user=ann tag ~ mlp", [2]),
+        ('tag="mlp a"', [0]),
+        ("tag='mlp a'", [0]),
+        ('"--lr=0.1"', [0]),
+        ('"or"', []),
+        ("command~--lr=0.1", [0]),
+        ("bert.py(large)", []),
+        ('"(large)"', [1]),
+        ("command~(large)", [1]),
+        ('tag="quo\\"te"', [3]),
+        ("ns/p-0", [2]),
+        ("where=ns/p-0", [2]),
+        ("cores=2", [2]),
+        ("cores=0-1,3", [0, 1, 3]),
+        ("cores!=0-1", [2, 3]),
+        ("cores>=2", [2, 3]),
+        ("cores=63", []),
+        ("count=1", [0, 1, 2, 3]),
+        ("count>1", []),
+        ("device=0", [0, 1]),
+        ("util>0 util<=100%", [0, 1, 2, 3]),
+        ("flops>50TFLOPS or flops>1e12", [0, 1, 2, 3]),
+        ("flops<1G", []),
+        ("execs>=0/s", [0, 1, 2]),
+        ("not execs>=0", [3]),
+        ("p99<5min", [0, 1, 2]),
+        ("mem<20GB or mem>=20GiB", [0, 1, 2, 3]),
+        (f"pid={FIGURES[1].pid}", [1]),
+        (f"pid~{str(FIGURES[1].pid)[2:]}", [1]),
+    ],
+)
+def test_what_passes(text: str, passed: list[int]) -> None:
+    assert passing(text) == passed
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("util>nan", "'nan' is no value of util; give percent, such as 5 or 5%"),
+        ("util>inf", "'inf' is no value of util"),
+        ("util>1e999", "is no value of util"),
+        ("util>1_0", "is no value of util"),
+        ("mem>5min", "'5min' is no value of mem; give bytes, such as 20GB"),
+        ("p99>20GB", "give a time, such as 5ms, 30s or 5min"),
+        ("flops>50W", "give FLOPS, such as 50TFLOPS"),
+        ("cores>0-3", "cores> takes one index"),
+        ("cores=x", "give indices, such as 63 or 0-3,8"),
+        ("cores=²", "give indices"),
+        ("colour=red", "no column 'colour'; there are pid, user"),
+        ("--lr=0.1", "within quotes it is a word"),
+        ("=5", "no column '=5'"),
+        ("user<ann", "user is text: use = != or ~"),
+        ("user=", "user= needs a value"),
+        ('tag="a', "the quote at character 5 is not closed"),
+        ("(mlp", "the ( at character 1 is not closed"),
+        ("mlp)", "a ) without its ( at character 4"),
+        ("()", "a term is missing at character 2"),
+        ("mlp or", "something is missing after 'or'"),
+        ("mlp and", "something is missing after 'and'"),
+        ("and mlp", "a term is missing before the 'and' at character 1"),
+        ("or mlp", "a term is missing at character 1"),
+        ("not", "something is missing after 'not'"),
+        ("(" * 21 + "a" + ")" * 21, "more than 20 parentheses within each other"),
+        ("a" * 1001, "it is longer than 1000 characters"),
+    ],
+)
+def test_what_is_told_of_a_wrong_filter(text: str, told: str) -> None:
+    with pytest.raises(InvalidFilter) as raised:
+        parse_filter(text)
+    assert told in str(raised.value)
+
+
+PIECES = st.sampled_from(
+    [
+        *BY_KEY,
+        "=",
+        "!=",
+        "<",
+        ">",
+        "<=",
+        "~",
+        "(",
+        ")",
+        '"',
+        "'",
+        "\\",
+        " ",
+        "or",
+        "and",
+        "not",
+        "5",
+        "%",
+        "nan",
+        "GB",
+        "-",
+        ",",
+    ]
+)
+
+
+@given(st.text(max_size=60) | st.lists(PIECES, max_size=20).map("".join) | st.lists(PIECES, max_size=20).map(" ".join))
+@example("not " * 300)
+@example("cores=" + "9" * 400)
+def test_any_text_is_a_filter_or_gives_one_line(text: str) -> None:
+    try:
+        test = parse_filter(text)
+    except InvalidFilter as error:
+        assert str(error)
+        assert str(error).isprintable()
+    else:
+        assert [test(figures) in (True, False) for figures in FIGURES] == [True] * 4
+
+
+@given(st.text(min_size=1, max_size=30).filter(lambda text: "\0" not in text))
+def test_a_quoted_text_is_found_whatever_is_in_it(text: str) -> None:
+    figures = with_tag(text)
+    assert parse_filter(f"tag={quoted(text)}")(figures)
+    assert parse_filter(quoted(text))(figures)
+
+
+def with_tag(tag: str) -> ProcessFigures:
+    return replace(FIGURES[0], process=replace(FIGURES[0].process, tag=tag))
+
+
+def test_filters_that_are_joined_all_have_to_hold() -> None:
+    assert joined("", " ") == ""
+    assert joined("mlp or bert", "") == "mlp or bert"
+    assert passing(joined("mlp or bert", f"user={quoted('ann')}")) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "value"),
+    [
+        ("5", "ratio", 0.05),
+        ("5 %", "ratio", 0.05),
+        ("20GB", "bytes", 20 * 2**30),
+        ("20g", "bytes", 20 * 2**30),
+        ("1.5 TiB", "bytes", 1.5 * 2**40),
+        ("512", "bytes", 512.0),
+        ("512b", "bytes", 512.0),
+        ("5min", "seconds", 300.0),
+        ("5m", "seconds", 300.0),
+        ("2ms", "seconds", 0.002),
+        ("1h30m", "seconds", 5400.0),
+        ("2 m 5 s", "seconds", 125.0),
+        ("1d", "seconds", 86400.0),
+        ("50TFLOPS", "flops", 50e12),
+        ("50T", "flops", 50e12),
+        ("1.5e3", "flops", 1500.0),
+        ("2/s", "rate", 2.0),
+        ("2k", "", 2000.0),
+        ("-1", "", -1.0),
+    ],
+)
+def test_quantities(text: str, unit: str, value: float) -> None:
+    assert parse_quantity(text, unit) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"), [("", ""), ("5s", "bytes"), ("GB", "bytes"), ("5x", "seconds"), ("1h30", "seconds"), ("٣", "")]
+)
+def test_what_is_no_quantity(text: str, unit: str) -> None:
+    with pytest.raises(InvalidQuantity, match="give "):
+        parse_quantity(text, unit)
