@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from neurontools.errors import EXIT_USAGE, UserError
@@ -59,6 +59,13 @@ def document(fields: Sequence[Field], rows: Sequence[Row], form: Format) -> str:
     lines = [csv_line(header)] if form.has_header else []
     lines += [csv_line(_cell(field, field.read(row), form) for field in fields) for row in rows]
     return "".join(lines)
+
+
+def further_lines(fields: Sequence[Field], rows: Sequence[Row], form: Format, *, is_first: bool) -> str:
+    """The answer as one of many: CSV has its header in the first alone, of JSON each is an array on a line."""
+    if form.is_json:
+        return json_text([{field.json_name: field.read(row) for field in fields} for row in rows]) + "\n"
+    return document(fields, rows, form if is_first else replace(form, has_header=False))
 
 
 def help_text() -> str:

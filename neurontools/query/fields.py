@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
 
 from neurontools.health import Verdict, verdicts
 from neurontools.model import (
@@ -139,7 +140,14 @@ def _list_price(instance_type: str) -> float | None:
         return None
 
 
+def _timestamp(row: Row) -> str:
+    """When the daemon looked: RFC 3339 in UTC."""
+    taken_at = datetime.fromtimestamp(row.snapshot.taken_at_unix_seconds, UTC)
+    return taken_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 DEVICE_FIELDS = (
+    Field("timestamp", "timestamp", PLAIN, "when the daemon looked, in UTC", _timestamp),
     Field("index", "index", PLAIN, "index of the device", lambda row: row.device.index),
     Field("bdf", "bdf", PLAIN, "PCI address", lambda row: row.device.bdf),
     Field(

@@ -37,7 +37,11 @@ def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> N
     feed = ReplayFeed(str(recording))
     dashboard = Dashboard(feed, Settings(), UNICODE)
     go_on = threading.Event()
-    feed.start(lambda: None if go_on.wait(HANG_SECONDS) else None)  # after the first moment, nothing more is read
+
+    def stop_reading() -> None:
+        go_on.wait(HANG_SECONDS)
+
+    feed.start(stop_reading)  # after the first moment
     try:
         wait_until(lambda: feed.drain() > 0)
         dashboard.time.advance()

@@ -24,7 +24,7 @@ _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
 _FORMAT_TABLE, _FORMAT_JSON = 1, 2
 _DOCUMENT = 1
-_FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health", "output-format"))
+_FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health", "output-format", "loop", "count"))
 
 
 def main() -> None:
@@ -61,7 +61,7 @@ def _answer(query: "_Query | ScriptQuery", given: dict[str, str]) -> int:
     elif instance_type is not None:
         from neurontools.cli.daemon.private import PrivateDaemon
 
-        with PrivateDaemon(instance_type) as daemon:
+        with PrivateDaemon(instance_type, interval_seconds=query.interval_seconds) as daemon:
             document = query.answer(daemon.socket_path)
     else:
         document = choice.first_answer(query.answer, os.environ)
@@ -77,6 +77,10 @@ def _query(given: dict[str, str]) -> "_Query | ScriptQuery":
     """What is asked. What scripts ask takes a slower path, which may import more."""
     if _FOR_SCRIPTS.isdisjoint(given):
         return _Query(given)
+    if "loop" in given:
+        from neurontools.cli.ls.loop import LoopQuery
+
+        return LoopQuery(given)
     from neurontools.cli.ls.scripts import ScriptQuery
 
     return ScriptQuery(given)
@@ -87,6 +91,7 @@ class _Query:
 
     __slots__ = ("_deadline", "_devices", "_given", "_is_seen", "_logical_neuroncore_config")
     exit_code = 0
+    interval_seconds: float | None = None  # at which a daemon of its own would have to look
 
     def __init__(self, given: dict[str, str]) -> None:
         self._devices = _devices(given)

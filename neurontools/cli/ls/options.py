@@ -23,6 +23,8 @@ OPTIONS = (
     ),
     Option("query", "these fields instead of the table, for scripts; see --help-query", value="FIELDS"),
     Option("format", "of --query: csv or json, and noheader, nounits; default: csv", value="PARTS"),
+    Option("loop", "a row for each device every so many seconds, or what --query asks for", value="SECONDS"),
+    Option("count", "of --loop: end after so many times", short="n", value="N"),
     Option("help-query", "print the fields that --query knows", ends=True),
     Option("wait-free", "wait until N NeuronCores in a row are free, and print which", value="N"),
     Option("timeout", "of --wait-free: give up after so many seconds, with exit code 124", value="SECONDS"),

@@ -16,7 +16,7 @@ from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALT
 from neurontools.model import Snapshot
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.query.document import document, parse_fields, parse_format
-from neurontools.query.fields import rows
+from neurontools.query.fields import Field, Row, rows
 from neurontools.query.health_report import health_json, health_text
 from neurontools.sysfs.roots import Roots
 from neurontools.views.device_list import device_list_object
@@ -30,8 +30,10 @@ _EXIT_CODES = {True: 0, False: EXIT_UNHEALTHY, None: EXIT_HEALTH_UNKNOWN}
 class ScriptQuery:
     """One question of a script; `answer` is asked with the socket of a daemon."""
 
+    interval_seconds: float | None = None  # at which a daemon of its own would have to look
+
     def __init__(self, given: dict[str, str]) -> None:
-        for name, needed in (("format", "query"), ("timeout", "wait-free")):
+        for name, needed in (("format", "query"), ("timeout", "wait-free"), ("count", "loop")):
             if name in given and needed not in given:
                 raise UserError(f"--{name} is for --{needed}; leave it out", EXIT_USAGE)
         exclude_each_other(given, *ASKING)
@@ -48,6 +50,7 @@ class ScriptQuery:
             self._lnc = logical_neuroncore_config(os.environ)
         except InvalidCoreRequest as error:
             raise UserError(str(error), EXIT_USAGE) from None
+        self._fields: tuple[Field, ...] = ()
         if "query" in given:
             self._fields = parse_fields(given["query"])
             self._format = parse_format(given.get("format", "csv"))
@@ -73,17 +76,19 @@ class ScriptQuery:
         """As `answer` for this host's own devices, by a daemon of our own; None where there are none."""
         if not Roots.from_environment(os.environ).has_devices:
             return None
-        with PrivateDaemon(None) as daemon:
+        with PrivateDaemon(None, interval_seconds=self.interval_seconds) as daemon:
             return self.answer(daemon.socket_path)
 
     def _query(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()
+        return document(self._fields, self._rows(snapshot, self._device_indices(snapshot)), self._format)
+
+    def _rows(self, snapshot: Snapshot, device_indices: tuple[int, ...]) -> list[Row]:
+        """What the fields of the query are read from; no `device_indices`: of all devices."""
         lnc = _possible(self._lnc, snapshot)
         of_cores = any(field.is_of_core for field in self._fields)
-        chosen = self._device_indices(snapshot)
         peak = catalog.peak_flops_per_core(snapshot.instance.instance_type)
-        found = rows(snapshot, peak, lnc, chosen, of_cores=of_cores)
-        return document(self._fields, found, self._format)
+        return rows(snapshot, peak, lnc, device_indices, of_cores=of_cores)
 
     def _health(self, snapshots: DaemonSnapshots) -> str:
         snapshot = snapshots.latest()

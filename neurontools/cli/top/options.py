@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neurontools.cli.line import intervals
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 from neurontools.errors import EXIT_USAGE, UserError
 
@@ -15,7 +16,6 @@ LOADS = ("idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-bu
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
 PAGE_NAMES = ("overview", "processes", "topology", "history", "health")
 COLORS = ("auto", "always", "never")
-LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
 
 OPTIONS = (
     Option("help", "print this help", short="h", ends=True),
@@ -67,27 +67,12 @@ EXIT_CODES = (
 
 def interval_seconds(given: dict[str, str]) -> float:
     """The value of --interval; UserError when it is none."""
-    text = given.get("interval", "1")
-    try:
-        value = float(text.removesuffix("s"))
-    except ValueError:
-        value = -1.0
-    if not LEAST_INTERVAL_SECONDS <= value <= MOST_INTERVAL_SECONDS:
-        raise UserError(
-            f"--interval {text[:40]}: give seconds from {LEAST_INTERVAL_SECONDS:g} to {MOST_INTERVAL_SECONDS:g}",
-            EXIT_USAGE,
-        )
-    return value
+    return intervals.interval_seconds("--interval", given.get("interval", "1"))
 
 
 def count(given: dict[str, str]) -> int | None:
     """The value of --count; None when it isn't given, UserError when it is none."""
-    text = given.get("count")
-    if text is None:
-        return None
-    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
-        raise UserError(f"--count {text[:40]}: give a whole number from 1", EXIT_USAGE)
-    return int(text)
+    return intervals.count("--count", given.get("count"))
 
 
 def check(given: dict[str, str]) -> None:

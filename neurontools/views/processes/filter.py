@@ -29,8 +29,8 @@ def parse_filter(text: str) -> Test:
     A term is a word (found in tag, command, user, PID, or where the process runs) or `column operator value`, with the
     operators = != < > <= >= and ~ for "contains". Terms side by side have to hold all, as with `and`; `or` binds less,
     `not` most; parentheses group. What is within quotes is taken as it is, but for a backslash before a quote. A column
-    of indices, such as cores, is compared index by index: `cores=63` passes who holds core 63. What is unknown passes no
-    comparison but !=.
+    of indices, such as cores, is compared index by index: `cores=63` passes who holds core 63. What is unknown passes
+    no comparison but !=.
     """
     if len(text) > MOST_CHARACTERS:
         raise InvalidFilter(f"it is longer than {MOST_CHARACTERS} characters")

@@ -45,8 +45,8 @@ class InvalidQuantity(ValueError):
 def parse_quantity(text: str, unit: str) -> float:
     """The value of a text in the unit's base; finite. InvalidQuantity for anything else.
 
-    The units are ratio (written as percent), bytes (GB means GiB, as on the screen), seconds, flops, rate (a second), and
-    "" for counts.
+    The units are ratio (written as percent), bytes (GB means GiB, as on the screen), seconds, flops, rate (a second)
+    and "" for counts.
     """
     factors, example = _UNITS.get(unit, _COUNT)
     written = text.strip().casefold()
