@@ -6,11 +6,12 @@ By hand, because `import argparse` costs more than a whole one-shot command.
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 FILES = "files"  # Option.completes: paths
+_BETWEEN = "\0"  # two values of one option; no argument of a program has this in it
 INSTANCE_TYPES = "instance types"  # Option.completes: the types of the catalog
 
 
 class Option:
-    """One option; with `value`, the name of its value in help, it takes one.
+    """One option; with `value`, the name of its value in help, it takes one; of two names, two (`two_values`).
 
     `joins`: given again, its values are joined by commas; else the last counts. `ends`: nothing after it is read.
     `words` and `completes` say what a shell may offer as the value.
@@ -68,11 +69,15 @@ def parse(options: tuple[Option, ...], arguments: list[str]) -> dict[str, str]:
         if option is None:
             raise UserError(f"unknown flag {_shown(flag)}{_suggestion(flag, by_flag)}; see --help", EXIT_FAILURE)
         if option.value:
-            if value is None and position < len(arguments) and not _is_flag(arguments[position]):
-                value = arguments[position]
+            wanted = len(option.value.split())
+            values = [] if value is None else [value]
+            while len(values) < wanted and position < len(arguments) and not _is_flag(arguments[position]):
+                values.append(arguments[position])
                 position += 1
-            if not value:
-                raise UserError(f"{flag} needs a value: {flag} {option.value}", EXIT_USAGE)
+            if len(values) < wanted or not all(values):
+                what = "a value" if wanted == 1 else f"{wanted} values"
+                raise UserError(f"{flag} needs {what}: {flag} {option.value}", EXIT_USAGE)
+            value = _BETWEEN.join(values)
             joined = option.joins and option.name in given
             given[option.name] = f"{given[option.name]},{value}" if joined else value
         else:
@@ -84,6 +89,12 @@ def parse(options: tuple[Option, ...], arguments: list[str]) -> dict[str, str]:
         if option.ends:
             break
     return given
+
+
+def two_values(given: str) -> tuple[str, str]:
+    """Both values of an option that takes two."""
+    first, _, second = given.partition(_BETWEEN)
+    return first, second
 
 
 def is_about_itself(given: dict[str, str]) -> bool:

@@ -52,6 +52,10 @@ def _run(arguments: list[str]) -> int:
         return 0
     _refuse_contradictions(given)
     options.check(given)
+    if "diff" in given:
+        from neurontools.cli.top import difference
+
+        return difference.write(given)
     if "replay" in given:
         return _show(given, None, None)
     with ExitStack() as stack:
@@ -62,6 +66,8 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
     exclude_each_other(given, "once", *_DATA_FORMATS)
     exclude_each_other(given, "replay", "simulate", "socket")
     exclude_each_other(given, "replay", "record")
+    for name in ("replay", "record", "once", "json-lines", "csv", "count", "page"):
+        exclude_each_other(given, "diff", name)
     if "load" in given and "simulate" not in given:
         raise UserError("--load needs --simulate TYPE; a daemon that runs already has its own load", EXIT_USAGE)
 

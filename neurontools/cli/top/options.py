@@ -33,6 +33,9 @@ OPTIONS = (
     Option("json-schema", "print the JSON Schema of these documents", ends=True),
     Option("record", "write all that is shown to a file", value="FILE", completes=FILES),
     Option("replay", "show a recording", value="FILE", completes=FILES),
+    Option(
+        "diff", "what differs between two moments or recordings: FILE, FILE@14:05, @-5min", value="A B", completes=FILES
+    ),
     Option("read-only", "never send signals"),
     Option("theme", "colours", value="THEME", words=THEME_NAMES),
     Option("ascii", "draw with ASCII characters alone"),
@@ -57,7 +60,7 @@ EXIT_CODES = (
     (1, "an option is unknown, a recording is none or damaged, or something failed"),
     (2, "an option has a value that can't be meant"),
     (4, "the socket or the recording may not be used by this user"),
-    (6, "there is no such file"),
+    (6, "there is no such file or moment"),
     (12, "no daemon answers"),
     (70, "a fault of the command itself"),
     (124, "the daemon did not answer in time"),

@@ -1,0 +1,162 @@
+"""`neuron-top --diff A B`: two moments of a daemon's past or of recordings, or two recordings as a whole."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from neurontools.cli.daemon.connecting import connected
+from neurontools.cli.line.frame import write_text
+from neurontools.cli.line.options import two_values
+from neurontools.cli.line.telling import tell
+from neurontools.client import Client, Recording
+from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.model import Snapshot
+from neurontools.text.terminal import cut, visible
+from neurontools.views.difference.comparison import difference_json, difference_text
+from neurontools.views.difference.side import Passes, Side
+from neurontools.views.processes.quantities import InvalidQuantity, parse_quantity
+
+MOST_MOMENTS = 600  # that are read for a mean; more of them are thinned out evenly
+_CLOCKS = ("%H:%M:%S", "%H:%M")
+_DAY_SECONDS = 86400.0
+_MOST_DAYS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked for: a file ("" for the daemon), and which moment or span of it, as written."""
+
+    text: str
+    file: str
+    moment: str
+
+    @classmethod
+    def of(cls, text: str) -> Wanted:
+        """`FILE`, `FILE@MOMENT`, `FILE@FROM..TO` or the same of the daemon, without a file."""
+        file, at, moment = text.rpartition("@")
+        # Names with an @ in them are names first.
+        if not at or Path(text).exists():
+            file, moment = text, ""
+        elif not moment:
+            raise UserError(f"--diff {_shown(text)}: which moment? Such as @14:05, @-5min or @last", EXIT_USAGE)
+        return cls(text, file, moment)
+
+
+def write(given: dict[str, str]) -> int:
+    """Prints what differs; the exit code, 1 when a recording is not whole."""
+    from neurontools.cli.top.options import filter_text
+    from neurontools.views.processes.filter import parse_filter
+
+    chosen = filter_text(given)
+    passes = parse_filter(chosen) if chosen else None
+    wanted = [Wanted.of(text) for text in two_values(given["diff"])]
+    exit_code = 0
+    sides: list[Side] = []
+    with ExitStack() as stack:
+        past: list[Snapshot] | None = None
+        for each in wanted:
+            if each.file:
+                recording = Recording(each.file)
+                sides.append(_side(each, recording.history, passes))
+                if recording.trouble:
+                    tell(f"neuron-top: {recording.trouble}")
+                    exit_code = EXIT_FAILURE
+            else:
+                if past is None:
+                    past = connected(_past, given, stack, load=given.get("load"))
+                sides.append(_side(each, past.__iter__, passes))
+    write_text((difference_json if "json" in given else difference_text)(*sides))
+    return exit_code
+
+
+def _past(socket_path: str) -> list[Snapshot]:
+    with Client(socket_path) as client:
+        return list(client.history()) or [client.snapshot()]
+
+
+def _side(wanted: Wanted, history: Callable[[], Iterator[Snapshot]], passes: Passes | None) -> Side:
+    times = [snapshot.taken_at_unix_seconds for snapshot in history()]
+    if not times:
+        raise UserError(f"--diff {_shown(wanted.text)}: holds no snapshot; record again", EXIT_FAILURE)
+    first, last = _span(wanted, times)
+    count = last - first + 1
+    read = {first + position * count // min(count, MOST_MOMENTS) for position in range(min(count, MOST_MOMENTS))}
+    side = Side(wanted.text, moment_count=count)
+    for position, snapshot in enumerate(history()):
+        if position in read:
+            side.add(snapshot, passes)
+        if position >= last:
+            break
+    return side
+
+
+def _span(wanted: Wanted, times: list[float]) -> tuple[int, int]:
+    """The first and the last moment that are meant, by position."""
+    if not wanted.moment:
+        return 0, len(times) - 1
+    begin, dots, end = wanted.moment.partition("..")
+    if not dots:
+        position = _position(wanted, begin, times)
+        return position, position
+    first = _position(wanted, begin, times) if begin else 0
+    last = _position(wanted, end, times) if end else len(times) - 1
+    if last < first:
+        raise UserError(f"--diff {_shown(wanted.text)}: it ends before it begins; write the earlier first", EXIT_USAGE)
+    return first, last
+
+
+def _position(wanted: Wanted, text: str, times: list[float]) -> int:
+    """The moment that was shown at this time: the latest one at or before it."""
+    at = _unix_seconds(wanted, text, times)
+    if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
+        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each)) for each in (times[0], times[-1]))
+        raise UserError(
+            f"--diff {_shown(wanted.text)}: there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND
+        )
+    return max((place for place, each in enumerate(times) if each <= at), default=0)
+
+
+def _unix_seconds(wanted: Wanted, text: str, times: list[float]) -> float:
+    if text in ("first", "last", "now"):
+        return times[0] if text == "first" else times[-1]
+    if text[:1] in ("+", "-") and text[1:2].isdigit():
+        try:
+            seconds = parse_quantity(text[1:], "seconds")
+        except InvalidQuantity:
+            raise _no_moment(wanted) from None
+        return times[0] + seconds if text[0] == "+" else times[-1] - seconds
+    for clock in _CLOCKS:
+        try:
+            of_day = time.strptime(text, clock)
+        except ValueError:
+            continue
+        # On the day on which that is in it; the first of several.
+        days = range(min(_MOST_DAYS, int((times[-1] - times[0]) / _DAY_SECONDS) + 2))
+        found = [_on_day(times[0] + day * _DAY_SECONDS, of_day) for day in days]
+        return next((at for at in found if times[0] - 1 < at <= times[-1] + 1), found[0])
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise _no_moment(wanted) from None
+
+
+def _on_day(unix_seconds: float, of_day: time.struct_time) -> float:
+    day = time.localtime(unix_seconds)
+    return time.mktime((day.tm_year, day.tm_mon, day.tm_mday, of_day.tm_hour, of_day.tm_min, of_day.tm_sec, 0, 0, -1))
+
+
+def _no_moment(wanted: Wanted) -> UserError:
+    return UserError(
+        f"--diff {_shown(wanted.text)}: {_shown(wanted.moment)} is no moment; give one such as 14:05, "
+        f"2026-01-31T14:05:00, +10min from the first, -5min before the last, first or last, or FROM..TO",
+        EXIT_USAGE,
+    )
+
+
+def _shown(text: str) -> str:
+    return cut(visible(text), 100)
