@@ -15,6 +15,7 @@ from neurontools.views.drawing.dialog import over
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page, fit, foreign
+from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
 from neurontools.views.overview.job_list import job_rows
@@ -22,6 +23,7 @@ from neurontools.views.pages import PAGES
 from neurontools.views.processes.page import process_rows
 
 if TYPE_CHECKING:
+    from neurontools.history.events import Event
     from neurontools.model import Snapshot
 
 MESSAGE_SECONDS = 6.0
@@ -80,6 +82,8 @@ class DashboardState:
     device_index: int = 0
     core_index: int | None = None
     choices: Choices | None = None  # an open dialog
+    narrowing: Narrowing = Narrowing()
+    hidden_devices: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.time = TimeCursor(self.feed)
@@ -128,7 +132,7 @@ class DashboardState:
             return None
         snapshot = timeline.snapshot(index)
         if self._figures is None or self._shown is not snapshot:
-            self._shown, self._figures = snapshot, Figures(snapshot)
+            self._shown, self._figures = snapshot, self.narrowing.figures(snapshot, self.hidden_devices)
         snapshot = self._figures.snapshot
         if self.pid is not None and self.pid not in self._figures.ranks:
             self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
@@ -140,7 +144,7 @@ class DashboardState:
             snapshot=snapshot,
             figures=self._figures,
             series=timeline.series(index, length),
-            events=timeline.events(index) if self.page == "health" else (),
+            events=self._shown_events(index) if self.page == "health" else (),
             clock=self.time.clock(self._recording()),
             glyphs=self.glyphs,
             page=self.page,
@@ -173,6 +177,20 @@ class DashboardState:
         elif self.page == "overview" and not self.is_tree_shown:
             self._follow_row(scene)
         return scene
+
+    @property
+    def _hidden(self) -> frozenset[int]:
+        """The devices that are there and not shown."""
+        return self._figures.hidden_devices if self._figures is not None else frozenset()
+
+    def _shown_events(self, index: int) -> tuple[Event, ...]:
+        hidden, events = self._hidden, self.feed.timeline.events(index)
+        return tuple(each for each in events if each.device_index not in hidden) if hidden else events
+
+    def hide_devices(self, indices: frozenset[int]) -> None:
+        """Show all devices but these, as far as they were asked for."""
+        self.hidden_devices = indices
+        self._shown = None
 
     def draw(self, width: int, height: int) -> Page:
         """The screen, every line of exactly `width` cells."""

@@ -63,12 +63,16 @@ def title(scene: Scene, width: int) -> Page:
     if width < 100:
         text = f" neuron-top {where}" if width >= 60 else f" {foreign(instance.instance_type, 40)}"
     notes = []
+    if hidden := scene.figures.hidden_devices:
+        notes.append(f"{len(scene.snapshot.devices) - len(hidden)} of {len(scene.snapshot.devices)} devices")
     if scene.snapshot.source is SourceKind.SIMULATED:
         notes.append("simulated")
     if scene.snapshot.synthetic_load:
         notes.append(f"synthetic load: {foreign(scene.snapshot.synthetic_load, 30)}")
     note = f" [{', '.join(notes)}]" if notes else ""
-    short = " [synthetic]" if scene.snapshot.synthetic_load else " [simulated]" if notes else ""
+    needed = notes[:1] if hidden else []
+    needed += ["synthetic"] if scene.snapshot.synthetic_load else ["simulated"] if "simulated" in notes else []
+    short = f" [{', '.join(needed)}]" if needed else ""
     name = f" {foreign(instance.instance_type, 40)}"
     right = _right_of_title(scene, width - width_of(short) - _LEAST_NAME_CELLS)
     room = max(0, width - line_width(right))

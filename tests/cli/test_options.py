@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.cli.line.about import help_text
+from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import Option, parse
-from neurontools.cli.ls.options import OPTIONS, DeviceSelection
+from neurontools.cli.ls.options import OPTIONS
 from neurontools.errors import UserError
 from neurontools.text.terminal import visible
 

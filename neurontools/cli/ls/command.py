@@ -13,7 +13,7 @@ from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
-    from neurontools.cli.ls.options import DeviceSelection
+    from neurontools.cli.line.devices import DeviceSelection
     from neurontools.cli.ls.scripts import ScriptQuery
 
 TIMEOUT_SECONDS = 5.0
@@ -173,7 +173,7 @@ class _Query:
 def _devices(given: dict[str, str]) -> "DeviceSelection | None":
     if "device" not in given:
         return None
-    from neurontools.cli.ls.options import DeviceSelection
+    from neurontools.cli.line.devices import DeviceSelection
 
     return DeviceSelection(given["device"])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.telling import tell
-from neurontools.cli.ls.options import DeviceSelection
 from neurontools.errors import EXIT_NOT_FOUND, UserError
 from neurontools.light import dataclasses
 from neurontools.sysfs.roots import Roots

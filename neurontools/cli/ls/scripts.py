@@ -10,8 +10,8 @@ import os
 from neurontools import catalog, free_cores, health
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
+from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import exclude_each_other
-from neurontools.cli.ls.options import DeviceSelection
 from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from neurontools.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import Settings
+    from neurontools.views.drawing.narrowing import Narrowing
 
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
@@ -87,7 +88,8 @@ def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int
     if wanted is not None or "once" in given or not _has_terminal():
         from neurontools.cli.top import documents
 
-        source = documents.Source(path, given.get("replay"), interval_seconds, given.get("record"))
+        narrowing = options.narrowing(given, os.environ)
+        source = documents.Source(path, given.get("replay"), interval_seconds, given.get("record"), narrowing)
         if wanted is not None:
             documents.write(wanted, source, count, options.filter_text(given))
         else:
@@ -110,6 +112,7 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
     _choose(settings, given)
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_text(given)
+    narrowing = options.narrowing(given, os.environ)
     terminal = Terminal()
     for number in _ENDING_SIGNALS:
         # So that the terminal is restored; the dashboard has handlers of its own.
@@ -120,7 +123,8 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
     snapshot = feed.timeline.snapshot(0) if message is not None else None
     try:
         if snapshot is not None:
-            _paint(terminal, snapshot, settings, theme, filter_text)
+            options.check_devices(narrowing, snapshot)
+            _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
         from neurontools.tui.app import NeuronTop
         from neurontools.tui.dashboard import Dashboard
         from neurontools.views.drawing.glyphs import ASCII, UNICODE
@@ -133,6 +137,7 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
             ASCII if settings.ascii else UNICODE,
             is_read_only="read-only" in given,
             filter_text=filter_text,
+            narrowing=narrowing,
         )
         if trouble:
             dashboard.tell(trouble)
@@ -166,7 +171,9 @@ def _choose(settings: Settings, given: dict[str, str]) -> None:
         settings.show("ascii", True)
 
 
-def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: str, filter_text: str) -> None:
+def _paint(
+    terminal: Terminal, snapshot: Snapshot, narrowing: Narrowing, settings: Settings, theme: str, filter_text: str
+) -> None:
     from neurontools.views.drawing.glyphs import ASCII, UNICODE
     from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import frame
@@ -174,6 +181,7 @@ def _paint(terminal: Terminal, snapshot: Snapshot, settings: Settings, theme: st
     width, height = terminal_size()
     scene = Scene.of(
         snapshot,
+        narrowing,
         clock=Clock("LIVE"),
         page=settings.page,
         glyphs=ASCII if settings.ascii else UNICODE,

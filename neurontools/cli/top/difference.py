@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,12 +14,15 @@ from neurontools.cli.daemon.connecting import connected
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import two_values
 from neurontools.cli.line.telling import tell
+from neurontools.cli.top.options import check_devices, filter_text, narrowing
 from neurontools.client import Client, Recording
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.text.terminal import cut, visible
 from neurontools.views.difference.comparison import difference_json, difference_text
 from neurontools.views.difference.side import Passes, Side
+from neurontools.views.drawing.narrowing import Narrowing
+from neurontools.views.processes.filter import parse_filter
 from neurontools.views.processes.quantities import InvalidQuantity, parse_quantity
 
 MOST_MOMENTS = 600  # that are read for a mean; more of them are thinned out evenly
@@ -49,11 +53,9 @@ class Wanted:
 
 def write(given: dict[str, str]) -> int:
     """Prints what differs; the exit code, 1 when a recording is not whole."""
-    from neurontools.cli.top.options import filter_text
-    from neurontools.views.processes.filter import parse_filter
-
     chosen = filter_text(given)
     passes = parse_filter(chosen) if chosen else None
+    narrowed = narrowing(given, os.environ)
     wanted = [Wanted.of(text) for text in two_values(given["diff"])]
     exit_code = 0
     sides: list[Side] = []
@@ -62,14 +64,14 @@ def write(given: dict[str, str]) -> int:
         for each in wanted:
             if each.file:
                 recording = Recording(each.file)
-                sides.append(_side(each, recording.history, passes))
+                sides.append(_side(each, recording.history, passes, narrowed))
                 if recording.trouble:
                     tell(f"neuron-top: {recording.trouble}")
                     exit_code = EXIT_FAILURE
             else:
                 if past is None:
                     past = connected(_past, given, stack, load=given.get("load"))
-                sides.append(_side(each, past.__iter__, passes))
+                sides.append(_side(each, past.__iter__, passes, narrowed))
     write_text((difference_json if "json" in given else difference_text)(*sides))
     return exit_code
 
@@ -79,7 +81,9 @@ def _past(socket_path: str) -> list[Snapshot]:
         return list(client.history()) or [client.snapshot()]
 
 
-def _side(wanted: Wanted, history: Callable[[], Iterator[Snapshot]], passes: Passes | None) -> Side:
+def _side(
+    wanted: Wanted, history: Callable[[], Iterator[Snapshot]], passes: Passes | None, narrowed: Narrowing
+) -> Side:
     times = [snapshot.taken_at_unix_seconds for snapshot in history()]
     if not times:
         raise UserError(f"--diff {_shown(wanted.text)}: holds no snapshot; record again", EXIT_FAILURE)
@@ -88,8 +92,10 @@ def _side(wanted: Wanted, history: Callable[[], Iterator[Snapshot]], passes: Pas
     read = {first + position * count // min(count, MOST_MOMENTS) for position in range(min(count, MOST_MOMENTS))}
     side = Side(wanted.text, moment_count=count)
     for position, snapshot in enumerate(history()):
+        if position == first:
+            check_devices(narrowed, snapshot)
         if position in read:
-            side.add(snapshot, passes)
+            side.add(narrowed.part(snapshot), passes)
         if position >= last:
             break
     return side

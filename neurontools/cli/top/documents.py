@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
+from neurontools.cli.top.options import check_devices
 from neurontools.client import Client, read_snapshot
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.model import Snapshot
@@ -16,6 +17,7 @@ from neurontools.text.json_text import json_text as as_json
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.line import Line, plain
+from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.processes.filter import parse_filter
 from neurontools.views.top_document import TopDocument, csv_text, document, json_text
 
@@ -37,12 +39,13 @@ class Source:
     recording: str | None
     interval_seconds: float
     record_to: str | None = None
+    narrowing: Narrowing = Narrowing()
     exit_code: int = 0
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
         """So many snapshots; of a recording all for None, of a daemon without end."""
         for number, message in enumerate(self._messages(once=count == 1), 1):
-            yield read_snapshot(message)
+            yield self._checked(read_snapshot(message), is_first=number == 1)
             if number == count:
                 return
 
@@ -55,7 +58,17 @@ class Source:
         for last in self._messages(once=False):  # noqa: B007
             pass
         if last is not None:
-            yield read_snapshot(last)
+            yield self._checked(read_snapshot(last), is_first=True)
+
+    def _checked(self, snapshot: Snapshot, *, is_first: bool) -> Snapshot:
+        if is_first:
+            check_devices(self.narrowing, snapshot)
+        return snapshot
+
+    def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:
+        """The document of what is to be shown of a snapshot."""
+        part = self.narrowing.part(snapshot)
+        return document(part, _pids(part, filter_text))
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
@@ -119,25 +132,25 @@ def _pids(snapshot: Snapshot, filter_text: str) -> list[int] | None:
 def _write_json(source: Source, count: int | None, filter_text: str) -> None:
     if count is None:
         for snapshot in source.one():
-            write_text(json_text(document(snapshot, _pids(snapshot, filter_text)), indent=2) + "\n")
+            write_text(json_text(source.document(snapshot, filter_text), indent=2) + "\n")
         return
     separator = "[\n"
     for snapshot in source.snapshots(count):
-        write_text(separator + json_text(document(snapshot, _pids(snapshot, filter_text))))
+        write_text(separator + json_text(source.document(snapshot, filter_text)))
         separator = ",\n"
     write_text("\n]\n" if separator == ",\n" else "[]\n")
 
 
 def _write_json_lines(source: Source, count: int | None, filter_text: str) -> None:
     for snapshot in source.snapshots(count):
-        write_text(json_text(document(snapshot, _pids(snapshot, filter_text))) + "\n")
+        write_text(json_text(source.document(snapshot, filter_text)) + "\n")
 
 
 def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
     write_text(csv_text(None))
     default = None if source.recording is not None else 1
     for snapshot in source.snapshots(count or default):
-        write_text(csv_text(document(snapshot, _pids(snapshot, filter_text))))
+        write_text(csv_text(source.document(snapshot, filter_text)))
 
 
 def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:
@@ -151,14 +164,16 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
     width = _width()
     chosen = filter_text(given)
     for snapshot in source.one() if count is None else source.snapshots(count):
-        lines = _screen(snapshot, given, chosen, width)
+        lines = _screen(snapshot, given, chosen, width, source.narrowing)
         if theme:
             write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
         else:
             write_text("".join(f"{plain(line)}\n" for line in lines))
 
 
-def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int) -> list[Line]:
+def _screen(
+    snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int, narrowing: Narrowing
+) -> list[Line]:
     from neurontools import health
     from neurontools.views.drawing.glyphs import ASCII, UNICODE
     from neurontools.views.drawing.scene import Clock, Scene
@@ -167,12 +182,13 @@ def _screen(snapshot: Snapshot, given: dict[str, str], filter_text: str, width: 
 
     scene = Scene.of(
         snapshot,
+        narrowing,
         glyphs=ASCII if "ascii" in given or not shows_unicode() else UNICODE,
         page=given.get("page", "overview"),
         filter_text=filter_text,
         cursor=-1,
         clock=Clock(""),
-        verdicts=health.verdicts(snapshot),
+        verdicts=health.verdicts(narrowing.part(snapshot)),
     )
     lines = title(scene, width).lines
     body = (

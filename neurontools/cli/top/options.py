@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from neurontools.cli.line import intervals
+from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from neurontools.model import Snapshot
+    from neurontools.views.drawing.narrowing import Narrowing
 
 USAGE = "neuron-top [OPTIONS]"
 SUMMARY = (
@@ -27,6 +36,8 @@ OPTIONS = (
     Option("filter", "processes to list, as user=root (util<5 or not tag~mlp)", short="f", value="FILTER"),
     Option("user", "only processes of this user", short="u", value="NAME"),
     Option("pid", "only this process", short="p", value="PID"),
+    Option("device", "only these devices: indices, ranges or PCI addresses", short="d", value="LIST", joins=True),
+    Option("only-visible", "only the NeuronCores that NEURON_RT_VISIBLE_CORES names"),
     Option("json", "one JSON document; with -n a list of them"),
     Option("json-lines", "a JSON document a line, without end unless -n is given"),
     Option("csv", "a line for each process, with a header"),
@@ -60,7 +71,7 @@ EXIT_CODES = (
     (1, "an option is unknown, a recording is none or damaged, or something failed"),
     (2, "an option has a value that can't be meant"),
     (4, "the socket or the recording may not be used by this user"),
-    (6, "there is no such file or moment"),
+    (6, "there is no such file, moment or device"),
     (12, "no daemon answers"),
     (70, "a fault of the command itself"),
     (124, "the daemon did not answer in time"),
@@ -83,8 +94,38 @@ def check(given: dict[str, str]) -> None:
     interval_seconds(given)
     count(given)
     filter_text(given)
+    DeviceSelection(given.get("device", ""))
     for name, words in (("page", PAGE_NAMES), ("theme", THEME_NAMES), ("color", COLORS)):
         one_of(given, name, words)
+
+
+def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowing:
+    """What --device and --only-visible leave to be shown; UserError when a value makes no sense."""
+    from neurontools.nrt.core_request import parse_visible_cores
+    from neurontools.nrt.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
+    from neurontools.views.drawing.narrowing import Narrowing
+
+    chosen = DeviceSelection(given.get("device", ""))
+    devices = {"device_indices": frozenset(chosen.indices), "bdfs": frozenset(chosen.bdfs)}
+    if "only-visible" not in given:
+        return Narrowing(**devices)
+    text = environment.get(VISIBLE_CORES, "").strip()
+    if not text:
+        raise UserError(f"--only-visible: {VISIBLE_CORES} is not set; set it, or leave the option out", EXIT_USAGE)
+    try:
+        first, count_ = parse_visible_cores(text)
+        lnc = logical_neuroncore_config(environment)
+    except InvalidCoreRequest as error:
+        raise UserError(str(error), EXIT_USAGE) from error
+    return Narrowing(**devices, first_core=first, core_count=count_, logical_neuroncore_config=lnc)
+
+
+def check_devices(narrowing_: Narrowing, snapshot: Snapshot) -> None:
+    """UserError when a device that was asked for is none of this host."""
+    missing = narrowing_.missing(snapshot)
+    if missing:
+        last = max((device.index for device in snapshot.devices), default=-1)
+        raise UserError(f"--device: no device {missing} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)
 
 
 def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:

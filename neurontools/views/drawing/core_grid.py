@@ -64,9 +64,11 @@ def device_rows(scene: Scene) -> list[DeviceRow]:
     """The places of the grid: neighbours that are alike and do nothing are one."""
     rows: list[DeviceRow] = []
     for device, cores in enumerate(_by_device(scene)):
+        if device in scene.figures.hidden_devices:
+            continue
         word, style = _word(scene, device, cores)
         before = rows[-1] if rows else None
-        if word and before is not None and before.word == word:
+        if word and before is not None and before.word == word and before.last == device - 1:
             rows[-1] = DeviceRow(before.first, device, word, style)
         else:
             rows.append(DeviceRow(device, device, word, style))

@@ -5,7 +5,7 @@ Made once for a snapshot and shared by all pages; only what a page asks for is c
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -60,16 +60,18 @@ class Figures:
     """Everything concluded from one snapshot.
 
     Pages find a device by its index. So `snapshot` has a place for those that are missing between others, without
-    memory, links and cores.
+    memory, links and cores; and for those that are `hidden`, which are there and not to be shown but for their links.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        present = {device.index for device in snapshot.devices}
+    def __init__(self, snapshot: Snapshot, hidden: Sequence[Device] = ()) -> None:
+        self.hidden_devices = frozenset(device.index for device in hidden)
+        present = {device.index for device in snapshot.devices} | self.hidden_devices
         expected = 1 + max((index for index in present if index < _MOST_DEVICES), default=-1)
         self.missing_devices = frozenset(range(expected)) - present
         self.snapshot = snapshot
-        if self.missing_devices:
-            gone = tuple(_absent(index) for index in self.missing_devices)
+        if self.missing_devices or hidden:
+            gone = [_absent(index) for index in self.missing_devices]
+            gone += [replace(_absent(device.index), connected_to=device.connected_to) for device in hidden]
             devices = tuple(sorted((*snapshot.devices, *gone), key=lambda device: device.index))
             self.snapshot = replace(snapshot, devices=devices)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from neurontools.model import Snapshot
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import UNICODE, Glyphs
+from neurontools.views.drawing.narrowing import Narrowing
 
 if TYPE_CHECKING:
     from neurontools.health import Verdict
@@ -65,9 +66,9 @@ class Scene:
     notes: list[str] = field(default_factory=list)
 
     @classmethod
-    def of(cls, snapshot: Snapshot, **choices: object) -> Scene:
-        """A scene of a snapshot alone."""
-        figures = Figures(snapshot)
+    def of(cls, snapshot: Snapshot, narrowing: Narrowing | None = None, **choices: object) -> Scene:
+        """A scene of a snapshot alone, or of a part of it."""
+        figures = Figures(snapshot) if narrowing is None else narrowing.figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
 
 
