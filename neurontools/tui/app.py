@@ -62,6 +62,7 @@ class NeuronTop(App[None]):
         shell.suspend = self.action_suspend_process
         shell.show_palette = self.action_command_palette
         shell.next_theme = self._next_theme
+        shell.set_theme = self._choose_theme
         shell.save_screenshot = self._save_picture
         shell.toggle_recording = self._toggle_recording
 
@@ -136,9 +137,12 @@ class NeuronTop(App[None]):
     def _next_theme(self) -> str:
         names = list(THEMES)
         name = names[(names.index(self.board.theme_name) + 1) % len(names)]
-        self.set_theme_name(name)
-        self.dashboard.settings.theme = name
+        self._choose_theme(name)
         return name
+
+    def _choose_theme(self, name: str) -> None:
+        self.dashboard.settings.theme = name
+        self.set_theme_name(name if name in THEMES else "dark")
 
     def set_theme_name(self, name: str) -> None:
         """Show the dashboard in this theme."""
@@ -179,16 +183,16 @@ class NeuronTop(App[None]):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Every action, for the command palette."""
         del screen
-        for action in keys.ACTIONS:
+        for action in self.dashboard.keymap.actions:
             if action.name not in _NO_PALETTE:
                 name = action.text[:1].upper() + action.text[1:]
                 yield SystemCommand(name, f"{action.group}, key {action.shown}", self._command(action))
         for name in THEMES:
-            yield SystemCommand(f"Theme {name}", "change the colours", lambda name=name: self.set_theme_name(name))
+            yield SystemCommand(f"Theme {name}", "change the colours", lambda name=name: self._choose_theme(name))
 
     def _command(self, action: keys.KeyAction):  # type: ignore[no-untyped-def]
         def run() -> None:
-            self.dashboard.press(action.keys[0])
+            self.dashboard.act(action)
             self.board.redraw()
 
         return run

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from neurontools.views.drawing.dialog import Dialog
 
 
 @dataclass(slots=True)
 class Choices:
-    """A dialog and what happens when one of its options is chosen; `chosen` may open the next dialog."""
+    """A dialog and what happens when one of its options is chosen; `chosen` may open the next dialog.
+
+    `more` are further keys, which get the option that the cursor is at; `back` opens the dialog that it came from.
+    """
 
     dialog: Dialog
     chosen: Callable[[int], Choices | None] | None = None
+    more: Mapping[str, Callable[[int], Choices | None]] = field(default_factory=dict)
+    back: Callable[[], Choices | None] | None = None
 
     def move(self, lines: int) -> None:
         """Move the choice, or scroll the text."""
@@ -29,11 +34,13 @@ class Choices:
 
     def press(self, key: str) -> Choices | None:
         """The dialog that is open after a key, if any. A key it doesn't know is swallowed."""
+        if key in self.more:
+            return self.more[key](self.dialog.cursor)
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}
         if key in moves:
             self.move(moves[key])
         elif key == "enter" and self.dialog.options:
             return None if self.chosen is None else self.chosen(self.dialog.cursor)
         elif key in ("escape", "q", "question_mark", "f1", "enter"):
-            return None
+            return None if self.back is None else self.back()
         return self

@@ -6,26 +6,32 @@ from neurontools.tui import keys
 from neurontools.tui.actions.movement import MovementActions
 from neurontools.tui.actions.page import PageActions
 from neurontools.tui.actions.program import ProgramActions
+from neurontools.tui.actions.setup import SetupActions
 from neurontools.tui.actions.time import TimeActions
 from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import SENSELESS
 
+_MOST_TYPED = 200
 
-class Dashboard(MovementActions, PageActions, ProgramActions, TimeActions):
+
+class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, TimeActions):
     """The dashboard: what is chosen and shown, and the actions that change it."""
 
     def press(self, key: str, character: str | None = None) -> bool:
         """Do what a key does; whether it means anything."""
         if key in keys.ALWAYS:
-            return self._act(keys.BY_KEY[key], key)
+            return self.act(keys.BY_KEY[key], key)
         if self.choices is not None:
             return self._choose(self.choices, key)
         if self.edited_filter is not None:
-            return self._edit(key, character)
-        action = keys.BY_KEY.get(key)
-        return action is not None and self._act(action, key)
+            return self._edit_filter(key, character)
+        if self.edited_search is not None:
+            return self._edit_search(key, character)
+        action = self.keymap.by_key.get(key)
+        return action is not None and self.act(action, key)
 
-    def _act(self, action: keys.KeyAction, key: str) -> bool:
+    def act(self, action: keys.KeyAction, key: str = "") -> bool:
+        """Do what an action does, which `key` was pressed for."""
         self.forget_message()
         try:
             if action.name == "choose_tab":
@@ -60,8 +66,10 @@ class Dashboard(MovementActions, PageActions, ProgramActions, TimeActions):
                 self.choices.move_to(int(argument))
                 return self._choose(self.choices, "enter")
             return False
-        if action == "key":
-            return self.press(argument)
+        if action == "key":  # as it is usually; where it is shown, it may be another one
+            return (
+                self.edited_filter is None and self.edited_search is None and self.act(keys.BY_KEY[argument], argument)
+            )
         if action == "page":
             self.show_page(argument)
         elif action == "tab":
@@ -69,7 +77,7 @@ class Dashboard(MovementActions, PageActions, ProgramActions, TimeActions):
             if scene is not None:
                 self._choose_tab(scene, int(argument) if argument else None)
         elif action == "sort":
-            self._sort_by(argument)
+            self.sort_by(argument)
         elif action == "scrub":
             self.feed.want_past()
             self.time.seek(float(argument))
@@ -93,20 +101,45 @@ class Dashboard(MovementActions, PageActions, ProgramActions, TimeActions):
         else:
             self.move_to(self.list.cursor + lines)
 
-    def _edit(self, key: str, character: str | None) -> bool:
+    def _edit_filter(self, key: str, character: str | None) -> bool:
         text = self.edited_filter or ""
         if key == "enter":
             self.filter_text, self.edited_filter = text.strip(), None
         elif key == "escape":
             self.filter_text, self.edited_filter = "", None
-        elif key in ("backspace", "ctrl+h"):
-            self.edited_filter = text[:-1]
-        elif key == "ctrl+u":
-            self.edited_filter = ""
         elif key in ("up", "down"):
             self.move_to(self.list.cursor + (1 if key == "down" else -1))
-        elif character is not None and character.isprintable() and len(text) < 200:
-            self.edited_filter = text + character
         else:
-            return False
+            edited = _edited(text, key, character)
+            self.edited_filter = text if edited is None else edited
+            return edited is not None
         return True
+
+    def _edit_search(self, key: str, character: str | None) -> bool:
+        """What is typed is looked for at once, from where the search began."""
+        text = self.edited_search or ""
+        if key == "enter":
+            self.search_text, self.edited_search = text.strip(), None
+        elif key == "escape":
+            self.search_text, self.edited_search = "", None
+        elif key in ("up", "down"):
+            self.to_match(1 if key == "down" else -1)
+        else:
+            edited = _edited(text, key, character)
+            if edited is None:
+                return False
+            self.edited_search = edited
+            self.selected_pid = self.searched_from
+            self.to_match(0)
+        return True
+
+
+def _edited(text: str, key: str, character: str | None) -> str | None:
+    """A line that is typed, after a key; None for a key that does nothing to it."""
+    if key in ("backspace", "ctrl+h"):
+        return text[:-1]
+    if key == "ctrl+u":
+        return ""
+    if character is not None and character.isprintable() and len(text) < _MOST_TYPED:
+        return text + character
+    return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from neurontools.history.feed import Feed, LiveFeed
 from neurontools.tui.choices import Choices
+from neurontools.tui.key_map import KeyMap
 from neurontools.tui.settings import Settings
 from neurontools.tui.time_cursor import TimeCursor
 from neurontools.views.drawing.dialog import over
@@ -17,10 +18,11 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page, fit, foreign
 from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.thresholds import Thresholds
 from neurontools.views.frame import frame
 from neurontools.views.overview.job_list import job_rows
-from neurontools.views.pages import PAGES
-from neurontools.views.processes.page import process_rows
+from neurontools.views.pages import page_named
+from neurontools.views.processes.page import matches, process_rows
 
 if TYPE_CHECKING:
     from neurontools.history.events import Event
@@ -45,6 +47,7 @@ class Shell:
     suspend: Callable[[], None] = _nothing
     show_palette: Callable[[], None] = _nothing
     next_theme: Callable[[], str] = lambda: ""
+    set_theme: Callable[[str], None] = lambda _name: None
     save_screenshot: Callable[[], str] = lambda: ""
     toggle_recording: Callable[[], str] = lambda: ""
 
@@ -74,6 +77,10 @@ class DashboardState:
     unfolded: frozenset[str] = frozenset()
     filter_text: str = ""
     edited_filter: str | None = None  # while it is being typed
+    search_text: str = ""
+    edited_search: str | None = None  # while it is being typed
+    searched_from: int | None = None  # the process that was selected when a search began
+    keymap: KeyMap = field(default_factory=KeyMap)
     tagged: frozenset[int] = frozenset()
     selected_pid: int | None = None
     selected_row: str = ""  # of the jobs on the overview
@@ -89,7 +96,7 @@ class DashboardState:
         self.time = TimeCursor(self.feed)
         if isinstance(self.feed, LiveFeed):
             self.time.interval_seconds = self.feed.interval_seconds
-        self.page = self.settings.page if any(page.name == self.settings.page for page in PAGES) else "overview"
+        self.page = page_named(self.settings.first_page).name
         self.lists: dict[str, ListState] = {}
         self._figures: Figures | None = None
         self._shown: Snapshot | None = None
@@ -158,7 +165,13 @@ class DashboardState:
             top=where.top,
             sort=settings.sort,
             is_descending=settings.is_descending,
+            then_sort=settings.then_sort,
+            is_then_descending=settings.is_then_descending,
+            columns=settings.columns,
             filter_text=self.filter_text if self.edited_filter is None else self.edited_filter,
+            search_text=self.search_text if self.edited_search is None else self.edited_search,
+            thresholds=Thresholds(settings.idle_below_percent / 100, settings.late_after_seconds),
+            key_texts=self.keymap.changed,
             tagged=self.tagged,
             details_pid=self.details_pid,
             colour_by=settings.colour_by,
@@ -219,6 +232,8 @@ class DashboardState:
     def _prompt(self) -> str:
         if self.edited_filter is not None:
             return f"filter: {self.edited_filter}_   (Enter keep, Esc clear; words, or column<value: user=root util<5)"
+        if self.edited_search is not None:
+            return f"search: {self.edited_search}_   (Enter keep, then n and N go on; Esc clear)"
         return self.message
 
     def _tell_of_recording(self) -> None:
@@ -264,6 +279,24 @@ class DashboardState:
         scene = self.scene()
         rows = job_rows(scene) if scene is not None and self.page == "overview" and not self.is_tree_shown else []
         return rows[min(self.list.cursor, len(rows) - 1)].pids if rows else ()
+
+    def to_match(self, step: int) -> bool:
+        """Go to the next row that the search finds (1), the one before (-1) or the one here, else the next (0).
+
+        Round the end; whether there is any.
+        """
+        scene = self.scene() if self.page == "processes" else None
+        rows = process_rows(scene) if scene is not None else []
+        found = matches(scene, rows) if scene is not None else []
+        if not found:
+            return False
+        here = self.list.cursor
+        if step < 0:
+            target = next((position for position in reversed(found) if position < here), found[-1])
+        else:
+            target = next((position for position in found if position >= here + step), found[0])
+        self.move_to(target)
+        return True
 
     def show_page(self, name: str) -> None:
         """Show the page of this name."""

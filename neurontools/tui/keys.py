@@ -21,7 +21,8 @@ ACTIONS = (
     KeyAction(("ctrl+z",), "Ctrl-Z", "suspend", "leave it to the background; fg brings it back", "General"),
     KeyAction(("question_mark", "f1"), "?, F1", "show_help", "this help", "General"),
     KeyAction(("ctrl+p",), "Ctrl-P", "show_palette", "command palette: every action by name", "General"),
-    KeyAction(("escape",), "Esc", "go_back", "close a dialog, details or the filter", "General"),
+    KeyAction(("escape",), "Esc", "go_back", "close a dialog, details, the search or the filter", "General"),
+    KeyAction(("O", "f8"), "O, F8", "show_setup", "setup: columns, order, theme, page, devices, thresholds", "General"),
     KeyAction(("T",), "T", "next_theme", "next theme: dark, light, colour-blind, mono", "General"),
     KeyAction(("S",), "S", "save_screenshot", "save the screen as SVG", "General"),
     KeyAction(("plus", "equals_sign"), "+", "faster", "refresh, or replay, faster", "General"),
@@ -49,7 +50,10 @@ ACTIONS = (
     KeyAction(("G", "end"), "G, End", "move_last", "last row", "Moving"),
     KeyAction(("enter",), "Enter", "enter", "unfold or fold a job or node; details; the device's history", "Moving"),
     KeyAction(("slash",), "/", "edit_filter", "filter: words and column<value, as user=root util<5", "Processes"),
-    KeyAction(("s", "f6"), "s, F6", "choose_sort", "choose the column to sort by", "Processes"),
+    KeyAction(
+        ("backslash", "ctrl+f"), "\\, Ctrl-F", "edit_search", "search: goes to what a filter would show", "Processes"
+    ),
+    KeyAction(("s", "f6"), "s, F6", "choose_sort", "choose the columns to sort by, first and second", "Processes"),
     KeyAction(("less_than_sign",), "<", "sort_left", "sort by the column to the left", "Processes"),
     KeyAction(("greater_than_sign",), ">", "sort_right", "sort by the column to the right", "Processes"),
     KeyAction(("I",), "I", "invert_sort", "invert the order", "Processes"),
@@ -63,8 +67,8 @@ ACTIONS = (
     KeyAction(("right_square_bracket",), "]", "step_forward", "one moment forward", "Time"),
     KeyAction(("left_curly_bracket",), "{", "leap_back", "a minute back", "Time"),
     KeyAction(("right_curly_bracket",), "}", "leap_forward", "a minute forward", "Time"),
-    KeyAction(("n",), "n", "next_event", "to the next event", "Time"),
-    KeyAction(("N",), "N", "previous_event", "to the previous event", "Time"),
+    KeyAction(("n",), "n", "next_event", "to the next event, or match of a search", "Time"),
+    KeyAction(("N",), "N", "previous_event", "to the previous event, or match", "Time"),
     KeyAction(("L",), "L", "go_live", "to the latest moment", "Time"),
     KeyAction(("R",), "R", "toggle_recording", "start or end a recording", "Time"),
     KeyAction(("c",), "c", "toggle_colouring", "colour devices by utilization or by memory", "Topology and history"),
@@ -74,11 +78,20 @@ ALWAYS = ("ctrl+c", "ctrl+z")  # in a dialog and in the filter too
 BY_KEY = {key: action for action in ACTIONS for key in action.keys}
 
 
-def help_lines() -> tuple[str, ...]:
+def names_text() -> str:
+    """The text of --help-keys."""
+    width = max(len(action.name) for action in ACTIONS)
+    lines = [f"{action.name:<{width}}  {action.shown:<12}  {action.text}" for action in ACTIONS]
+    return "Actions for the table [keys] of neuron-top.toml, and the keys that they usually have:\n\n" + "".join(
+        f"  {line}\n" for line in lines
+    )
+
+
+def help_lines(actions: tuple[KeyAction, ...] = ACTIONS) -> tuple[str, ...]:
     """The text of the help dialog."""
     lines: list[str] = []
     group = ""
-    for action in ACTIONS:
+    for action in actions:
         if action.group != group:
             group = action.group
             lines += ["", group] if lines else [group]

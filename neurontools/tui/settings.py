@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from neurontools.files.directory import Directory
+from neurontools.text.terminal import visible
+from neurontools.tui.small_file import read_text
+
+_OF_COLUMNS = ("sort", "then_sort", "columns")
+_OF_PAGES = ("page", "start_page")
+_WORDS = {"colour_by": ("utilization", "memory")}
+_BOUNDS = {"window_seconds": (1.0, 86400.0), "idle_below_percent": (0.0, 100.0), "late_after_seconds": (0.0, 1e6)}
 
 
 @dataclass
@@ -24,6 +31,17 @@ class Settings:
     is_descending: bool = False
     window_seconds: float = 60.0
     colour_by: str = "utilization"
+    then_sort: str = ""  # the column that decides where the first is alike; "" for none
+    is_then_descending: bool = False
+    columns: tuple[str, ...] = ()  # those of the process list, in this order; none: those that there is room for
+    start_page: str = ""  # to begin with; "" for the one that was looked at last
+    idle_below_percent: float = 2.0  # a held core that is less busy is shown as idle
+    late_after_seconds: float = 30.0  # since the last execution ended; longer is marked
+
+    @property
+    def first_page(self) -> str:
+        """The page to begin with."""
+        return self.page if "page" in self.__dict__.get("_stored", {}) else self.start_page or self.page
 
     def __setattr__(self, name: str, value: object) -> None:
         """Whatever is assigned is a choice, and kept."""
@@ -51,28 +69,55 @@ def settings_path(environment: Mapping[str, str]) -> Path:
 
 def load(path: Path) -> tuple[Settings, str]:
     """The settings in a file, and what is wrong with it ("" for nothing; a missing file is fine)."""
+    shown = visible(str(path))
     try:
-        given = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Settings(), ""
-    except (OSError, ValueError) as error:
-        return Settings(), f"{path} can't be read ({error}); the defaults are used"
+        text = read_text(path)
+        given = json.loads(text) if text is not None else {}
+    except (OSError, ValueError, RecursionError) as error:
+        return Settings(), f"{shown} can't be read ({visible(str(error))}); the defaults are used"
     settings = Settings()
     if not isinstance(given, dict):
-        return settings, f"{path} holds no JSON object; the defaults are used"
-    trouble = ""
-    if given.get("health"):
-        trouble = f"{path}: health is not used any more: the daemon judges, by [health] of its configuration"
+        return settings, f"{shown} holds no JSON object; the defaults are used"
+    troubles: list[str] = []
     for field in fields(Settings):
         if field.name not in given:
             continue
         value, default = given[field.name], getattr(settings, field.name)
-        is_number = isinstance(default, float) and isinstance(value, (int, float)) and not isinstance(value, bool)
-        if is_number or type(value) is type(default):
-            setattr(settings, field.name, float(value) if is_number else value)
+        if isinstance(default, tuple) and isinstance(value, list):
+            value = tuple(value)
+        elif isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool) and value < 10**12:
+            value = float(value)
+        if type(value) is not type(default):
+            kind = {"str": "a text", "bool": "true or false", "tuple": "a list"}.get(type(default).__name__, "a number")
+            troubles.append(f"{field.name} must be {kind}; the default is used")
+        elif wrong := _wrong(field.name, value):
+            troubles.append(f"{field.name}: {wrong}; the default is used")
         else:
-            trouble = f"{path}: {field.name} must be {type(default).__name__}; the default is used"
-    return settings, trouble
+            setattr(settings, field.name, value)
+    if given.get("health"):
+        troubles.append("health is not used any more: the daemon judges, by [health] of its configuration")
+    more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+    return settings, f"{shown}: {troubles[0]}{more}" if troubles else ""
+
+
+def _wrong(name: str, value: object) -> str:
+    """Why a value of the right type can't be meant; "" when it can."""
+    if name in _BOUNDS and isinstance(value, float):
+        low, high = _BOUNDS[name]
+        return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # NaN is not either
+    names: Collection[str] = _WORDS.get(name, ())
+    if name in _OF_COLUMNS:
+        from neurontools.views.processes.columns import BY_KEY
+
+        names = ("", *BY_KEY) if name == "then_sort" else BY_KEY.keys()
+    elif name in _OF_PAGES:
+        from neurontools.views.pages import PAGES
+
+        names = ("", *(page.name for page in PAGES)) if name == "start_page" else [page.name for page in PAGES]
+    for one in value if isinstance(value, tuple) else (value,):
+        if names and one not in names:
+            return f"{visible(repr(one))[:60]} is none of {', '.join(filter(None, names))}"
+    return ""
 
 
 def save(path: Path, settings: Settings) -> None:

@@ -177,8 +177,9 @@ def key_bar(scene: Scene, width: int) -> Page:
     targets: list[Target] = []
     left = 0
 
-    def item(key: str, text: str, action: str, argument: str, *, is_current: bool = False) -> None:
+    def item(key: str, text: str, action: str, argument: str, *, usual_key: str = "", is_current: bool = False) -> None:
         nonlocal left
+        key = scene.key_texts.get(usual_key, key)
         if left + len(key) + len(text) + 3 > width:
             return
         runs.extend([(f" {key}", "key"), (f" {text} ", "tab_current" if is_current else "dim")])
@@ -186,19 +187,20 @@ def key_bar(scene: Scene, width: int) -> Page:
         targets.append(Target(0, left, left + cells, action, argument))
         left += cells
 
-    item("q", "quit", "key", "q")
-    item("?", "help", "key", "question_mark")
+    item("q", "quit", "key", "q", usual_key="q")
+    item("?", "help", "key", "question_mark", usual_key="question_mark")
     for page in PAGES:
         item(
             page.key,
             page.title if width >= 100 else page.short_title,
             "page",
             page.name,
+            usual_key=page.key,
             is_current=page.name == scene.page,
         )
     if width >= 72:
         for key, text, argument in page_named(scene.page).hints:
-            item(key, text, "key", argument)
+            item(key, text, "key", argument, usual_key=argument)
     return Page([fit(runs, width)], targets)
 
 

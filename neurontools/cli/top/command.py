@@ -51,6 +51,11 @@ def _run(arguments: list[str]) -> int:
 
         write_text(schema_text())
         return 0
+    if "help-keys" in given:
+        from neurontools.tui.keys import names_text
+
+        write_text(names_text())
+        return 0
     _refuse_contradictions(given)
     options.check(given)
     if "diff" in given:
@@ -105,11 +110,14 @@ def _has_terminal() -> bool:
 def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, interval_seconds: float) -> int:
     from neurontools.cli.top.first_frame import Terminal
     from neurontools.history.feed import LiveFeed
+    from neurontools.tui import configuration
     from neurontools.tui import settings as settings_module
 
     file = settings_module.settings_path(os.environ)
+    own = configuration.load(configuration.configuration_path(file))
+    own.register()
     settings, trouble = settings_module.load(file)
-    _choose(settings, given)
+    troubles = [text for text in (trouble, *own.troubles, _choose(settings, given)) if text]
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_text(given)
     narrowing = options.narrowing(given, os.environ)
@@ -127,6 +135,7 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
         from neurontools.tui.app import NeuronTop
         from neurontools.tui.dashboard import Dashboard
+        from neurontools.tui.key_map import KeyMap
         from neurontools.views.drawing.glyphs import ASCII, UNICODE
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
@@ -138,9 +147,11 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
             is_read_only="read-only" in given,
             filter_text=filter_text,
             narrowing=narrowing,
+            keymap=(keymap := KeyMap(own.keys)),
         )
-        if trouble:
-            dashboard.tell(trouble)
+        troubles += [f"{configuration.configuration_path(file)}: [keys] {text}" for text in keymap.troubles]
+        if troubles:
+            dashboard.tell(configuration.told(troubles))
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
         app.early_keys = terminal.typed if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before
@@ -158,17 +169,22 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
     return code
 
 
-def _choose(settings: Settings, given: dict[str, str]) -> None:
-    """What the command line says goes before what was saved."""
-    theme = options.one_of(given, "theme", options.THEME_NAMES)
-    if settings.theme not in options.THEME_NAMES:
-        settings.theme = "auto"
+def _choose(settings: Settings, given: dict[str, str]) -> str:
+    """What the command line says goes before what was saved; what is wrong with that, "" for nothing."""
+    from neurontools.views.drawing.style import THEMES
+
+    trouble = ""
+    theme = given.get("theme")
+    if settings.theme not in ("auto", *THEMES):
+        trouble = f"there is no theme {settings.theme[:40]!r} any more; T chooses another"
+        settings.show("theme", "auto")
     if "page" in given:
         settings.show("page", given["page"])
     if theme is not None:
         settings.show("theme", theme)
     if "ascii" in given or not shows_unicode():
         settings.show("ascii", True)
+    return trouble
 
 
 def _paint(
@@ -183,12 +199,15 @@ def _paint(
         snapshot,
         narrowing,
         clock=Clock("LIVE"),
-        page=settings.page,
+        page=settings.first_page,
         glyphs=ASCII if settings.ascii else UNICODE,
         show_flops=settings.show_flops,
         is_compact=settings.is_compact,
         sort=settings.sort,
         is_descending=settings.is_descending,
+        then_sort=settings.then_sort,
+        is_then_descending=settings.is_then_descending,
+        columns=settings.columns,
         window_seconds=settings.window_seconds,
         colour_by=settings.colour_by,
         filter_text=filter_text,

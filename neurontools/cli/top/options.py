@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from neurontools.cli.line import intervals
@@ -48,7 +49,7 @@ OPTIONS = (
         "diff", "what differs between two moments or recordings: FILE, FILE@14:05, @-5min", value="A B", completes=FILES
     ),
     Option("read-only", "never send signals"),
-    Option("theme", "colours", value="THEME", words=THEME_NAMES),
+    Option("theme", "colours: one of your own, or", value="THEME", words=THEME_NAMES),
     Option("ascii", "draw with ASCII characters alone"),
     Option("color", "auto, always or never; never is the theme mono", value="WHEN", words=COLORS, aliases=("colour",)),
     Option("socket", "the daemon's socket", value="PATH", completes=FILES),
@@ -59,6 +60,7 @@ OPTIONS = (
         completes=INSTANCE_TYPES,
     ),
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
+    Option("help-keys", "print the actions whose keys can be changed, and their keys", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
     ),
@@ -95,7 +97,7 @@ def check(given: dict[str, str]) -> None:
     count(given)
     filter_text(given)
     DeviceSelection(given.get("device", ""))
-    for name, words in (("page", PAGE_NAMES), ("theme", THEME_NAMES), ("color", COLORS)):
+    for name, words in (("page", PAGE_NAMES), ("theme", theme_names(given.get("theme"))), ("color", COLORS)):
         one_of(given, name, words)
 
 
@@ -106,9 +108,9 @@ def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowin
     from neurontools.views.drawing.narrowing import Narrowing
 
     chosen = DeviceSelection(given.get("device", ""))
-    devices = {"device_indices": frozenset(chosen.indices), "bdfs": frozenset(chosen.bdfs)}
+    devices, bdfs = frozenset(chosen.indices), frozenset(chosen.bdfs)
     if "only-visible" not in given:
-        return Narrowing(**devices)
+        return Narrowing(devices, bdfs)
     text = environment.get(VISIBLE_CORES, "").strip()
     if not text:
         raise UserError(f"--only-visible: {VISIBLE_CORES} is not set; set it, or leave the option out", EXIT_USAGE)
@@ -117,7 +119,7 @@ def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowin
         lnc = logical_neuroncore_config(environment)
     except InvalidCoreRequest as error:
         raise UserError(str(error), EXIT_USAGE) from error
-    return Narrowing(**devices, first_core=first, core_count=count_, logical_neuroncore_config=lnc)
+    return Narrowing(devices, bdfs, first, count_, lnc)
 
 
 def check_devices(narrowing_: Narrowing, snapshot: Snapshot) -> None:
@@ -126,6 +128,18 @@ def check_devices(narrowing_: Narrowing, snapshot: Snapshot) -> None:
     if missing:
         last = max((device.index for device in snapshot.devices), default=-1)
         raise UserError(f"--device: no device {missing} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)
+
+
+def theme_names(wanted: str | None) -> tuple[str, ...]:
+    """The themes there are. The reader's own file is looked into only where `wanted` is none of the others."""
+    if wanted is None or wanted in THEME_NAMES:
+        return THEME_NAMES
+    from neurontools.tui import configuration
+    from neurontools.tui.settings import settings_path
+    from neurontools.views.drawing.style import THEMES
+
+    configuration.load(configuration.configuration_path(settings_path(os.environ))).register()
+    return ("auto", *THEMES)
 
 
 def one_of(given: dict[str, str], name: str, words: tuple[str, ...]) -> str | None:

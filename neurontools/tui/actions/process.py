@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import DashboardState
-from neurontools.views.drawing.dialog import Dialog
+from neurontools.tui.sort_order import sort_by
 
 
 class ProcessActions(DashboardState):
@@ -15,26 +14,15 @@ class ProcessActions(DashboardState):
         self.show_page("processes")
         self.edited_filter = self.filter_text
 
-    def choose_sort(self) -> None:
-        """Choose the column to sort by."""
-        from neurontools.views.processes.columns import EVERY_COLUMN
+    def edit_search(self) -> None:
+        """Begin to type what to look for."""
+        self.show_page("processes")
+        self.scene()  # which selects a process
+        self.edited_search, self.searched_from = "", self.selected_pid
 
-        options = tuple(f"{column.title:<9} {column.about}" for column in EVERY_COLUMN)
-        names = [column.key for column in EVERY_COLUMN]
-        cursor = names.index(self.settings.sort) if self.settings.sort in names else 0
-        self.choices = Choices(
-            Dialog("Sort by", options=options, cursor=cursor), lambda number: self._sort_by(names[number])
-        )
-
-    def _sort_by(self, key: str) -> None:
-        """Sort by a column; by the same again: the other way round. Numbers begin with the largest."""
-        from neurontools.views.processes.columns import BY_KEY
-
-        if self.settings.sort == key:
-            self.settings.is_descending = not self.settings.is_descending
-        else:
-            self.settings.sort = key
-            self.settings.is_descending = not BY_KEY[key].is_text and key != "pid"
+    def sort_by(self, key: str) -> None:
+        """Sort by a column, and show that."""
+        sort_by(self.settings, key)
         if self.page != "processes":
             self.show_page("processes")
 
@@ -49,9 +37,9 @@ class ProcessActions(DashboardState):
     def _turn_sort(self, step: int) -> None:
         from neurontools.views.processes.columns import EVERY_COLUMN
 
-        names = [column.key for column in EVERY_COLUMN]
+        names = list(self.settings.columns) or [column.key for column in EVERY_COLUMN if column.offered]
         current = names.index(self.settings.sort) if self.settings.sort in names else 0
-        self._sort_by(names[(current + step) % len(names)])
+        self.sort_by(names[(current + step) % len(names)])
 
     def invert_sort(self) -> None:
         """Turn the order round."""

@@ -24,7 +24,8 @@ class ProgramActions(DashboardState):
 
     def show_help(self) -> None:
         """Open the help."""
-        self.choices = Choices(Dialog("Keys", keys.help_lines(), hint="Up and down scroll, Esc closes"))
+        lines = keys.help_lines(self.keymap.actions)
+        self.choices = Choices(Dialog("Keys", lines, hint="Up and down scroll, Esc closes"))
 
     def show_palette(self) -> None:
         """Open the command palette."""
@@ -39,11 +40,13 @@ class ProgramActions(DashboardState):
         self.tell(self.shell.save_screenshot())
 
     def go_back(self) -> None:
-        """Leave details, else clear the filter."""
+        """Leave details, else clear the search, else the filter."""
         if self.details_pid is not None and self.details_of:
             self.show_page(self.details_of)
         elif self.details_pid is not None:
             self.details_pid = None
+        elif self.page == "processes" and self.search_text:
+            self.search_text = ""
         elif self.page == "processes" and self.filter_text:
             self.filter_text = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neurontools.tui.dashboard_state import DashboardState
+from neurontools.views.drawing.line import foreign
 
 _WINDOWS = (60.0, 300.0, 900.0, 3600.0)
 
@@ -33,15 +34,27 @@ class TimeActions(DashboardState):
         self.time.leap(60.0)
 
     def next_event(self) -> None:
-        """To the next event."""
+        """To the next match of a search of processes, else the next event."""
+        if self._is_searching(1):
+            return
         if not self.time.to_event(1):
             self.tell("no later event")
 
     def previous_event(self) -> None:
-        """To the event before."""
+        """To the match or event before."""
+        if self._is_searching(-1):
+            return
         self.feed.want_past()
         if not self.time.to_event(-1):
             self.tell("no earlier event")
+
+    def _is_searching(self, step: int) -> bool:
+        """Go to another match where there is a search; whether there is."""
+        if self.page != "processes" or not self.search_text:
+            return False
+        if not self.to_match(step):
+            self.tell(f"nothing is found: {foreign(self.search_text, 80)}")
+        return True
 
     def go_live(self) -> None:
         """To the latest moment; of a recording that is being loaded, to its end as it comes."""

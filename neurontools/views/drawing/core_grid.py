@@ -212,7 +212,7 @@ def _core(scene: Scene, core: LogicalNeuronCore, cells: int) -> list[Run]:
     if not is_shown:
         ratio = None
     grave = scene.figures.marked_cores.get(core.index) if is_shown else None
-    style = _style(core, ratio) if grave is None else _mark_style(grave)
+    style = _style(scene, core, ratio) if grave is None else _mark_style(grave)
     mark = "" if grave is None else _mark(scene, grave)
     if cells < _TEXT_CELL:
         return [(mark or _glyph(scene, core, ratio, is_shown), style)]
@@ -259,9 +259,9 @@ def _glyph(scene: Scene, core: LogicalNeuronCore, ratio: float | None, is_shown:
     return levels[max(1, min(len(levels) - 1, round(ratio * (len(levels) - 1))))]
 
 
-def _style(core: LogicalNeuronCore, ratio: float | None) -> str:
+def _style(scene: Scene, core: LogicalNeuronCore, ratio: float | None) -> str:
     """Busy cores by their load; one that is held and does nothing is waste, one that is free is not."""
-    style = "dim" if ratio is None else load_style(ratio)
+    style = "dim" if ratio is None else load_style(ratio, scene.thresholds.idle_below_ratio)
     return style if style != "held" or core.owner_pids else "dim"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from neurontools.model import Snapshot
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import UNICODE, Glyphs
 from neurontools.views.drawing.narrowing import Narrowing
+from neurontools.views.drawing.thresholds import Thresholds
 
 if TYPE_CHECKING:
     from neurontools.health import Verdict
@@ -54,7 +56,13 @@ class Scene:
     top: int = 0  # its first visible row
     sort: str = "pid"
     is_descending: bool = False
+    then_sort: str = ""  # the column that decides where the first is alike
+    is_then_descending: bool = False
+    columns: tuple[str, ...] = ()  # of the process list; none: those that there is room for
     filter_text: str = ""
+    search_text: str = ""  # what to mark in the process list
+    thresholds: Thresholds = Thresholds()
+    key_texts: Mapping[str, str] = field(default_factory=dict)  # keys that were changed: by the usual key, in words
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
     colour_by: str = "utilization"  # of the topology: utilization, memory

@@ -12,12 +12,10 @@ SELECTED = "+selected"
 LOADS = ("load1", "load2", "load3", "load4")
 """The styles of cores that work, from little to much; those that are held and idle have `held`, free ones `dim`."""
 
-_IDLE_RATIO = 0.02
 
-
-def load_style(ratio: float) -> str:
-    """The style of what is held and used so much of the time, 0..1."""
-    return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= _IDLE_RATIO else "held"
+def load_style(ratio: float, idle_below_ratio: float) -> str:
+    """The style of what is held and used so much of the time, 0..1; below `idle_below_ratio` it counts as idle."""
+    return LOADS[min(len(LOADS) - 1, int(min(ratio, 1.0) * len(LOADS)))] if ratio >= idle_below_ratio else "held"
 
 
 @dataclass(frozen=True, slots=True)

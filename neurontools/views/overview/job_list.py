@@ -179,9 +179,9 @@ def _utilization(row: JobRow) -> float | None:
     return (row.rank or row.job).utilization_ratio
 
 
-def _utilization_style(_scene: Scene, row: JobRow) -> str:
+def _utilization_style(scene: Scene, row: JobRow) -> str:
     ratio = _utilization(row)
-    return "dim" if ratio is None else load_style(ratio)
+    return "dim" if ratio is None else load_style(ratio, scene.thresholds.idle_below_ratio)
 
 
 def _memory(scene: Scene, row: JobRow) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.text import units
@@ -206,9 +206,36 @@ def chosen(width: int, *, with_place: bool = False, with_steps: bool = False) ->
     return sorted(kept, key=EVERY_COLUMN.index), width - used + for_command + 1
 
 
-def sort_value(column: ProcessColumn, figures: ProcessFigures) -> tuple[bool, float | str]:
-    """For sorting: what is not known comes last in ascending order."""
-    value = column.read(figures)
-    if value is None:
-        return (True, "" if column.is_text else 0.0)
-    return (False, value.casefold() if isinstance(value, str) else value)
+def arranged(keys: Sequence[str], width: int) -> tuple[list[ProcessColumn], int]:
+    """As `chosen`, of the columns that somebody chose: in this order, as many as have room.
+
+    The command takes the cells that are left, behind all others.
+    """
+    columns = [BY_KEY[key] for key in keys if key in BY_KEY and key != COMMAND.key]
+    least = COMMAND.cells if COMMAND.key in keys else 0
+    used = 2
+    kept = []
+    for column in columns:
+        if used + column.cells + 1 + least > width:
+            break
+        kept.append(column)
+        used += column.cells + 1
+    return kept, width - used if least and width - used >= least else 0
+
+
+def in_order(rows: Iterable[ProcessFigures], orders: Iterable[tuple[str, bool]]) -> list[ProcessFigures]:
+    """Processes sorted by columns, each by its key and whether it descends; the first decides, then the next, at last
+    the PID. What is unknown comes last.
+    """
+    found = sorted(rows, key=lambda row: row.pid)
+    for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
+        column = BY_KEY[key]
+        known = [(value, row) for row in found if (value := column.read(row)) is not None]
+        unknown = [row for row in found if column.read(row) is None]
+        known.sort(key=lambda pair: _sortable(pair[0]), reverse=is_descending)
+        found = [row for _, row in known] + unknown
+    return found
+
+
+def _sortable(value: float | str) -> float | str:
+    return value.casefold() if isinstance(value, str) else value

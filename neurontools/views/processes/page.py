@@ -9,7 +9,7 @@ from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED, load_style
-from neurontools.views.processes.columns import BY_KEY, COMMAND, ProcessColumn, chosen, sort_value
+from neurontools.views.processes.columns import COMMAND, ProcessColumn, arranged, chosen, in_order
 from neurontools.views.processes.details import core_doubt, process_details, when_text
 from neurontools.views.processes.filter import InvalidFilter, parse_filter
 
@@ -23,12 +23,18 @@ def process_rows(scene: Scene) -> list[ProcessFigures]:
             rows = [row for row in rows if passes(row)]
         except InvalidFilter:
             pass
-    column = BY_KEY.get(scene.sort, BY_KEY["pid"])
-    rows.sort(key=lambda row: row.pid)
-    known = [row for row in rows if column.read(row) is not None]
-    unknown = [row for row in rows if column.read(row) is None]
-    known.sort(key=lambda row: sort_value(column, row), reverse=scene.is_descending)
-    return known + unknown
+    return in_order(rows, ((scene.sort, scene.is_descending), (scene.then_sort, scene.is_then_descending)))
+
+
+def matches(scene: Scene, rows: list[ProcessFigures]) -> list[int]:
+    """The positions of the rows that the search finds; none while there is nothing to look for."""
+    if not scene.search_text.strip():
+        return []
+    try:
+        finds = parse_filter(scene.search_text)
+    except InvalidFilter:
+        return []
+    return [position for position, row in enumerate(rows) if finds(row)]
 
 
 def process_page(scene: Scene, width: int, height: int) -> Page:
@@ -41,12 +47,16 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         page.add(fit(((" this process holds no cores at the moment shown; Esc goes back", "dim"),), width))
         return page
     rows = process_rows(scene)
-    page = Page([_head(scene, rows, width)])
-    columns, command_cells = chosen(
-        width,
-        with_place=any(row.process.attribution is not None for row in rows),
-        with_steps=any(row.steps_per_second is not None for row in rows),
-    )
+    found = matches(scene, rows)
+    page = Page([_head(scene, rows, found, width)])
+    if scene.columns:
+        columns, command_cells = arranged(scene.columns, width)
+    else:
+        columns, command_cells = chosen(
+            width,
+            with_place=any(row.process.attribution is not None for row in rows),
+            with_steps=any(row.steps_per_second is not None for row in rows),
+        )
     page.append(_titles(scene, columns, command_cells, width))
     footer = _footer(scene, rows, width) if height >= 8 else []
     list_height = max(1, height - len(page.lines) - len(footer))
@@ -54,7 +64,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
     top = visible_top(cursor, scene.top, list_height, len(rows))
     lines = []
     for position in range(top, min(len(rows), top + list_height)):
-        line = _row(scene, rows[position], columns, command_cells, width)
+        line = _row(scene, rows[position], columns, command_cells, width, is_found=position in found)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(rows), list_height, top)
     if not rows:
@@ -65,7 +75,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
     return page
 
 
-def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
+def _head(scene: Scene, rows: list[ProcessFigures], found: list[int], width: int) -> Line:
     every = len(scene.figures.shown(scene.pid))
     text = _counted(every) if len(rows) == every else f"{len(rows)} of {every} processes"
     if scene.tagged:
@@ -74,6 +84,12 @@ def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
         text += f"  filter: {foreign(scene.filter_text, 80)}"
         try:
             parse_filter(scene.filter_text)
+        except InvalidFilter as error:
+            text += f"  ({foreign(str(error), 120)})"
+    if scene.search_text:
+        text += f"  search: {foreign(scene.search_text, 80)}, {_place(scene, found)}"
+        try:
+            parse_filter(scene.search_text)
         except InvalidFilter as error:
             text += f"  ({foreign(str(error), 120)})"
     free = sum(1 for core in scene.figures.cores if core.is_free)
@@ -86,6 +102,13 @@ def _head(scene: Scene, rows: list[ProcessFigures], width: int) -> Line:
     )
 
 
+def _place(scene: Scene, found: list[int]) -> str:
+    """Which of the matches the cursor is at."""
+    if not found:
+        return "no match"
+    return f"match {found.index(scene.cursor) + 1} of {len(found)}" if scene.cursor in found else f"{len(found)} found"
+
+
 def _counted(count: int) -> str:
     return f"{count} process" if count == 1 else f"{count} processes"
 
@@ -93,13 +116,16 @@ def _counted(count: int) -> str:
 def _titles(scene: Scene, columns: list[ProcessColumn], command_cells: int, width: int) -> Page:
     runs: list[Run] = [("  ", "column")]
     targets, left = [], 2
-    arrow = scene.glyphs.descending if scene.is_descending else scene.glyphs.ascending
+    arrows = {
+        key: scene.glyphs.descending if is_descending else scene.glyphs.ascending
+        for key, is_descending in ((scene.then_sort, scene.is_then_descending), (scene.sort, scene.is_descending))
+    }
     shown = [(column, column.cells) for column in columns]
     if command_cells:
         shown.append((COMMAND, command_cells - 1))
     for column, cells in shown:
         is_sorted = column.key == scene.sort
-        title = column.title + arrow if is_sorted else column.title
+        title = column.title + arrows.get(column.key, "")
         runs += [
             (cell(title, cells, right=not column.is_text), "column_sorted" if is_sorted else "column"),
             (" ", "column"),
@@ -109,13 +135,23 @@ def _titles(scene: Scene, columns: list[ProcessColumn], command_cells: int, widt
     return Page([fit(runs, width, "column")], targets)
 
 
-def _row(scene: Scene, figures: ProcessFigures, columns: list[ProcessColumn], command_cells: int, width: int) -> Line:
+def _row(
+    scene: Scene,
+    figures: ProcessFigures,
+    columns: list[ProcessColumn],
+    command_cells: int,
+    width: int,
+    *,
+    is_found: bool,
+) -> Line:
     mark = scene.glyphs.mark if figures.pid in scene.tagged else " "
     runs: list[Run] = [(cell(mark, 2), "strong")]
     base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
+    if is_found:
+        base = "strong"
     for column in columns:
         runs += [
-            (cell(column.text(figures), column.cells, right=not column.is_text), _style(column, figures, base)),
+            (cell(column.text(figures), column.cells, right=not column.is_text), _style(scene, column, figures, base)),
             (" ", base),
         ]
     if command_cells:
@@ -123,12 +159,12 @@ def _row(scene: Scene, figures: ProcessFigures, columns: list[ProcessColumn], co
     return fit(runs, width)
 
 
-def _style(column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
+def _style(scene: Scene, column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
     if column.key == "util" and figures.utilization_ratio is not None:
-        return load_style(figures.utilization_ratio)
+        return load_style(figures.utilization_ratio, scene.thresholds.idle_below_ratio)
     if column.key == "errors" and (figures.errors_total or figures.failed_executions_total):
         return "bad"
-    if column.key == "last" and (figures.since_last_execution_seconds or 0) > 30:
+    if column.key == "last" and (figures.since_last_execution_seconds or 0) > scene.thresholds.late_after_seconds:
         return "warn"
     return base
 

@@ -1,0 +1,44 @@
+"""Choosing the devices that are shown, until the program ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from neurontools.text.ranges import ranges
+from neurontools.tui.choices import Choices
+from neurontools.views.drawing.dialog import Dialog
+
+if TYPE_CHECKING:
+    from neurontools.tui.dashboard_state import DashboardState
+
+_HINT = "Space show or hide, o only this one, 0 all, Esc back"
+
+
+def device_text(dashboard: DashboardState) -> str:
+    """The choice in words."""
+    return f"all but {ranges(dashboard.hidden_devices)}" if dashboard.hidden_devices else "all"
+
+
+def device_choice(dashboard: DashboardState, cursor: int = 0) -> Choices:
+    """The dialog."""
+    index = dashboard.time.index
+    devices = dashboard.feed.timeline.snapshot(index).devices if index is not None else ()
+    indices = [device.index for device in devices]
+
+    def show(hidden: frozenset[int], number: int) -> Choices:
+        if len(hidden) < len(indices):  # one has to stay
+            dashboard.hide_devices(hidden)
+        choices = device_choice(dashboard, number)
+        choices.back = opened.back
+        return choices
+
+    def toggle(number: int) -> Choices:
+        return show(dashboard.hidden_devices ^ {indices[number]}, number)
+
+    def alone(number: int) -> Choices:
+        return show(frozenset(indices) - {indices[number]}, number)
+
+    options = tuple(f"[{' ' if index in dashboard.hidden_devices else 'x'}] ND {index}" for index in indices)
+    more = {"space": toggle, "o": alone, "0": lambda number: show(frozenset(), number)} if indices else {}
+    opened = Choices(Dialog("Devices", options=options, cursor=cursor, hint=_HINT), toggle, more)
+    return opened
