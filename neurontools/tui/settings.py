@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -105,15 +105,15 @@ def _wrong(name: str, value: object) -> str:
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
         return "" if low <= value <= high else f"{value:g} is not from {low:g} to {high:g}"  # NaN is not either
-    names: Collection[str] = _WORDS.get(name, ())
+    names: Sequence[str] = _WORDS.get(name, ())
     if name in _OF_COLUMNS:
         from neurontools.views.processes.columns import BY_KEY
 
-        names = ("", *BY_KEY) if name == "then_sort" else BY_KEY.keys()
+        names = ["", *BY_KEY] if name == "then_sort" else list(BY_KEY)
     elif name in _OF_PAGES:
         from neurontools.views.pages import PAGES
 
-        names = ("", *(page.name for page in PAGES)) if name == "start_page" else [page.name for page in PAGES]
+        names = [*([""] if name == "start_page" else []), *(page.name for page in PAGES)]
     for one in value if isinstance(value, tuple) else (value,):
         if names and one not in names:
             return f"{visible(repr(one))[:60]} is none of {', '.join(filter(None, names))}"

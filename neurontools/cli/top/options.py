@@ -138,7 +138,10 @@ def theme_names(wanted: str | None) -> tuple[str, ...]:
     from neurontools.tui.settings import settings_path
     from neurontools.views.drawing.style import THEMES
 
-    configuration.load(configuration.configuration_path(settings_path(os.environ))).register()
+    own = configuration.load(configuration.configuration_path(settings_path(os.environ)))
+    own.register()
+    if wanted not in THEMES and own.troubles:
+        raise UserError(f"--theme {wanted[:40]}: {configuration.told(own.troubles)}", EXIT_USAGE)
     return ("auto", *THEMES)
 
 

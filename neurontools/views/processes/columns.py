@@ -206,21 +206,19 @@ def chosen(width: int, *, with_place: bool = False, with_steps: bool = False) ->
     return sorted(kept, key=EVERY_COLUMN.index), width - used + for_command + 1
 
 
-def arranged(keys: Sequence[str], width: int) -> tuple[list[ProcessColumn], int]:
-    """As `chosen`, of the columns that somebody chose: in this order, as many as have room.
-
-    The command takes the cells that are left, behind all others.
-    """
-    columns = [BY_KEY[key] for key in keys if key in BY_KEY and key != COMMAND.key]
+def arranged(
+    keys: Sequence[str], width: int, *, with_place: bool = False, with_steps: bool = False
+) -> tuple[list[ProcessColumn], int]:
+    """As `chosen`, of the columns that somebody chose, in this order; the command takes what is left, behind all."""
+    left_out = {COMMAND.key, *(() if with_place else (PLACE.key,)), *(() if with_steps else ("steps",))}
+    columns = [BY_KEY[key] for key in keys if key in BY_KEY and key not in left_out]
     least = COMMAND.cells if COMMAND.key in keys else 0
-    used = 2
-    kept = []
-    for column in columns:
-        if used + column.cells + 1 + least > width:
-            break
-        kept.append(column)
-        used += column.cells + 1
-    return kept, width - used if least and width - used >= least else 0
+    kept, used = [], 2
+    for column in sorted(columns, key=lambda column: column.rank):
+        if used + column.cells + 1 + least <= width:
+            kept.append(column)
+            used += column.cells + 1
+    return sorted(kept, key=columns.index), width - used if least and width - used >= least else 0
 
 
 def in_order(rows: Iterable[ProcessFigures], orders: Iterable[tuple[str, bool]]) -> list[ProcessFigures]:

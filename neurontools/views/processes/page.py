@@ -49,14 +49,12 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
     rows = process_rows(scene)
     found = matches(scene, rows)
     page = Page([_head(scene, rows, found, width)])
+    with_place = any(row.process.attribution is not None for row in rows)
+    with_steps = any(row.steps_per_second is not None for row in rows)
     if scene.columns:
-        columns, command_cells = arranged(scene.columns, width)
+        columns, command_cells = arranged(scene.columns, width, with_place=with_place, with_steps=with_steps)
     else:
-        columns, command_cells = chosen(
-            width,
-            with_place=any(row.process.attribution is not None for row in rows),
-            with_steps=any(row.steps_per_second is not None for row in rows),
-        )
+        columns, command_cells = chosen(width, with_place=with_place, with_steps=with_steps)
     page.append(_titles(scene, columns, command_cells, width))
     footer = _footer(scene, rows, width) if height >= 8 else []
     list_height = max(1, height - len(page.lines) - len(footer))
