@@ -11,6 +11,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings, load, save
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import plain
+from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.style import THEMES
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.running_daemon import StartDaemon
@@ -149,6 +150,17 @@ def test_devices_are_hidden_and_shown(dashboard: Dashboard) -> None:
     open_setup(dashboard, "devices")
     press(dashboard, "0", "escape", "escape")
     assert "of 16 devices" not in shown(dashboard)[0]
+
+
+def test_devices_that_the_command_line_leaves_out_are_not_offered() -> None:
+    narrowing = Narrowing(frozenset((2, 5)))
+    dashboard = Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE, narrowing=narrowing)
+    open_setup(dashboard, "devices")
+    assert dashboard.choices is not None
+    assert [option.split()[-1] for option in dashboard.choices.dialog.options] == ["2", "5"]
+    press(dashboard, "space", "space", "down", "space", "escape", "escape")
+    assert "1 of 16 devices" in shown(dashboard)[0]
+    assert {row.process.device_indices for row in dashboard.scene().figures.by_pid.values()} == {(2,)}  # type: ignore[union-attr]
 
 
 def test_what_was_chosen_is_kept(dashboard: Dashboard, tmp_path: Path) -> None:

@@ -22,8 +22,9 @@ def device_text(dashboard: DashboardState) -> str:
 def device_choice(dashboard: DashboardState, cursor: int = 0) -> Choices:
     """The dialog."""
     index = dashboard.time.index
-    devices = dashboard.feed.timeline.snapshot(index).devices if index is not None else ()
-    indices = [device.index for device in devices]
+    snapshot = dashboard.feed.timeline.snapshot(index) if index is not None else None
+    # Those that the command line has left out are not to be had here.
+    indices = [device.index for device in dashboard.narrowing.part(snapshot).devices] if snapshot is not None else []
 
     def show(hidden: frozenset[int], number: int) -> Choices:
         if len(hidden) < len(indices):  # one has to stay
