@@ -86,21 +86,21 @@ def test_what_is_wrong_in_the_file(read: Callable[[str], Configuration], text: s
 
 
 def test_a_change_of_keys() -> None:
-    keymap = KeyMap({"quit": ["Q", "F10"], "show_overview": "v", "toggle_tree": [], "edit_filter": "Ctrl-G"})
+    keymap = KeyMap({"quit": ["Q", "F10"], "show_overview": "V", "toggle_tree": [], "edit_filter": "Ctrl-G"})
     assert not keymap.troubles
     assert {key: action.name for key, action in keymap.by_key.items() if action.name == "quit"} == {
         "Q": "quit",
         "f10": "quit",
         "ctrl+c": "quit",
     }
-    assert keymap.by_key["v"].name == "show_overview"
+    assert keymap.by_key["V"].name == "show_overview"
     assert keymap.by_key["ctrl+g"].name == "edit_filter"
     assert not {"q", "o", "f2", "x", "slash"} & keymap.by_key.keys()
     assert keymap.changed["q"] == "Q, F10"
     assert keymap.changed["slash"] == "Ctrl-G"
     text = "\n".join(keys.help_lines(keymap.actions))
     assert "  Q, F10     quit" in text
-    assert "  -          open or close the whole memory tree" in text
+    assert f"  -          {keymap.action('toggle_tree').text}" in text
 
 
 def test_a_key_goes_from_one_action_to_another() -> None:

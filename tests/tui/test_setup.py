@@ -130,9 +130,11 @@ def test_thresholds_colour_the_list(dashboard: Dashboard) -> None:
         rows = [line for line in dashboard.draw(160, 40).lines if "synthetic-" in plain(line)]
         return {style for line in rows for text, style in line if text.strip().endswith("%")}
 
-    assert "warn" not in styles()
+    of_idle = {"warn", "held"}
+    assert styles()
+    assert not styles() & of_idle
     dashboard.settings.idle_below_percent = 100.0
-    assert "warn" in styles()
+    assert styles() & of_idle
 
 
 def test_devices_are_hidden_and_shown(dashboard: Dashboard) -> None:
