@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING
 
 from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, UserError
-from neurontools.model import Snapshot
+from neurontools.model import EndedProcess, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import NoDaemon, TimedOut, ask_error
 from neurontools.rpc.call import MAX_TIMEOUT_SECONDS, CallError
@@ -28,9 +29,17 @@ from neurontools.rpc.stream import StreamConnection
 if TYPE_CHECKING:
     from neurontools.recording.reader import RecordingReader
 
-__all__ = ["Client", "Closed", "NoDaemon", "Recording", "TimedOut", "UserError", "connect", "read_snapshot"]
+__all__ = ["Client", "Closed", "Ended", "NoDaemon", "Recording", "TimedOut", "UserError", "connect", "read_snapshot"]
 
 _SERVICE = "/neurontools.v1.MonitorService/"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a daemon knows to have ended, oldest first, and since when it knows: nothing of the time before."""
+
+    processes: tuple[EndedProcess, ...]
+    known_since_unix_seconds: float
 
 
 class Closed(Exception):
@@ -101,6 +110,17 @@ class Client:
         Fetched as a whole when the first is asked for, so there is no hurry with the others.
         """
         yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
+
+    def ended(self, since_unix_seconds: float = 0.0) -> Ended:
+        """The processes that have ended, or let their cores go, since then (0: all that the daemon knows of)."""
+        request = neuron_pb2.ListEndedRequest(since_unix_seconds=since_unix_seconds).SerializeToString()
+        processes: list[EndedProcess] = []
+        known_since = 0.0
+        for message in self._stream("ListEnded", request, self._timeout_seconds):
+            response = neuron_pb2.ListEndedResponse.FromString(message)
+            known_since = response.known_since_unix_seconds
+            processes += [from_message(EndedProcess, ended) for ended in response.ended]
+        return Ended(tuple(processes), known_since)
 
     def snapshot_message(self, age_seconds: float = 0.0) -> bytes:
         """As `snapshot`, undecoded."""

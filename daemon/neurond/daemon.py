@@ -8,12 +8,17 @@ import gc
 import logging
 import signal
 import time
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
 from neurond.host import watched_host
+from neurond.journal.accounts import Accounts
+from neurond.journal.ended_file import EndedFile
+from neurond.journal.ended_log import EndedLog
 from neurond.peers.gate import Gate
 from neurond.peers.limits import limits_for
 from neurond.peers.peers import Peers
@@ -22,22 +27,25 @@ from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.server import announce_health, make_server
-from neurond.service.socket_files import SocketFiles, closed_umask
+from neurond.service.socket_files import SocketFiles, closed_umask, group_id
 from neurond.settings import Settings
 from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.snapshots.ticks import Ticks
-from neurond.snapshots.wall_clock import by_wall_clock
+from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, tell_out_of_memory
+from neurond.system.processes import is_alive
 from neurond.system.steady_clock import SteadyClock
 from neurond.system.supervisor import most_files, notify_ready
 from neurond.verdicts.announcer import Announcer
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.errors import UserError
+from neurontools.files.directory import NotTrusted
 from neurontools.rpc import socket_path
+from neurontools.sysfs.roots import Roots
 
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExport
@@ -62,9 +70,8 @@ class Daemon:
         host = watched_host(settings, self._on_ownership_change)
         self._ledger = host.ledger
         self._ticks = Ticks(settings.interval_seconds, time.monotonic())
-        self._sampler = Sampler(
-            host.source, host.ledger, host.load, settings.interval_seconds, settings.proc_root, self._clock
-        )
+        roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
+        self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, roots, self._clock)
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
@@ -75,7 +82,9 @@ class Daemon:
         self._announcer = Announcer()
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
-        self._monitor = MonitorService(self._store, self._settle)
+        self._accounts = Accounts(partial(is_alive, proc_root))
+        self._ended = EndedLog(time.time(), _ended_file(settings))
+        self._monitor = MonitorService(self._store, self._ended, self._settle)
         self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks, self._clock)
 
     async def run(self) -> None:
@@ -87,7 +96,7 @@ class Daemon:
         peers = Peers(limits_for(most_files()), time.monotonic)
         gate = Gate(peers)
         calls = Calls(peers, gate.who)
-        attach_socket = AttachSocket(self._ledger, peers, self._clock)
+        attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end)
         server, health = make_server(self._monitor, self._runtime, calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
@@ -119,6 +128,7 @@ class Daemon:
                 self._export.close()
             await server.stop(_GRACE_SECONDS)
             await _others_end(_GRACE_SECONDS)
+            self._ended.close()
             files.release()
 
     async def _tick_until(self, ending: asyncio.Event, peers: Peers) -> None:
@@ -159,7 +169,9 @@ class Daemon:
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
             attributed = self._attributions.attribute(snapshot)
             judged = self._judge.judge(attributed, self._sampler.ended) if whole else self._judge.carry(attributed)
-            shown = by_wall_clock(judged, self._clock.moved_seconds())
+            moved_seconds = self._clock.moved_seconds()
+            self._note_ended(attributed, moved_seconds)
+            shown = self._with_ended(by_wall_clock(judged, moved_seconds))
             entry = self._store.put(shown, remember=whole)
             if whole:
                 self._announcer.tell(entry.snapshot)
@@ -173,6 +185,34 @@ class Daemon:
             return
         if self._export is not None:
             self._export.offer(snapshot)
+
+    def _note_ended(self, snapshot: Snapshot, moved_seconds: float) -> None:
+        """Takes note of what has ended since the snapshot before, by the clock that the host shows now."""
+        ended = self._accounts.observe(snapshot, self._sampler.departures)
+        self._ended.add(ended_by_wall_clock(process, moved_seconds) for process in ended)
+
+    def _with_ended(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with what has ended lately."""
+        recent = self._ended.recent(snapshot.taken_at_unix_seconds)
+        return replace(snapshot, ended=recent) if recent else snapshot
+
+
+def _ended_file(settings: Settings) -> EndedFile | None:
+    """Where what ended outlives the daemon; None where it shall not, or can't, which is told and stops nothing."""
+    if settings.state_directory is None:
+        return None
+    try:
+        return EndedFile(settings.state_directory, None if settings.group is None else group_id(settings.group))
+    except BlockingIOError:
+        _log.warning("%s: another daemon keeps what ended there; this one keeps it in memory", settings.state_directory)
+    except OSError as error:
+        _log.warning(
+            "%s: what ended is kept in memory alone: %s%s",
+            settings.state_directory,
+            f"{error.filename} " if isinstance(error, NotTrusted) else "",
+            error.strerror,
+        )
+    return None
 
 
 def _export(settings: Settings, first: Snapshot) -> SysfsExport:

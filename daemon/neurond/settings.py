@@ -15,6 +15,7 @@ class Settings:
     history_seconds: float = 600.0
     history_bytes: int = 16 * 2**20
     log_level: str = "info"
+    state_directory: str | None = None  # where the log of what ended is kept; None: in memory alone
     group: str | None = None  # its members may use the sockets; None: only this user
     simulate: str | None = None  # instance type; None: the host's own devices
     lnc: int | None = None  # None: NEURON_LOGICAL_NC_CONFIG, else the default of the instance type

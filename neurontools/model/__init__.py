@@ -25,6 +25,7 @@ from neurontools.model.device import (
 from neurontools.model.device import (
     ReportedHealth as ReportedHealth,
 )
+from neurontools.model.ended import EndedProcess as EndedProcess
 from neurontools.model.execution import (
     ErrorCounters as ErrorCounters,
 )
@@ -43,7 +44,10 @@ from neurontools.model.execution import (
 from neurontools.model.finding import Finding as Finding
 from neurontools.model.finding import Health as Health
 from neurontools.model.finding import Severity as Severity
+from neurontools.model.host import Disk as Disk
 from neurontools.model.host import Host as Host
+from neurontools.model.host import NetworkInterface as NetworkInterface
+from neurontools.model.host import RdmaPort as RdmaPort
 from neurontools.model.host import VcpuTimes as VcpuTimes
 from neurontools.model.host import VcpuUsage as VcpuUsage
 from neurontools.model.instance import Instance as Instance

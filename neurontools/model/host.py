@@ -1,4 +1,4 @@
-"""The host's own vCPUs and memory."""
+"""The host's own vCPUs, memory, network and disks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,50 @@ class VcpuTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """Traffic of a network interface since boot; what goes over EFA past the kernel is not in it."""
+
+    name: str
+    received_bytes_total: int
+    sent_bytes_total: int
+    received_bytes_per_second: float | None = None  # between the latest two reads, 5 seconds apart
+    sent_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """What was read from a whole disk and written to it since boot."""
+
+    name: str
+    read_bytes_total: int
+    written_bytes_total: int
+    read_bytes_per_second: float | None = None  # between the latest two reads, 5 seconds apart
+    written_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RdmaPort:
+    """A port of an RDMA device, which EFA devices are, since its driver was loaded. None: its driver doesn't tell."""
+
+    device: str
+    port: int
+    state: str | None = None  # in the kernel's word: ACTIVE, DOWN
+    received_bytes_total: int | None = None
+    sent_bytes_total: int | None = None
+    rdma_read_bytes_total: int | None = None
+    rdma_write_bytes_total: int | None = None
+    dropped_packets_total: int | None = None
+    retransmitted_bytes_total: int | None = None
+    retransmit_timeouts_total: int | None = None
+    unresponsive_remotes_total: int | None = None
+    failed_requests_total: int | None = None
+    received_bytes_per_second: float | None = None  # between the latest two reads, 5 seconds apart
+    sent_bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
-    """vCPUs and memory of the machine that the daemon runs on, also where the instance is simulated."""
+    """vCPUs, memory, network and disks of the machine that the daemon runs on, also where the instance is simulated."""
 
     vcpu_count: int | None = None
     vcpu_average: VcpuUsage | None = None
@@ -46,5 +88,8 @@ class Host:
     swap_total_bytes: int | None = None
     swap_used_bytes: int | None = None
     vcpu_times: tuple[VcpuTimes, ...] = ()  # by vCPU index; empty when unknown
+    network_interfaces: tuple[NetworkInterface, ...] = ()  # by name: those of hardware where there are any, never lo
+    disks: tuple[Disk, ...] = ()  # by name
+    rdma_ports: tuple[RdmaPort, ...] = ()  # by device and port
 
     __repr__ = showing("vcpu_count", "vcpu_average", "memory_used_bytes", "memory_total_bytes")

@@ -8,6 +8,7 @@ from enum import StrEnum
 from neurontools.model.attribution import PodAllocation
 from neurontools.model.brief import time_text
 from neurontools.model.device import Device
+from neurontools.model.ended import EndedProcess
 from neurontools.model.finding import Health
 from neurontools.model.host import Host
 from neurontools.model.instance import Instance
@@ -50,6 +51,10 @@ class Snapshot:
     None: since the driver was loaded, which counts them.
     """
     health: Health | None = None  # None: nobody has judged it, which is not the same as well
+    ended: tuple[EndedProcess, ...] = ()  # within the last minute, oldest first; the daemon knows more
+    daemon_cpu_seconds_total: float | None = None  # of the daemon itself
+    daemon_vcpu_ratio: float | None = None  # of the last period; 1.0 is one vCPU busy
+    daemon_resident_bytes: int | None = None
 
     def __repr__(self) -> str:
         parts = [

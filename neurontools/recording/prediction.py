@@ -6,6 +6,7 @@ adds up. Rates are expected to be what the counters beside them say.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,12 +27,19 @@ _EXECUTIONS = (
     "failed_to_queue_total",
 )
 
+_TRAFFIC = (
+    "received_bytes_per_second",
+    "sent_bytes_per_second",
+    "read_bytes_per_second",
+    "written_bytes_per_second",
+)
+
 _LOG, _FLOAT, _FLOP = "log", "float", "flop"
 
 
 def step_of(name: str) -> float | str | None:
     """The step in which a number is kept, by its name: a size, a manner, or None for whole numbers, kept exactly."""
-    if name in ("flops_per_second", *_PERCENTILES):
+    if name in ("flops_per_second", *_PERCENTILES, *_TRAFFIC):
         return _LOG
     if name == "flop_total":
         return _FLOP
@@ -292,7 +300,9 @@ def _slots(found: list[Path], histogram_order: list[Path]) -> list[_Slot]:
             "sum_seconds": lambda: _Slot(name, step, "sum", histogram=histograms[(parent, at)]),
         }
         if name in makers:
-            return makers[name]()
+            # A message may have a number of this name without those that it is expected from elsewhere.
+            with contextlib.suppress(KeyError):
+                return makers[name]()
         if name in _PERCENTILES and parent:
             kind = (*parent[:-1], f"{parent[-1]}_histogram")
             if (kind, at) in histograms:

@@ -179,6 +179,46 @@ class ListHistoryResponse(google.protobuf.message.Message):
 global___ListHistoryResponse = ListHistoryResponse
 
 @typing.final
+class ListEndedRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SINCE_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    since_unix_seconds: builtins.float
+    """Only those that ended at this time or later, Unix time in seconds; 0 or absent: all that are known."""
+    def __init__(
+        self,
+        *,
+        since_unix_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["since_unix_seconds", b"since_unix_seconds"]) -> None: ...
+
+global___ListEndedRequest = ListEndedRequest
+
+@typing.final
+class ListEndedResponse(google.protobuf.message.Message):
+    """A part of the answer; there is at least one, which may be empty."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENDED_FIELD_NUMBER: builtins.int
+    KNOWN_SINCE_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    known_since_unix_seconds: builtins.float
+    """Since when the daemon knows what ended, Unix time in seconds: nothing is known of the time before."""
+    @property
+    def ended(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndedProcess]:
+        """Oldest first, in this part and from part to part."""
+
+    def __init__(
+        self,
+        *,
+        ended: collections.abc.Iterable[global___EndedProcess] | None = ...,
+        known_since_unix_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ended", b"ended", "known_since_unix_seconds", b"known_since_unix_seconds"]) -> None: ...
+
+global___ListEndedResponse = ListEndedResponse
+
+@typing.final
 class RenderDeviceListRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -588,6 +628,10 @@ class Snapshot(google.protobuf.message.Message):
     POD_ALLOCATIONS_FIELD_NUMBER: builtins.int
     CORES_COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     HEALTH_FIELD_NUMBER: builtins.int
+    ENDED_FIELD_NUMBER: builtins.int
+    DAEMON_CPU_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    DAEMON_VCPU_RATIO_FIELD_NUMBER: builtins.int
+    DAEMON_RESIDENT_BYTES_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Grows by one with each snapshot of a daemon."""
     taken_at_unix_seconds: builtins.float
@@ -606,6 +650,12 @@ class Snapshot(google.protobuf.message.Message):
     """PID of the daemon."""
     cores_counted_since_seconds: builtins.float
     """CLOCK_MONOTONIC since when the cores are counted, seconds; absent: the driver counts them, since it was loaded."""
+    daemon_cpu_seconds_total: builtins.float
+    """vCPU time of the daemon itself, seconds."""
+    daemon_vcpu_ratio: builtins.float
+    """The same over the last period: 1 is one vCPU busy."""
+    daemon_resident_bytes: builtins.int
+    """Resident memory of the daemon, bytes."""
     @property
     def instance(self) -> global___Instance:
         """The instance."""
@@ -638,6 +688,10 @@ class Snapshot(google.protobuf.message.Message):
     def health(self) -> global___Health:
         """What is wrong, as of the last tick; absent: nobody has judged it, which is not the same as well."""
 
+    @property
+    def ended(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndedProcess]:
+        """What ended within the last minute, oldest first, the latest of it; ListEnded has all that is known."""
+
     def __init__(
         self,
         *,
@@ -658,15 +712,160 @@ class Snapshot(google.protobuf.message.Message):
         pod_allocations: collections.abc.Iterable[global___PodAllocation] | None = ...,
         cores_counted_since_seconds: builtins.float | None = ...,
         health: global___Health | None = ...,
+        ended: collections.abc.Iterable[global___EndedProcess] | None = ...,
+        daemon_cpu_seconds_total: builtins.float | None = ...,
+        daemon_vcpu_ratio: builtins.float | None = ...,
+        daemon_resident_bytes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores_counted_since_seconds", b"cores_counted_since_seconds", "health", b"health", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_pid", b"daemon_pid", "daemon_version", b"daemon_version", "devices", b"devices", "health", b"health", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_daemon_cpu_seconds_total", b"_daemon_cpu_seconds_total", "_daemon_resident_bytes", b"_daemon_resident_bytes", "_daemon_vcpu_ratio", b"_daemon_vcpu_ratio", "_synthetic_load", b"_synthetic_load", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_cpu_seconds_total", b"daemon_cpu_seconds_total", "daemon_resident_bytes", b"daemon_resident_bytes", "daemon_vcpu_ratio", b"daemon_vcpu_ratio", "health", b"health", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_daemon_cpu_seconds_total", b"_daemon_cpu_seconds_total", "_daemon_resident_bytes", b"_daemon_resident_bytes", "_daemon_vcpu_ratio", b"_daemon_vcpu_ratio", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_cpu_seconds_total", b"daemon_cpu_seconds_total", "daemon_pid", b"daemon_pid", "daemon_resident_bytes", b"daemon_resident_bytes", "daemon_vcpu_ratio", b"daemon_vcpu_ratio", "daemon_version", b"daemon_version", "devices", b"devices", "ended", b"ended", "health", b"health", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds"]) -> typing.Literal["cores_counted_since_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_daemon_cpu_seconds_total", b"_daemon_cpu_seconds_total"]) -> typing.Literal["daemon_cpu_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_daemon_resident_bytes", b"_daemon_resident_bytes"]) -> typing.Literal["daemon_resident_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_daemon_vcpu_ratio", b"_daemon_vcpu_ratio"]) -> typing.Literal["daemon_vcpu_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_synthetic_load", b"_synthetic_load"]) -> typing.Literal["synthetic_load"] | None: ...
 
 global___Snapshot = Snapshot
+
+@typing.final
+class EndedProcess(google.protobuf.message.Message):
+    """A process that held cores, and has ended or let them go: what it used while it held them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PID_FIELD_NUMBER: builtins.int
+    UID_FIELD_NUMBER: builtins.int
+    USER_FIELD_NUMBER: builtins.int
+    COMMAND_FIELD_NUMBER: builtins.int
+    TAG_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    SYNTHETIC_FIELD_NUMBER: builtins.int
+    BEGAN_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    ENDED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    LOGICAL_NEURONCORE_CONFIG_FIELD_NUMBER: builtins.int
+    DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    BUSY_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    FLOP_TOTAL_FIELD_NUMBER: builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
+    MFU_RATIO_FIELD_NUMBER: builtins.int
+    PEAK_DEVICE_MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    EXECUTIONS_FIELD_NUMBER: builtins.int
+    ERRORS_FIELD_NUMBER: builtins.int
+    STEPS_TOTAL_FIELD_NUMBER: builtins.int
+    EXIT_STATUS_FIELD_NUMBER: builtins.int
+    LIVES_ON_FIELD_NUMBER: builtins.int
+    INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    pid: builtins.int
+    """PID it had."""
+    uid: builtins.int
+    """User id."""
+    user: builtins.str
+    """User name."""
+    command: builtins.str
+    """The beginning of its command line; "" when it could not be read."""
+    tag: builtins.str
+    """NEURON_PROCESS_TAG, else the PID as text."""
+    job: builtins.str
+    """"Slurm job 17", "pod default/train-0", "process group 4711"; absent: not known."""
+    synthetic: builtins.bool
+    """True: it was invented by a synthetic load."""
+    began_at_unix_seconds: builtins.float
+    """Since when it is counted, Unix time in seconds."""
+    ended_at_unix_seconds: builtins.float
+    """When it let its cores go, Unix time in seconds."""
+    neuroncore_count: builtins.int
+    """Logical cores it held, under its own LNC."""
+    logical_neuroncore_config: builtins.int
+    """Physical cores a logical core, as it had it."""
+    busy_seconds_total: builtins.float
+    """Time in executions, summed over its logical cores, seconds; absent: not known."""
+    flop_total: builtins.int
+    """Floating point operations executed."""
+    utilization_ratio: builtins.float
+    """Share of the time of its cores that was spent in executions, 0 to 1."""
+    mfu_ratio: builtins.float
+    """FLOP a second as a share of the peak of its cores, 0 to 1."""
+    peak_device_memory_bytes: builtins.int
+    """The most device memory that was seen, bytes."""
+    steps_total: builtins.int
+    """Calls of an optimizer's step; absent: its runtime counts none."""
+    exit_status: builtins.int
+    """0 or the code it ended with, or the negative number of the signal that ended it; absent: not known."""
+    lives_on: builtins.bool
+    """True: the process went on, without cores."""
+    @property
+    def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices of these cores."""
+
+    @property
+    def executions(self) -> global___ExecutionCounters:
+        """Executions by outcome; absent: nobody told which were its own."""
+
+    @property
+    def errors(self) -> global___ErrorCounters:
+        """Errors by kind; absent: as with executions."""
+
+    @property
+    def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Fields that were concluded and not read: neuroncore_count."""
+
+    def __init__(
+        self,
+        *,
+        pid: builtins.int = ...,
+        uid: builtins.int | None = ...,
+        user: builtins.str | None = ...,
+        command: builtins.str = ...,
+        tag: builtins.str = ...,
+        job: builtins.str | None = ...,
+        synthetic: builtins.bool = ...,
+        began_at_unix_seconds: builtins.float = ...,
+        ended_at_unix_seconds: builtins.float = ...,
+        neuroncore_count: builtins.int = ...,
+        logical_neuroncore_config: builtins.int = ...,
+        device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        busy_seconds_total: builtins.float | None = ...,
+        flop_total: builtins.int | None = ...,
+        utilization_ratio: builtins.float | None = ...,
+        mfu_ratio: builtins.float | None = ...,
+        peak_device_memory_bytes: builtins.int | None = ...,
+        executions: global___ExecutionCounters | None = ...,
+        errors: global___ErrorCounters | None = ...,
+        steps_total: builtins.int | None = ...,
+        exit_status: builtins.int | None = ...,
+        lives_on: builtins.bool = ...,
+        inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "busy_seconds_total", b"busy_seconds_total", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "job", b"job", "mfu_ratio", b"mfu_ratio", "peak_device_memory_bytes", b"peak_device_memory_bytes", "steps_total", b"steps_total", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_busy_seconds_total", b"_busy_seconds_total", "_exit_status", b"_exit_status", "_flop_total", b"_flop_total", "_job", b"_job", "_mfu_ratio", b"_mfu_ratio", "_peak_device_memory_bytes", b"_peak_device_memory_bytes", "_steps_total", b"_steps_total", "_uid", b"_uid", "_user", b"_user", "_utilization_ratio", b"_utilization_ratio", "began_at_unix_seconds", b"began_at_unix_seconds", "busy_seconds_total", b"busy_seconds_total", "command", b"command", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "errors", b"errors", "executions", b"executions", "exit_status", b"exit_status", "flop_total", b"flop_total", "inferred_fields", b"inferred_fields", "job", b"job", "lives_on", b"lives_on", "logical_neuroncore_config", b"logical_neuroncore_config", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "peak_device_memory_bytes", b"peak_device_memory_bytes", "pid", b"pid", "steps_total", b"steps_total", "synthetic", b"synthetic", "tag", b"tag", "uid", b"uid", "user", b"user", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_exit_status", b"_exit_status"]) -> typing.Literal["exit_status"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_flop_total", b"_flop_total"]) -> typing.Literal["flop_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_job", b"_job"]) -> typing.Literal["job"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_peak_device_memory_bytes", b"_peak_device_memory_bytes"]) -> typing.Literal["peak_device_memory_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_steps_total", b"_steps_total"]) -> typing.Literal["steps_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_uid", b"_uid"]) -> typing.Literal["uid"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_user", b"_user"]) -> typing.Literal["user"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
+
+global___EndedProcess = EndedProcess
 
 @typing.final
 class Health(google.protobuf.message.Message):
@@ -2357,6 +2556,9 @@ class Host(google.protobuf.message.Message):
     SWAP_TOTAL_BYTES_FIELD_NUMBER: builtins.int
     SWAP_USED_BYTES_FIELD_NUMBER: builtins.int
     VCPU_TIMES_FIELD_NUMBER: builtins.int
+    NETWORK_INTERFACES_FIELD_NUMBER: builtins.int
+    DISKS_FIELD_NUMBER: builtins.int
+    RDMA_PORTS_FIELD_NUMBER: builtins.int
     vcpu_count: builtins.int
     """How many vCPUs it has."""
     context_switches_total: builtins.int
@@ -2381,6 +2583,18 @@ class Host(google.protobuf.message.Message):
     def vcpu_times(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___VcpuTimes]:
         """vCPU time since boot, by vCPU; none when unknown."""
 
+    @property
+    def network_interfaces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___NetworkInterface]:
+        """Network interfaces by name, those of hardware where there are any; EFA traffic that bypasses the kernel is not in."""
+
+    @property
+    def disks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Disk]:
+        """Whole disks by name."""
+
+    @property
+    def rdma_ports(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RdmaPort]:
+        """Ports of RDMA devices, which EFA devices are."""
+
     def __init__(
         self,
         *,
@@ -2393,9 +2607,12 @@ class Host(google.protobuf.message.Message):
         swap_total_bytes: builtins.int | None = ...,
         swap_used_bytes: builtins.int | None = ...,
         vcpu_times: collections.abc.Iterable[global___VcpuTimes] | None = ...,
+        network_interfaces: collections.abc.Iterable[global___NetworkInterface] | None = ...,
+        disks: collections.abc.Iterable[global___Disk] | None = ...,
+        rdma_ports: collections.abc.Iterable[global___RdmaPort] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpu_times", b"vcpu_times", "vcpus", b"vcpus"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_context_switches_total", b"_context_switches_total", "_memory_total_bytes", b"_memory_total_bytes", "_memory_used_bytes", b"_memory_used_bytes", "_swap_total_bytes", b"_swap_total_bytes", "_swap_used_bytes", b"_swap_used_bytes", "_vcpu_count", b"_vcpu_count", "context_switches_total", b"context_switches_total", "disks", b"disks", "memory_total_bytes", b"memory_total_bytes", "memory_used_bytes", b"memory_used_bytes", "network_interfaces", b"network_interfaces", "rdma_ports", b"rdma_ports", "swap_total_bytes", b"swap_total_bytes", "swap_used_bytes", b"swap_used_bytes", "vcpu_average", b"vcpu_average", "vcpu_count", b"vcpu_count", "vcpu_times", b"vcpu_times", "vcpus", b"vcpus"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_context_switches_total", b"_context_switches_total"]) -> typing.Literal["context_switches_total"] | None: ...
     @typing.overload
@@ -2410,6 +2627,179 @@ class Host(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_count", b"_vcpu_count"]) -> typing.Literal["vcpu_count"] | None: ...
 
 global___Host = Host
+
+@typing.final
+class NetworkInterface(google.protobuf.message.Message):
+    """A network interface, since boot."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    SENT_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    SENT_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"eth0"."""
+    received_bytes_total: builtins.int
+    """Bytes received."""
+    sent_bytes_total: builtins.int
+    """Bytes sent."""
+    received_bytes_per_second: builtins.float
+    """Received a second between the latest two reads, 5 seconds apart; absent: unknown."""
+    sent_bytes_per_second: builtins.float
+    """Sent a second between the latest two reads."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        received_bytes_total: builtins.int = ...,
+        sent_bytes_total: builtins.int = ...,
+        received_bytes_per_second: builtins.float | None = ...,
+        sent_bytes_per_second: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_received_bytes_per_second", b"_received_bytes_per_second", "_sent_bytes_per_second", b"_sent_bytes_per_second", "received_bytes_per_second", b"received_bytes_per_second", "sent_bytes_per_second", b"sent_bytes_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_received_bytes_per_second", b"_received_bytes_per_second", "_sent_bytes_per_second", b"_sent_bytes_per_second", "name", b"name", "received_bytes_per_second", b"received_bytes_per_second", "received_bytes_total", b"received_bytes_total", "sent_bytes_per_second", b"sent_bytes_per_second", "sent_bytes_total", b"sent_bytes_total"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_received_bytes_per_second", b"_received_bytes_per_second"]) -> typing.Literal["received_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sent_bytes_per_second", b"_sent_bytes_per_second"]) -> typing.Literal["sent_bytes_per_second"] | None: ...
+
+global___NetworkInterface = NetworkInterface
+
+@typing.final
+class Disk(google.protobuf.message.Message):
+    """A whole disk, since boot."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    READ_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    WRITTEN_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    READ_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    WRITTEN_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"nvme0n1"."""
+    read_bytes_total: builtins.int
+    """Bytes read."""
+    written_bytes_total: builtins.int
+    """Bytes written."""
+    read_bytes_per_second: builtins.float
+    """Read a second between the latest two reads, 5 seconds apart; absent: unknown."""
+    written_bytes_per_second: builtins.float
+    """Written a second between the latest two reads."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        read_bytes_total: builtins.int = ...,
+        written_bytes_total: builtins.int = ...,
+        read_bytes_per_second: builtins.float | None = ...,
+        written_bytes_per_second: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_read_bytes_per_second", b"_read_bytes_per_second", "_written_bytes_per_second", b"_written_bytes_per_second", "read_bytes_per_second", b"read_bytes_per_second", "written_bytes_per_second", b"written_bytes_per_second"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_read_bytes_per_second", b"_read_bytes_per_second", "_written_bytes_per_second", b"_written_bytes_per_second", "name", b"name", "read_bytes_per_second", b"read_bytes_per_second", "read_bytes_total", b"read_bytes_total", "written_bytes_per_second", b"written_bytes_per_second", "written_bytes_total", b"written_bytes_total"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_read_bytes_per_second", b"_read_bytes_per_second"]) -> typing.Literal["read_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_written_bytes_per_second", b"_written_bytes_per_second"]) -> typing.Literal["written_bytes_per_second"] | None: ...
+
+global___Disk = Disk
+
+@typing.final
+class RdmaPort(google.protobuf.message.Message):
+    """A port of an RDMA device, as /sys/class/infiniband has it; what its driver does not count is absent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: builtins.int
+    PORT_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    SENT_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    RDMA_READ_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    RDMA_WRITE_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    DROPPED_PACKETS_TOTAL_FIELD_NUMBER: builtins.int
+    RETRANSMITTED_BYTES_TOTAL_FIELD_NUMBER: builtins.int
+    RETRANSMIT_TIMEOUTS_TOTAL_FIELD_NUMBER: builtins.int
+    UNRESPONSIVE_REMOTES_TOTAL_FIELD_NUMBER: builtins.int
+    FAILED_REQUESTS_TOTAL_FIELD_NUMBER: builtins.int
+    RECEIVED_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    SENT_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    device: builtins.str
+    """"rdmap0s6" or "efa_0"."""
+    port: builtins.int
+    """Number of the port."""
+    state: builtins.str
+    """In the kernel's word: ACTIVE, DOWN."""
+    received_bytes_total: builtins.int
+    """Bytes received (rx_bytes)."""
+    sent_bytes_total: builtins.int
+    """Bytes sent (tx_bytes)."""
+    rdma_read_bytes_total: builtins.int
+    """Bytes of RDMA reads (rdma_read_bytes)."""
+    rdma_write_bytes_total: builtins.int
+    """Bytes of RDMA writes (rdma_write_bytes)."""
+    dropped_packets_total: builtins.int
+    """Packets dropped (rx_drops)."""
+    retransmitted_bytes_total: builtins.int
+    """Bytes sent again (retrans_bytes)."""
+    retransmit_timeouts_total: builtins.int
+    """Timeouts after which was sent again (retrans_timeout_events)."""
+    unresponsive_remotes_total: builtins.int
+    """Times that a remote end did not answer (unresponsive_remote_events)."""
+    failed_requests_total: builtins.int
+    """RDMA reads and writes that failed (rdma_read_wr_err, rdma_write_wr_err)."""
+    received_bytes_per_second: builtins.float
+    """Received a second between the latest two reads, 5 seconds apart; absent: unknown."""
+    sent_bytes_per_second: builtins.float
+    """Sent a second between the latest two reads."""
+    def __init__(
+        self,
+        *,
+        device: builtins.str = ...,
+        port: builtins.int = ...,
+        state: builtins.str | None = ...,
+        received_bytes_total: builtins.int | None = ...,
+        sent_bytes_total: builtins.int | None = ...,
+        rdma_read_bytes_total: builtins.int | None = ...,
+        rdma_write_bytes_total: builtins.int | None = ...,
+        dropped_packets_total: builtins.int | None = ...,
+        retransmitted_bytes_total: builtins.int | None = ...,
+        retransmit_timeouts_total: builtins.int | None = ...,
+        unresponsive_remotes_total: builtins.int | None = ...,
+        failed_requests_total: builtins.int | None = ...,
+        received_bytes_per_second: builtins.float | None = ...,
+        sent_bytes_per_second: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_dropped_packets_total", b"_dropped_packets_total", "_failed_requests_total", b"_failed_requests_total", "_rdma_read_bytes_total", b"_rdma_read_bytes_total", "_rdma_write_bytes_total", b"_rdma_write_bytes_total", "_received_bytes_per_second", b"_received_bytes_per_second", "_received_bytes_total", b"_received_bytes_total", "_retransmit_timeouts_total", b"_retransmit_timeouts_total", "_retransmitted_bytes_total", b"_retransmitted_bytes_total", "_sent_bytes_per_second", b"_sent_bytes_per_second", "_sent_bytes_total", b"_sent_bytes_total", "_state", b"_state", "_unresponsive_remotes_total", b"_unresponsive_remotes_total", "dropped_packets_total", b"dropped_packets_total", "failed_requests_total", b"failed_requests_total", "rdma_read_bytes_total", b"rdma_read_bytes_total", "rdma_write_bytes_total", b"rdma_write_bytes_total", "received_bytes_per_second", b"received_bytes_per_second", "received_bytes_total", b"received_bytes_total", "retransmit_timeouts_total", b"retransmit_timeouts_total", "retransmitted_bytes_total", b"retransmitted_bytes_total", "sent_bytes_per_second", b"sent_bytes_per_second", "sent_bytes_total", b"sent_bytes_total", "state", b"state", "unresponsive_remotes_total", b"unresponsive_remotes_total"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_dropped_packets_total", b"_dropped_packets_total", "_failed_requests_total", b"_failed_requests_total", "_rdma_read_bytes_total", b"_rdma_read_bytes_total", "_rdma_write_bytes_total", b"_rdma_write_bytes_total", "_received_bytes_per_second", b"_received_bytes_per_second", "_received_bytes_total", b"_received_bytes_total", "_retransmit_timeouts_total", b"_retransmit_timeouts_total", "_retransmitted_bytes_total", b"_retransmitted_bytes_total", "_sent_bytes_per_second", b"_sent_bytes_per_second", "_sent_bytes_total", b"_sent_bytes_total", "_state", b"_state", "_unresponsive_remotes_total", b"_unresponsive_remotes_total", "device", b"device", "dropped_packets_total", b"dropped_packets_total", "failed_requests_total", b"failed_requests_total", "port", b"port", "rdma_read_bytes_total", b"rdma_read_bytes_total", "rdma_write_bytes_total", b"rdma_write_bytes_total", "received_bytes_per_second", b"received_bytes_per_second", "received_bytes_total", b"received_bytes_total", "retransmit_timeouts_total", b"retransmit_timeouts_total", "retransmitted_bytes_total", b"retransmitted_bytes_total", "sent_bytes_per_second", b"sent_bytes_per_second", "sent_bytes_total", b"sent_bytes_total", "state", b"state", "unresponsive_remotes_total", b"unresponsive_remotes_total"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_dropped_packets_total", b"_dropped_packets_total"]) -> typing.Literal["dropped_packets_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_failed_requests_total", b"_failed_requests_total"]) -> typing.Literal["failed_requests_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_rdma_read_bytes_total", b"_rdma_read_bytes_total"]) -> typing.Literal["rdma_read_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_rdma_write_bytes_total", b"_rdma_write_bytes_total"]) -> typing.Literal["rdma_write_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_received_bytes_per_second", b"_received_bytes_per_second"]) -> typing.Literal["received_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_received_bytes_total", b"_received_bytes_total"]) -> typing.Literal["received_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_retransmit_timeouts_total", b"_retransmit_timeouts_total"]) -> typing.Literal["retransmit_timeouts_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_retransmitted_bytes_total", b"_retransmitted_bytes_total"]) -> typing.Literal["retransmitted_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sent_bytes_per_second", b"_sent_bytes_per_second"]) -> typing.Literal["sent_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_sent_bytes_total", b"_sent_bytes_total"]) -> typing.Literal["sent_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_state", b"_state"]) -> typing.Literal["state"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_unresponsive_remotes_total", b"_unresponsive_remotes_total"]) -> typing.Literal["unresponsive_remotes_total"] | None: ...
+
+global___RdmaPort = RdmaPort
 
 @typing.final
 class VcpuTimes(google.protobuf.message.Message):

@@ -50,6 +50,11 @@ class MonitorServiceStub(object):
                 request_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryRequest.SerializeToString,
                 response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryResponse.FromString,
                 _registered_method=True)
+        self.ListEnded = channel.unary_stream(
+                '/neurontools.v1.MonitorService/ListEnded',
+                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.SerializeToString,
+                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.FromString,
+                _registered_method=True)
         self.RenderDeviceList = channel.unary_unary(
                 '/neurontools.v1.MonitorService/RenderDeviceList',
                 request_serializer=neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListRequest.SerializeToString,
@@ -82,6 +87,13 @@ class MonitorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListEnded(self, request, context):
+        """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RenderDeviceList(self, request, context):
         """What neuron-ls prints.
         """
@@ -106,6 +118,11 @@ def add_MonitorServiceServicer_to_server(servicer, server):
                     servicer.ListHistory,
                     request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryRequest.FromString,
                     response_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryResponse.SerializeToString,
+            ),
+            'ListEnded': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListEnded,
+                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.FromString,
+                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.SerializeToString,
             ),
             'RenderDeviceList': grpc.unary_unary_rpc_method_handler(
                     servicer.RenderDeviceList,
@@ -195,6 +212,33 @@ class MonitorService(object):
             '/neurontools.v1.MonitorService/ListHistory',
             neurontools_dot_rpc_dot_neuron__pb2.ListHistoryRequest.SerializeToString,
             neurontools_dot_rpc_dot_neuron__pb2.ListHistoryResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListEnded(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/neurontools.v1.MonitorService/ListEnded',
+            neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.SerializeToString,
+            neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,12 @@ class MonitorServiceStub:
     ]
     """The recent past that the daemon keeps, oldest first, then the end of the stream."""
 
+    ListEnded: grpc.UnaryStreamMultiCallable[
+        neurontools.rpc.neuron_pb2.ListEndedRequest,
+        neurontools.rpc.neuron_pb2.ListEndedResponse,
+    ]
+    """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
+
     RenderDeviceList: grpc.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
         neurontools.rpc.neuron_pb2.RenderDeviceListResponse,
@@ -69,6 +75,12 @@ class MonitorServiceAsyncStub:
         neurontools.rpc.neuron_pb2.ListHistoryResponse,
     ]
     """The recent past that the daemon keeps, oldest first, then the end of the stream."""
+
+    ListEnded: grpc.aio.UnaryStreamMultiCallable[
+        neurontools.rpc.neuron_pb2.ListEndedRequest,
+        neurontools.rpc.neuron_pb2.ListEndedResponse,
+    ]
+    """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
 
     RenderDeviceList: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
@@ -102,6 +114,14 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.ListHistoryResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.ListHistoryResponse]]:
         """The recent past that the daemon keeps, oldest first, then the end of the stream."""
+
+    @abc.abstractmethod
+    def ListEnded(
+        self,
+        request: neurontools.rpc.neuron_pb2.ListEndedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.ListEndedResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.ListEndedResponse]]:
+        """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
 
     @abc.abstractmethod
     def RenderDeviceList(

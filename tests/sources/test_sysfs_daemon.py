@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.client import Client
 from neurontools.model import DeviceMemory, SourceKind
 from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, SimulatedDriver, process_on
@@ -41,6 +42,34 @@ def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
         tree.set_processes()
         wait_until(lambda: daemon.find(4711) is None)
         assert daemon.stop() == 0
+
+
+def test_what_a_found_process_used_is_what_the_driver_counted(start_daemon: StartDaemon) -> None:
+    with DriverTree("trn1.32xlarge") as tree:
+        daemon = start_daemon(*tree.flags, "--interval", "0.05")
+        tree.set_core(2, busy_seconds_total=1.0, memory=DeviceMemory(tensors_bytes=4096))
+        tree.set_processes(process_on(4711, "python train.py", cores=(2,), runtime_version="2.34.10"))
+        wait_until(lambda: daemon.find(4711) and daemon.snapshot().cores[2].busy_seconds_total == 1.0)
+        tree.set_core(2, busy_seconds_total=1.001, memory=DeviceMemory(tensors_bytes=1024))
+        wait_until(lambda: daemon.snapshot().cores[2].busy_seconds_total == 1.001)
+        tree.set_processes()
+        with Client(daemon.socket) as client:
+            (ended,) = wait_until(lambda: client.ended().processes)
+        assert (ended.pid, ended.command, ended.neuroncore_count) == (4711, "python train.py", 1)
+        assert ended.busy_seconds_total == pytest.approx(0.001)
+        assert ended.peak_device_memory_bytes == 4096
+        assert (ended.exit_status, ended.lives_on) == (None, False)
+
+
+def test_efa_ports_are_those_of_the_tree(start_daemon: StartDaemon) -> None:
+    with DriverTree("trn1.32xlarge") as tree:
+        counters = Path(tree.directory) / "sys/class/infiniband/rdmap0s6/ports/1/hw_counters"
+        counters.mkdir(parents=True)
+        (counters.parent / "state").write_text("4: ACTIVE\n")
+        (counters / "rx_bytes").write_text("12345\n")
+        daemon = start_daemon(*tree.flags, "--interval", "0.05")
+        (port,) = wait_until(lambda: daemon.snapshot().host.rdma_ports)
+        assert (port.device, port.port, port.state, port.received_bytes_total) == ("rdmap0s6", 1, "ACTIVE", 12345)
 
 
 def test_no_devices_is_an_error_in_one_line(tmp_path: Path) -> None:

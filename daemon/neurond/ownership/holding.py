@@ -57,6 +57,7 @@ class Holding:
     cores: dict[int, CoreReport] = field(default_factory=dict)  # latest by local index
     counted_before: dict[int, CoreReport] = field(default_factory=dict)
     """By local index: what a process that is older than the ledger had counted on a core when it first told."""
+    peak_device_memory_bytes: int | None = None  # the most that it reported at once; None before it did
 
     @property
     def logical_cores(self) -> range:

@@ -18,7 +18,7 @@ from neurontools.nrt.environment import LNC, NUM_CORES, VISIBLE_CORES
 from neurontools.nrt.status import core_count_not_available, cores_not_available
 
 _NOTHING = CoreReport()
-_MOST_DEPARTED = 256
+_MOST_DEPARTED = 4096
 _LARGEST_COUNT = 2**63 - 1  # where the counters of a core end, whatever its owners report: it must fit the messages
 
 
@@ -106,12 +106,12 @@ class Ledger:
         for core_index in holding.physical_cores():
             self._owners[core_index] = None
             self.counters[core_index] = self.counters_of(core_index, holding)
-        if holding.count and holding.report is not None:
+        if holding.count:
             self._departed.append(holding)
         self._on_ownership_change()
 
     def take_departed(self) -> tuple[Holding, ...]:
-        """Who held cores, reported, and has left since this was last asked: nobody else sees what it told last."""
+        """Who held cores and has left since this was last asked: nobody else sees what it told last."""
         departed = tuple(self._departed)
         self._departed.clear()
         return departed
@@ -149,6 +149,8 @@ class Ledger:
                 holding.counted_before.setdefault(local_index, core)
         holding.report = report
         holding.cores.update(report.cores)
+        used_bytes = sum(core.memory.total_bytes or 0 for core in holding.cores.values())
+        holding.peak_device_memory_bytes = max(used_bytes, holding.peak_device_memory_bytes or 0)
 
     def counters_of(self, core_index: int, holding: Holding) -> CoreCounters:
         """The counters of a physical core that `holding` holds, its report included.

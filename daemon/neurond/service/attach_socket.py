@@ -14,11 +14,14 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from neurond.journal.outcome import Outcome
 from neurond.ownership.ledger import Ledger
 from neurond.peers.credentials import Credentials, credentials, open_pidfd
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
+from neurond.service.exit_watch import ExitWatch
 from neurond.system.steady_clock import SteadyClock
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.text.seldom import Seldom
@@ -29,13 +32,19 @@ _tell_refusal = Seldom(logging.getLogger(__name__), logging.WARNING)
 
 
 class AttachSocket:
-    """The listening attach socket of a daemon."""
+    """The listening attach socket of a daemon. `on_end` is told how each process ended that held cores, by its token,
+    within about a second.
+    """
 
-    def __init__(self, ledger: Ledger, peers: Peers, clock: SteadyClock) -> None:
+    def __init__(
+        self, ledger: Ledger, peers: Peers, clock: SteadyClock, on_end: Callable[[str, Outcome], None]
+    ) -> None:
         self._ledger = ledger
         self._clock = clock
         self._peers = peers
+        self._on_end = on_end
         self._attached: set[_Attached] = set()
+        self._ending: dict[str, ExitWatch] = {}
         self._accepting: Acceptor | None = None
 
     def listen(self, listener: socket.socket) -> None:
@@ -48,15 +57,42 @@ class AttachSocket:
             self._accepting.close()
         for attached in list(self._attached):
             attached.close()
+        for watch in self._ending.values():
+            watch.close()
+        self._ending.clear()
 
     def _take(self, connection: socket.socket, _address: object) -> None:
         try:
-            self._attached.add(
-                _Attached(connection, self._ledger, self._peers, self._clock.now(), self._attached.discard)
-            )
+            self._attached.add(_Attached(connection, self._ledger, self._peers, self._clock.now(), self._left))
         except _Refused as refused:
             _refuse(connection, str(refused))
             connection.close()
+
+    def _left(self, attached: _Attached, left: _Left) -> None:
+        self._attached.discard(attached)
+        if not left.held_cores:
+            if left.pidfd >= 0:
+                os.close(left.pidfd)
+            return
+
+        def known(outcome: Outcome) -> None:
+            self._ending.pop(left.token, None)
+            self._on_end(left.token, outcome)
+
+        watch = ExitWatch(left.pidfd, left.pid, left.uid, known)
+        if not watch.is_done:
+            self._ending[left.token] = watch
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What remains of a connection that has ended. The descriptor belongs to who is told of it."""
+
+    token: str
+    pid: int
+    uid: int
+    pidfd: int
+    held_cores: bool
 
 
 class _Refused(Exception):
@@ -72,16 +108,16 @@ class _Attached:
         ledger: Ledger,
         peers: Peers,
         now_unix_seconds: float,
-        on_end: Callable[[_Attached], None],
+        on_end: Callable[[_Attached, _Left], None],
     ) -> None:
         self._connection = connection
         self._ledger = ledger
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._who, pid, self._pidfd = _admitted(connection, peers)
+        self._who, self._pid, self._pidfd = _admitted(connection, peers)
         self._token = secrets.token_hex(16)
-        ledger.enter(self._token, pid, self._who.uid, now_unix_seconds)
+        ledger.enter(self._token, self._pid, self._who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self.close)
@@ -92,15 +128,15 @@ class _Attached:
         """Ends the connection and lets the process go."""
         if not self._token:
             return
-        self._ledger.leave(self._token)
-        self._token = ""
+        token, self._token = self._token, ""
+        held_cores = self._ledger.known(token).count > 0
+        self._ledger.leave(token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
-            os.close(self._pidfd)
         self._peers.give_back(self._who, Kind.ATTACHMENT)
-        self._on_end(self)
+        self._on_end(self, _Left(token, self._pid, self._who.uid, self._pidfd, held_cores))
 
     def _read(self) -> None:
         """Nothing is ever said on this socket after the token: whatever comes is dropped."""

@@ -1,4 +1,4 @@
-"""MonitorService of the gRPC API: snapshots, their stream and their past, and rendered documents.
+"""MonitorService of the gRPC API: snapshots, their stream and their past, what ended, and rendered documents.
 
 Replies are ready-made bytes: a snapshot is serialised once per tick, and a document rendered once per snapshot and
 request.
@@ -12,14 +12,18 @@ from typing import Any
 
 import grpc
 
+from neurond.journal.ended_log import EndedLog
 from neurond.snapshots.store import Store
 from neurontools.model import Snapshot
+from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import to_message
 from neurontools.views.device_list import device_list_json, device_list_table
 
 LONGEST_INTERVAL_SECONDS = 86_400.0
 MAX_DEVICE_INDICES = 1024
 MAX_RENDERED = 64
+_ENDED_IN_A_MESSAGE = 100
 _EARLY_SECONDS = 0.02  # a tick this much before the interval is over still counts: clocks jitter
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -28,8 +32,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class MonitorService:
     """Reads of a store. `settle` publishes changes of ownership that are not in the store yet."""
 
-    def __init__(self, store: Store, settle: Callable[[], None]) -> None:
+    def __init__(self, store: Store, ended: EndedLog, settle: Callable[[], None]) -> None:
         self._store = store
+        self._ended = ended
         self._settle = settle
         self._rendered: dict[object, bytes] = {}
         self._rendered_sequence = -1
@@ -63,6 +68,21 @@ class MonitorService:
         duration_seconds = await _checked_seconds(request.duration_seconds, "duration_seconds", context)
         for message in self._store.history(duration_seconds, request.after_sequence):
             yield message
+
+    async def list_ended(self, request: neuron_pb2.ListEndedRequest, context: Context) -> AsyncIterator[bytes]:
+        """What has ended, oldest first."""
+        since = request.since_unix_seconds
+        if not 0 <= since <= LATEST_UNIX_SECONDS:
+            await context.abort(
+                grpc.StatusCode.INVALID_ARGUMENT, "since_unix_seconds must be a Unix time in seconds, or 0"
+            )
+        self._settle()
+        known_since = self._ended.known_since_unix_seconds
+        ended = self._ended.since(since)
+        for first in range(0, max(1, len(ended)), _ENDED_IN_A_MESSAGE):
+            response = neuron_pb2.ListEndedResponse(known_since_unix_seconds=known_since)
+            response.ended.extend(map(to_message, ended[first : first + _ENDED_IN_A_MESSAGE]))
+            yield response.SerializeToString()
 
     async def render_device_list(self, request: neuron_pb2.RenderDeviceListRequest, context: Context) -> bytes:
         """What neuron-ls prints."""

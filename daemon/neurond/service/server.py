@@ -46,6 +46,7 @@ def make_server(
             "GetSnapshot": _unary(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
             "WatchSnapshots": _stream(calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, Kind.CALL),
             "ListHistory": _stream(calls, monitor.list_history, neuron_pb2.ListHistoryRequest, Kind.CALL, Kind.HISTORY),
+            "ListEnded": _stream(calls, monitor.list_ended, neuron_pb2.ListEndedRequest, Kind.CALL),
             "RenderDeviceList": _unary(calls, monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),
         },
         "RuntimeService": {

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections import deque
 from dataclasses import replace
 
+from neurond.journal.accounts import Departure
+from neurond.journal.use import reported_use
 from neurond.load import SyntheticLoad
+from neurond.ownership.holding import Holding
 from neurond.ownership.ledger import Ledger
 from neurond.snapshots.attached_cores import with_attached
 from neurond.snapshots.process_record import process_record
@@ -14,17 +18,21 @@ from neurond.snapshots.rates import Rates
 from neurond.sources.source import Source
 from neurond.system.host_reader import HostReader
 from neurond.system.jobs import Jobs
-from neurond.system.processes import ProcessFacts, ProcessTable
+from neurond.system.processes import ProcessTable, user_name
 from neurond.system.steady_clock import SteadyClock
 from neurontools.model import Host, Process, Snapshot, SourceKind
+from neurontools.proc.own_cost import OwnCost
+from neurontools.sysfs.roots import Roots
 from neurontools.version import __version__
+
+_MOST_ENDED = 256
 
 
 class Sampler:
     """Takes one snapshot after the other. Belongs to the event loop's thread.
 
-    All moments in it are by the clock that nobody sets. `ended` are the processes that have ended between the last two
-    whole snapshots, as they told last.
+    All moments in it are by the clock that nobody sets. `departures` are those who have left between the last two
+    snapshots, `ended` the processes that have reported and ended between the last two whole ones, as they told last.
     """
 
     def __init__(
@@ -33,21 +41,25 @@ class Sampler:
         ledger: Ledger,
         load: SyntheticLoad | None,
         interval_seconds: float,
-        proc: str = "/proc",
+        roots: Roots | None = None,
         clock: SteadyClock | None = None,
     ) -> None:
+        roots = roots or Roots()
         self._source = source
         self._ledger = ledger
         self._load = load
         self._interval_seconds = interval_seconds
-        self._host_reader = HostReader()
+        self._host_reader = HostReader(roots.sys, roots.proc)
         self._clock = clock or SteadyClock()
         self._table = ProcessTable(self._clock)
-        self._jobs = Jobs(proc)
+        self._jobs = Jobs(roots.proc)
         self._rates = Rates()
         self._sequence = 0
         self._host = Host()
         self._host_warnings: tuple[str, ...] = ()
+        self._own_cost = OwnCost()
+        self._ended: deque[Process] = deque(maxlen=_MOST_ENDED)
+        self.departures: tuple[Departure, ...] = ()
         self.ended: tuple[Process, ...] = ()
 
     def sample(self, *, whole: bool = True, warnings: tuple[str, ...] = ()) -> Snapshot:
@@ -56,10 +68,20 @@ class Sampler:
         Not `whole`: only ownership and reports are read; vCPUs, memory and process times stay those of before, so that
         a snapshot taken between two ticks doesn't spoil their rates.
         """
+        departed = self._ledger.take_departed()
+        self.departures = tuple(map(self._departure, departed))
+        self._ended += [
+            departure.process
+            for holding, departure in zip(departed, self.departures, strict=True)
+            if holding.report is not None
+        ]
         if whole:
+            self.ended = tuple(self._ended)
+            self._ended.clear()
             if self._load is not None:
                 self._load.advance(time.monotonic())
             self._host, self._host_warnings = self._host_reader.read()
+            self._own_cost.measure()
             self._table.refresh(holding.pid for holding in self._ledger.holdings if not holding.synthetic)
         reading = self._source.read()
         cores, found = reading.cores, reading.processes
@@ -67,11 +89,6 @@ class Sampler:
             cores, found = with_attached(cores, found, self._ledger.holdings)
         self._sequence += 1
         now_seconds = time.monotonic()
-        if whole:
-            self.ended = tuple(
-                process_record(holding, ProcessFacts(), self._ledger.shape, now_seconds, self._interval_seconds)
-                for holding in self._ledger.take_departed()
-            )
         snapshot = Snapshot(
             sequence=self._sequence,
             taken_at_unix_seconds=self._clock.at(now_seconds),
@@ -90,6 +107,9 @@ class Sampler:
             cores_counted_since_seconds=(
                 self._ledger.began_seconds if self._source.kind is SourceKind.SIMULATED else None
             ),
+            daemon_cpu_seconds_total=self._own_cost.cpu_seconds_total,
+            daemon_vcpu_ratio=self._own_cost.vcpu_ratio,
+            daemon_resident_bytes=self._own_cost.resident_bytes,
         )
         return self._rates.derive(snapshot, processes_read=whole)
 
@@ -123,6 +143,14 @@ class Sampler:
                 records[process.pid] = process
         self._jobs.keep(records)
         return tuple(records[pid] for pid in sorted(records))
+
+    def _departure(self, holding: Holding) -> Departure:
+        """The last record of who has left, by what was last known of it: it may be gone, and another have its PID."""
+        facts = self._load.facts(holding) if self._load and holding.synthetic else self._table.last_facts(holding.pid)
+        record = process_record(holding, facts, self._ledger.shape, time.monotonic(), self._interval_seconds)
+        if record.user is None and holding.uid is not None:
+            record = replace(record, user=user_name(holding.uid))
+        return Departure(holding.token, record, reported_use(holding))
 
 
 def _merged(attached: Process, found: Process) -> Process:

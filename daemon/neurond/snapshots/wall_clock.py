@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurontools.model import Finding, Health, LoadedModel, NeuronCore, Process, Snapshot
+from neurontools.model import EndedProcess, Finding, Health, LoadedModel, NeuronCore, Process, Snapshot
 
 
 def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
@@ -49,4 +49,15 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
         cores=tuple(map(core, snapshot.cores)),
         processes=tuple(map(process, snapshot.processes)),
         health=None if snapshot.health is None else health(snapshot.health),
+    )
+
+
+def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProcess:
+    """What has just ended, its moments so much later: in a log they stay as the clock of the host showed them."""
+    if not moved_seconds:
+        return ended
+    return replace(
+        ended,
+        began_at_unix_seconds=max(0.0, ended.began_at_unix_seconds + moved_seconds),
+        ended_at_unix_seconds=max(0.0, ended.ended_at_unix_seconds + moved_seconds),
     )

@@ -74,6 +74,11 @@ def parser() -> argparse.ArgumentParser:
         "$XDG_RUNTIME_DIR/neurontools/neurond.sock, else /run/neurond/neurond.sock for root",
     )
     add("--group", help="let the members of this group use the sockets")
+    add(
+        "--state-directory",
+        metavar="DIR",
+        help="keep the log of ended processes in this directory; default: STATE_DIRECTORY, else in memory alone",
+    )
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
     add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
     add(
@@ -127,6 +132,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "daemon": {
             "socket": given.socket,
             "group": given.group,
+            "state_directory": given.state_directory,
             "interval_seconds": given.interval,
             "history_seconds": given.history,
             "log_level": given.log_level,

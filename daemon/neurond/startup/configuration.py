@@ -25,6 +25,7 @@ from neurontools.rpc import socket_path
 from neurontools.sockets.listen_address import listen_address
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
+STATE_DIRECTORY = "STATE_DIRECTORY"  # as systemd.exec(5) sets it for StateDirectory=
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 _Path = Annotated[str, Field(min_length=1)]
@@ -64,6 +65,7 @@ class DaemonTable(_Table):
     history_bytes: Annotated[int, Field(ge=0, le=2**31)] = 16 * 2**20
     log_level: Literal["error", "warning", "info", "debug"] = "info"
     group: Annotated[str, Field(min_length=1)] | None = None
+    state_directory: _Path | None = None
 
 
 class SimulateTable(_Table):
@@ -189,6 +191,9 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         history_bytes=daemon.history_bytes,
         log_level=daemon.log_level,
         group=daemon.group,
+        state_directory=_absolute(
+            daemon.state_directory or environment.get(STATE_DIRECTORY, "").partition(":")[0] or None
+        ),
         metrics_listen=metrics.listen,
         metrics_tls_certificate=_absolute(metrics.tls_certificate),
         metrics_tls_key=_absolute(metrics.tls_key),
@@ -219,6 +224,10 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     return settings
 
 
+def _first_of(paths: str) -> str | None:
+    return paths.partition(":")[0] or None
+
+
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
@@ -239,6 +248,7 @@ _TABLES = tuple(Configuration.model_fields)
 FLAGS = {
     "daemon.socket": "--socket",
     "daemon.group": "--group",
+    "daemon.state_directory": "--state-directory",
     "daemon.interval_seconds": "--interval",
     "daemon.history_seconds": "--history",
     "daemon.log_level": "--log-level",

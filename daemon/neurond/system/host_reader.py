@@ -1,29 +1,45 @@
-"""vCPUs and memory of the machine the daemon runs on."""
+"""vCPUs, memory, network and disks of the machine the daemon runs on."""
 
 from __future__ import annotations
 
+import time
 from operator import attrgetter
 from typing import Any
 
 import psutil
 
+from neurond.system.rdma import RdmaReader
+from neurond.system.traffic import Traffic
 from neurontools.model import Host, VcpuTimes, vcpu_time
 
 # Fields of /proc/stat in the order of VcpuTimes. Left out: guest time, which user has already, and steal, nobody's use.
 _read_states = attrgetter("user", "nice", "system", "idle", "iowait", "irq", "softirq")
 
+_SWAP_SECONDS = 4.5
+
 
 class HostReader:
-    """Reads the host. Shares of vCPU time are over the time since the read before; the first read has none."""
+    """Reads the host. Shares and rates are over the time since the read before; the first read has none.
 
-    def __init__(self) -> None:
+    `sys` and `proc` are where network, disks and EFA devices are read.
+    """
+
+    def __init__(self, sys: str = "/sys", proc: str = "/proc") -> None:
+        self._traffic = Traffic(sys, proc)
+        self._rdma = RdmaReader(sys)
+        self._swap: tuple[float, dict[str, int]] = (float("-inf"), {})
         self._before: tuple[VcpuTimes, ...] = ()
 
     def read(self) -> tuple[Host, tuple[str, ...]]:
         """The host now, and a warning for each reason why parts of it could not be read."""
         values: dict[str, Any] = {}
         unread: dict[str, list[str]] = {}
-        for name, part in (("vCPU usage", self._vcpus), ("memory", _memory), ("swap", _swap)):
+        for name, part in (
+            ("vCPU usage", self._vcpus),
+            ("memory", _memory),
+            ("swap", self._read_swap),
+            ("network and disks", self._read_traffic),
+        ):
             try:
                 values |= part()
             except (OSError, RuntimeError, psutil.Error) as error:
@@ -44,6 +60,18 @@ class HostReader:
         if usage is not None:
             values["vcpu_average"], _ = usage
         return values
+
+    def _read_swap(self) -> dict[str, int]:
+        """Every few seconds: it changes slowly, and costs more to read than all else here."""
+        now_seconds = time.monotonic()
+        if now_seconds - self._swap[0] >= _SWAP_SECONDS:
+            self._swap = now_seconds, _swap()
+        return self._swap[1]
+
+    def _read_traffic(self) -> dict[str, Any]:
+        now_seconds = time.monotonic()
+        interfaces, disks = self._traffic.read(now_seconds)
+        return {"network_interfaces": interfaces, "disks": disks, "rdma_ports": self._rdma.read(now_seconds)}
 
 
 def _memory() -> dict[str, int]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import pwd
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import psutil
 
 from neurond.system.steady_clock import SteadyClock
-from neurontools.model import Job
+from neurontools.model import Job, Process
+from neurontools.sysfs.process_files import ProcessFiles, boot_unix_seconds
 
 MAX_COMMAND_CHARACTERS = 4096
+_SAME_START_SECONDS = 2.0  # the clock may have been set a little since
 _UNREADABLE = (psutil.Error, OSError)
 
 
@@ -58,6 +61,10 @@ class ProcessTable:
             self._check(pid)
         return self._facts[pid]
 
+    def last_facts(self, pid: int) -> ProcessFacts:
+        """What is known of a process that may have ended."""
+        return self._facts.get(pid) or ProcessFacts()
+
     def _check(self, pid: int) -> None:
         self._checked_at_unix_seconds[pid] = self._clock.now()
         known, process = self._facts.get(pid), self._processes.get(pid)
@@ -91,6 +98,24 @@ class ProcessTable:
         return ProcessFacts(
             facts.user, facts.command, facts.started_at_unix_seconds, memory.rss, times.user, times.system
         )
+
+
+def is_alive(proc: str, process: Process) -> bool:
+    """Whether there is still a process of this PID that began when this one did; `proc`: where /proc is."""
+    times = ProcessFiles(proc, process.pid).times()
+    if times is None or process.started_at_unix_seconds is None:
+        return times is not None
+    boot = boot_unix_seconds(proc)
+    started = process.started_at_unix_seconds
+    return boot is None or abs(boot + times.started_after_boot_seconds - started) < _SAME_START_SECONDS
+
+
+def user_name(uid: int) -> str | None:
+    """The name of a user; None where there is none."""
+    try:
+        return _text(pwd.getpwuid(uid).pw_name)
+    except (KeyError, OverflowError):
+        return None
 
 
 def _text(raw: str) -> str:

@@ -14,6 +14,7 @@ from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
     from neurontools.cli.line.devices import DeviceSelection
+    from neurontools.cli.ls.ended import EndedQuery
     from neurontools.cli.ls.scripts import ScriptQuery
 
 TIMEOUT_SECONDS = 5.0
@@ -24,6 +25,7 @@ _METHOD = "/neurontools.v1.MonitorService/RenderDeviceList"
 _FORMAT, _WIDE, _ALL_PROCESSES, _TOPOLOGY, _LNC, _DEVICE_INDICES = 1, 2, 3, 4, 5, 6
 _FORMAT_TABLE, _FORMAT_JSON = 1, 2
 _DOCUMENT = 1
+_OF_ENDED = frozenset(("ended", "user", "since"))
 _FOR_SCRIPTS = frozenset(("query", "format", "wait-free", "timeout", "health", "output-format", "loop", "count"))
 
 
@@ -52,7 +54,7 @@ def _run(arguments: list[str]) -> int:
     return _answer(_query(given), given)
 
 
-def _answer(query: "_Query | ScriptQuery", given: dict[str, str]) -> int:
+def _answer(query: "_Query | ScriptQuery | EndedQuery", given: dict[str, str]) -> int:
     """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
     document: str | None
     named, instance_type = choice.named_or_simulated(given, os.environ)
@@ -73,8 +75,12 @@ def _answer(query: "_Query | ScriptQuery", given: dict[str, str]) -> int:
     return query.exit_code
 
 
-def _query(given: dict[str, str]) -> "_Query | ScriptQuery":
+def _query(given: dict[str, str]) -> "_Query | ScriptQuery | EndedQuery":
     """What is asked. What scripts ask takes a slower path, which may import more."""
+    if not _OF_ENDED.isdisjoint(given):
+        from neurontools.cli.ls.ended import EndedQuery
+
+        return EndedQuery(given)
     if _FOR_SCRIPTS.isdisjoint(given):
         return _Query(given)
     if "loop" in given:

@@ -1,0 +1,161 @@
+"""Who held cores and holds them no more, with what they used: found by comparing snapshots. Pure: no I/O, no clock."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from neurond.journal.driver_account import DriverAccount
+from neurond.journal.outcome import Outcome
+from neurond.journal.use import Use
+from neurontools import catalog
+from neurontools.model import EndedProcess, Process, Snapshot
+from neurontools.model.counting import counted_since_unix_seconds
+
+MOST_COMMAND_CHARACTERS = 256
+_MOST_WAITING = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """An attached process that has left, by its token: its last record and what it used."""
+
+    token: str
+    process: Process
+    use: Use
+
+
+class Accounts:
+    """The accounts of the processes on one host. `is_alive` asks whether the process of a record goes on.
+
+    Feed it every snapshot in order, each with the departures since the one before, and by `end` how each attached
+    process ended: it is told of as ended when both are known.
+    """
+
+    def __init__(self, is_alive: Callable[[Process], bool]) -> None:
+        self._is_alive = is_alive
+        self._attached: dict[int, Process] = {}  # by PID, as last seen
+        self._found: dict[int, DriverAccount] = {}
+        self._waiting: OrderedDict[str, EndedProcess] = OrderedDict()  # by token: how it ended isn't known yet
+        self._outcomes: OrderedDict[str, Outcome] = OrderedDict()  # and those that no snapshot was taken of yet
+        self._finished: list[EndedProcess] = []
+
+    def end(self, token: str, outcome: Outcome) -> None:
+        """Takes note of how an attached process ended."""
+        ended = self._waiting.pop(token, None)
+        if ended is not None:
+            self._finished.append(_with(ended, outcome))
+        else:
+            self._outcomes[token] = outcome
+            if len(self._outcomes) > _MOST_WAITING:
+                self._outcomes.popitem(last=False)
+
+    def observe(self, snapshot: Snapshot, departures: Iterable[Departure]) -> list[EndedProcess]:
+        """Those that are known to have ended since the snapshot before."""
+        peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
+        for departure in departures:
+            self._depart(departure, snapshot, peak_flops)
+        self._attached = {
+            process.pid: process
+            for process in snapshot.processes
+            if process.core_indices and process.attached_at_unix_seconds is not None
+        }
+        self._follow_found(snapshot, peak_flops)
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _depart(self, departure: Departure, snapshot: Snapshot, peak_flops: float | None) -> None:
+        process = departure.process
+        began = counted_since_unix_seconds(process, snapshot)
+        if began is None:
+            began = snapshot.taken_at_unix_seconds
+        seen = self._attached.get(process.pid)
+        if seen is not None and seen.attached_at_unix_seconds == process.attached_at_unix_seconds:
+            process = _completed(process, seen)
+        ended = _ended(process, departure.use, began, snapshot.taken_at_unix_seconds, peak_flops)
+        outcome = self._outcomes.pop(departure.token, None)
+        if process.synthetic:
+            outcome = Outcome()
+        if outcome is not None:
+            self._finished.append(_with(ended, outcome))
+            return
+        self._waiting[departure.token] = ended
+        if len(self._waiting) > _MOST_WAITING:
+            self._finished.append(self._waiting.popitem(last=False)[1])
+
+    def _follow_found(self, snapshot: Snapshot, peak_flops: float | None) -> None:
+        now = {
+            process.pid: process
+            for process in snapshot.processes
+            if process.core_indices and process.attached_at_unix_seconds is None
+        }
+        for pid, account in list(self._found.items()):
+            process = now.get(pid)
+            if process is not None and process.started_at_unix_seconds == account.process.started_at_unix_seconds:
+                continue
+            del self._found[pid]
+            if pid in self._attached:  # it has attached since, and tells of itself
+                continue
+            ended = _ended(
+                account.process,
+                account.use,
+                account.began_at_unix_seconds,
+                snapshot.taken_at_unix_seconds,
+                peak_flops,
+            )
+            self._finished.append(_with(ended, Outcome(lives_on=self._is_alive(account.process))))
+        for pid, process in now.items():
+            known = self._found.get(pid)
+            if known is None:
+                known = self._found[pid] = DriverAccount(process, snapshot.taken_at_unix_seconds)
+            known.observe(process, snapshot)
+
+
+def _completed(last: Process, seen: Process) -> Process:
+    """The last record of a process, with what only snapshots are told of it."""
+    return replace(
+        last,
+        user=last.user if last.user is not None else seen.user,
+        command=last.command or seen.command,
+        job=seen.job or last.job,
+    )
+
+
+def _ended(
+    process: Process, use: Use, began_at_unix_seconds: float, now_unix_seconds: float, peak_flops: float | None
+) -> EndedProcess:
+    seconds = now_unix_seconds - began_at_unix_seconds
+    logical, physical = len(process.neuroncore_indices), len(process.core_indices)
+    utilization = mfu = None
+    if use.busy_seconds_total is not None and seconds > 0 and logical:
+        utilization = min(1.0, use.busy_seconds_total / (logical * seconds))
+    if use.flop_total is not None and seconds > 0 and physical and peak_flops:
+        mfu = use.flop_total / (peak_flops * physical * seconds)
+    return EndedProcess(
+        pid=process.pid,
+        uid=process.uid,
+        user=process.user,
+        command=process.command[:MOST_COMMAND_CHARACTERS],
+        tag=process.tag,
+        job=None if process.job is None else process.job.name,
+        synthetic=process.synthetic,
+        began_at_unix_seconds=began_at_unix_seconds,
+        ended_at_unix_seconds=now_unix_seconds,
+        neuroncore_count=logical,
+        logical_neuroncore_config=process.logical_neuroncore_config,
+        device_indices=process.device_indices,
+        busy_seconds_total=use.busy_seconds_total,
+        flop_total=use.flop_total,
+        utilization_ratio=utilization,
+        mfu_ratio=mfu,
+        peak_device_memory_bytes=use.peak_device_memory_bytes,
+        executions=process.executions,
+        errors=process.errors,
+        steps_total=None if process.training is None else process.training.steps_total,
+        inferred_fields=("neuroncore_count",) if "core_indices" in process.inferred_fields else (),
+    )
+
+
+def _with(ended: EndedProcess, outcome: Outcome) -> EndedProcess:
+    return replace(ended, exit_status=outcome.exit_status, lives_on=outcome.lives_on)
