@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from neurontools.history.feed import Feed, LiveFeed
+from neurontools.tui.beside import Beside
 from neurontools.tui.choices import Choices
 from neurontools.tui.key_map import KeyMap
 from neurontools.tui.settings import Settings
@@ -86,6 +87,7 @@ class DashboardState:
     selected_row: str = ""  # of the jobs on the overview
     details_pid: int | None = None
     details_of: str = ""  # the page to go back to from details that were opened on another
+    are_surroundings_shown: bool = False  # in the details, in place of the plots
     device_index: int = 0
     core_index: int | None = None
     choices: Choices | None = None  # an open dialog
@@ -94,6 +96,7 @@ class DashboardState:
 
     def __post_init__(self) -> None:
         self.time = TimeCursor(self.feed)
+        self.beside = Beside(self.feed)
         if isinstance(self.feed, LiveFeed):
             self.time.interval_seconds = self.feed.interval_seconds
         self.page = page_named(self.settings.first_page).name
@@ -107,7 +110,12 @@ class DashboardState:
     @property
     def list(self) -> ListState:
         """Where the list of the current page stands."""
-        return self.lists.setdefault(self.page, ListState())
+        name = "surroundings" if self._is_of_surroundings else self.page
+        return self.lists.setdefault(name, ListState())
+
+    @property
+    def _is_of_surroundings(self) -> bool:
+        return self.page == "processes" and self.details_pid is not None and self.are_surroundings_shown
 
     @property
     def message(self) -> str:
@@ -185,10 +193,16 @@ class DashboardState:
             from neurontools.health import verdicts
 
             scene.verdicts = verdicts(snapshot)
-        if self.page == "processes":
+        if self._is_of_surroundings:
+            scene.surroundings = self.beside.surroundings(self._figures, self.details_pid)
+        elif self.page == "processes":
             self._follow_selected(scene)
         elif self.page == "overview" and not self.is_tree_shown:
             self._follow_row(scene)
+        elif self.page == "usage":
+            scene.ended = self.narrowing.ended(self.beside.ended(snapshot), snapshot, self._hidden)
+        elif self.page == "host":
+            scene.vcpus, scene.own_cost = self.beside.vcpus(snapshot, index), self.beside.own_cost()
         return scene
 
     @property
@@ -303,7 +317,7 @@ class DashboardState:
         self.page = name
         self.details_of = ""
         self.settings.page = name
-        self.details_pid = None
+        self.details_pid, self.are_surroundings_shown = None, False
         if name == "history":
             self.feed.want_past()
 
@@ -312,6 +326,8 @@ class DashboardState:
         where = self.list
         count = max(where.count, 1)
         where.cursor = min(max(0, position), count - 1)
+        if self._is_of_surroundings:
+            return
         if self.page == "processes":
             scene = self.scene()
             rows = process_rows(scene) if scene is not None else []

@@ -32,6 +32,8 @@ ACTIONS = (
     KeyAction(("t", "f4"), "t, F4", "show_topology", "Topology: NeuronLink, hops", "Pages"),
     KeyAction(("h", "f5"), "h, F5", "show_history", "History: plots of a device or core", "Pages"),
     KeyAction(("e", "f7"), "e, F7", "show_health", "Events and health", "Pages"),
+    KeyAction(("u",), "u", "show_usage", "Users, and what processes used that have ended", "Pages"),
+    KeyAction(("H",), "H", "show_host", "Host: vCPUs, network, disks, EFA, power, versions, our own cost", "Pages"),
     KeyAction(("tab",), "Tab", "next_page", "next page", "Pages"),
     KeyAction(("shift+tab",), "Shift-Tab", "previous_page", "previous page", "Pages"),
     KeyAction(tuple("123456789"), "1-9", "choose_tab", "choose a tab: 1 is all, then the processes", "Tabs"),
@@ -62,6 +64,7 @@ ACTIONS = (
     KeyAction(
         ("K", "f9"), "K, F9", "choose_signal", "send a signal to the tagged or the selected process", "Processes"
     ),
+    KeyAction(("E",), "E", "toggle_surroundings", "environment and tree of the process, or its plots", "Processes"),
     KeyAction(("p", "z"), "p, z", "toggle_pause", "pause, and resume where it is live", "Time"),
     KeyAction(("left_square_bracket",), "[", "step_back", "one moment back", "Time"),
     KeyAction(("right_square_bracket",), "]", "step_forward", "one moment forward", "Time"),

@@ -47,6 +47,18 @@ def _health(scene: Scene, width: int, height: int) -> Page:
     return health_page(scene, width, height)
 
 
+def _usage(scene: Scene, width: int, height: int) -> Page:
+    from neurontools.views.usage.page import usage_page
+
+    return usage_page(scene, width, height)
+
+
+def _host(scene: Scene, width: int, height: int) -> Page:
+    from neurontools.views.host.page import host_page
+
+    return host_page(scene, width, height)
+
+
 _TIME = (("p", "pause", "p"), ("[ ]", "time", "left_square_bracket"))
 PAGES = (
     PageKind(
@@ -68,6 +80,8 @@ PAGES = (
     PageKind("topology", "t", "Topology", "Topo", _topology, (("c", "colour", "c"), *_TIME)),
     PageKind("history", "h", "History", "Hist", _history, (("l", "window", "l"), *_TIME)),
     PageKind("health", "e", "Events and health", "Events", _health, (("n", "next event", "n"), *_TIME)),
+    PageKind("usage", "u", "Users", "Users", _usage, _TIME),
+    PageKind("host", "H", "Host", "Host", _host, _TIME),
 )
 
 

@@ -11,24 +11,16 @@ from datetime import UTC, datetime
 
 from neurontools import catalog, health
 from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
+from neurontools.query.ended_report import EndedRow, ended_row
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.host.document import TopCost, TopHost, top_cost, top_host
 from neurontools.views.top_job import TopJob, job_part
+from neurontools.views.usage.document import TopUser, top_users
 
 SCHEMA_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TopHost:
-    """vCPUs and memory of the host."""
-
-    vcpu_count: int | None
-    vcpu_user_ratio: float | None
-    vcpu_system_ratio: float | None
-    memory_total_bytes: int | None
-    memory_used_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +137,9 @@ class TopProcess:
     executions_failed_total: int | None
     errors_total: int | None
     since_last_execution_seconds: float | None
+    started_at: str | None
     attached_at: str | None
+    job: str | None
     training: TopTraining | None
     models: tuple[TopModel, ...]
 
@@ -173,14 +167,15 @@ class TopDocument:
     neuroncores: tuple[TopCore, ...]
     processes: tuple[TopProcess, ...]
     jobs: tuple[TopJob, ...]
+    users: tuple[TopUser, ...]
+    ended: tuple[EndedRow, ...]  # within the last minute; `neuron-ls --ended` has all that the daemon knows
+    daemon_cost: TopCost
     warnings: tuple[str, ...]
 
 
 def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
     """The document of a snapshot; only these processes, and the jobs that have one, are listed if `pids` is given."""
     figures = Figures(snapshot)
-    average = snapshot.host.vcpu_average
-    host = snapshot.host
     instance = snapshot.instance
     chosen = [figure for pid, figure in figures.by_pid.items() if pids is None or pid in pids]
     verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
@@ -197,15 +192,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         mfu_peak_dtype=catalog.PEAK_DTYPE,
         average_utilization_ratio=figures.average_utilization(None),
         flops_per_second=figures.flops(None),
-        host=TopHost(
-            vcpu_count=host.vcpu_count,
-            vcpu_user_ratio=None if average is None else average.user_ratio + average.nice_ratio,
-            vcpu_system_ratio=None
-            if average is None
-            else average.system_ratio + average.io_wait_ratio + average.irq_ratio + average.soft_irq_ratio,
-            memory_total_bytes=host.memory_total_bytes,
-            memory_used_bytes=host.memory_used_bytes,
-        ),
+        host=top_host(snapshot.host),
         host_memory=figures.host_memory(None),
         device_memory=figures.device_memory(None),
         devices=tuple(_device(figures, device.index, verdicts) for device in snapshot.devices),
@@ -228,6 +215,9 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
             for job in figures.jobs
             if pids is None or any(rank.process.pid in pids for rank in job.ranks)
         ),
+        users=top_users(figures),
+        ended=tuple(ended_row(ended) for ended in snapshot.ended),
+        daemon_cost=top_cost(snapshot),
         warnings=snapshot.warnings,
     )
 
@@ -293,7 +283,9 @@ def _process(figures: ProcessFigures) -> TopProcess:
         executions_failed_total=figures.failed_executions_total,
         errors_total=figures.errors_total,
         since_last_execution_seconds=figures.since_last_execution_seconds,
+        started_at=_time(process.started_at_unix_seconds),
         attached_at=_time(process.attached_at_unix_seconds),
+        job=None if process.job is None else process.job.name,
         training=_training(process),
         models=tuple(
             TopModel(

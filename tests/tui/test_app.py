@@ -20,7 +20,7 @@ from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 36), (200, 50))
-PAGES = ("overview", "processes", "topology", "history", "health")
+PAGES = ("overview", "processes", "topology", "history", "health", "usage", "host")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def test_every_key_on_every_page_leaves_it_running(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     app = app_of()
     async with app.run_test(size=(100, 30)) as pilot:
-        for page in "owthe":
+        for page in "owtheuH":
             await pilot.press(page)
             for action in keys.ACTIONS:
                 if action.name not in ("quit", "show_palette", "save_screenshot", "toggle_recording"):

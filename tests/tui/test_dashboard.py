@@ -19,6 +19,7 @@ from neurontools.tui.settings import Settings, load, save, settings_path
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Page, line_width, plain
 from neurontools.views.overview.memory_tree import nodes
+from neurontools.views.pages import PAGES
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 from tests.harness.scenario_host import ScenarioHost
@@ -49,7 +50,7 @@ def press(dashboard: Dashboard, *pressed: str) -> str:
 
 
 @pytest.mark.parametrize("key", sorted(keys.BY_KEY))
-@pytest.mark.parametrize("page", ["overview", "processes", "topology", "history", "health"])
+@pytest.mark.parametrize("page", [page.name for page in PAGES])
 def test_every_key_is_taken_on_every_page(key: str, page: str) -> None:
     dashboard = Dashboard(StillFeed(snapshots()), Settings(page=page), UNICODE)
     draw(dashboard)
@@ -387,7 +388,7 @@ def test_help_lists_every_key(dashboard: Dashboard) -> None:
 
 
 @settings(max_examples=examples(12), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(parts(model.Snapshot), st.sampled_from(["overview", "processes", "topology", "history", "health"]))
+@given(parts(model.Snapshot), st.sampled_from([page.name for page in PAGES]))
 def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot, page: str) -> None:
     dashboard = Dashboard(StillFeed([snapshot]), Settings(page=page), UNICODE)
     for key in ("x", "d", "enter", "j", "n", "K"):

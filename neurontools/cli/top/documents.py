@@ -12,7 +12,7 @@ from neurontools.cli.line.telling import tell
 from neurontools.cli.top.options import check_devices
 from neurontools.client import Client, read_snapshot
 from neurontools.errors import EXIT_FAILURE, UserError
-from neurontools.model import Snapshot
+from neurontools.model import EndedProcess, Snapshot
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.figures import Figures
@@ -69,6 +69,17 @@ class Source:
         """The document of what is to be shown of a snapshot."""
         part = self.narrowing.part(snapshot)
         return document(part, _pids(part, filter_text))
+
+    def ended(self) -> tuple[EndedProcess, ...]:
+        """The processes that have ended: as the daemon knows, or the recording shows; none of an older one."""
+        if self.socket_path is not None:
+            try:
+                with Client(self.socket_path) as client:
+                    return client.ended().processes
+            except UserError:
+                return ()
+        found = {ended: None for message in self._messages(once=False) for ended in read_snapshot(message).ended}
+        return tuple(found)
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
@@ -163,8 +174,9 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
     width = _width()
     chosen = filter_text(given)
+    ended = source.ended() if given.get("page") == "usage" else ()
     for snapshot in source.one() if count is None else source.snapshots(count):
-        lines = _screen(snapshot, given, chosen, width, source.narrowing)
+        lines = _screen(snapshot, given, chosen, width, source.narrowing, ended)
         if theme:
             write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
         else:
@@ -172,7 +184,12 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
 
 
 def _screen(
-    snapshot: Snapshot, given: dict[str, str], filter_text: str, width: int, narrowing: Narrowing
+    snapshot: Snapshot,
+    given: dict[str, str],
+    filter_text: str,
+    width: int,
+    narrowing: Narrowing,
+    ended: tuple[EndedProcess, ...],
 ) -> list[Line]:
     from neurontools import health
     from neurontools.views.drawing.glyphs import ASCII, UNICODE
@@ -180,6 +197,7 @@ def _screen(
     from neurontools.views.frame import title
     from neurontools.views.pages import page_named
 
+    part = narrowing.part(snapshot)
     scene = Scene.of(
         snapshot,
         narrowing,
@@ -188,7 +206,8 @@ def _screen(
         filter_text=filter_text,
         cursor=-1,
         clock=Clock(""),
-        verdicts=health.verdicts(narrowing.part(snapshot)),
+        verdicts=health.verdicts(part),
+        ended=narrowing.ended(ended, part),
     )
     lines = title(scene, width).lines
     body = (

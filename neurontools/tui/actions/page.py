@@ -31,6 +31,14 @@ class PageActions(DashboardState):
         """The page events and health."""
         self.show_page("health")
 
+    def show_usage(self) -> None:
+        """The page of users and what ended."""
+        self.show_page("usage")
+
+    def show_host(self) -> None:
+        """The page of the host."""
+        self.show_page("host")
+
     def next_page(self) -> None:
         """The page to the right."""
         self._turn(1)

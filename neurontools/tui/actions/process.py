@@ -55,6 +55,15 @@ class ProcessActions(DashboardState):
         """Untag all."""
         self.tagged = frozenset()
 
+    def toggle_surroundings(self) -> None:
+        """Show the environment and the tree of the selected process in place of its plots, or the plots again."""
+        if self.page != "processes":
+            self.show_page("processes")
+        if self.details_pid is None:
+            self.details_pid, self.are_surroundings_shown = self.selected_pid, True
+        else:
+            self.are_surroundings_shown = not self.are_surroundings_shown
+
     def choose_signal(self) -> None:
         """Choose a signal for the tagged processes, else the selected one, and have it confirmed."""
         from neurontools.tui.signal_choice import signal_choices

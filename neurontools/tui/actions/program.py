@@ -44,7 +44,7 @@ class ProgramActions(DashboardState):
         if self.details_pid is not None and self.details_of:
             self.show_page(self.details_of)
         elif self.details_pid is not None:
-            self.details_pid = None
+            self.details_pid, self.are_surroundings_shown = None, False
         elif self.page == "processes" and self.search_text:
             self.search_text = ""
         elif self.page == "processes" and self.filter_text:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from neurontools.model import Health, Snapshot
+from neurontools.model import EndedProcess, Health, Snapshot
 from neurontools.views.drawing.figures import Figures
 
 
@@ -56,6 +56,7 @@ class Narrowing:
         held = {core.index for core in cores}
         return replace(
             snapshot,
+            ended=_ended_on(snapshot.ended, shown),
             devices=tuple(device for device in snapshot.devices if device.index in shown),
             cores=cores,
             health=_health_of(snapshot.health, {device.index for device in snapshot.devices} - shown),
@@ -66,6 +67,18 @@ class Narrowing:
                 or (not process.core_indices and shown.intersection(process.device_indices))
             ),
         )
+
+    def ended(
+        self, ended: tuple[EndedProcess, ...], part: Snapshot, hidden: frozenset[int] = frozenset()
+    ) -> tuple[EndedProcess, ...]:
+        """Those of more that have ended, than the snapshot has, that held something of `part`, what is shown of it."""
+        if not self and not hidden:
+            return ended
+        return _ended_on(ended, {device.index for device in part.devices})
+
+
+def _ended_on(ended: tuple[EndedProcess, ...], shown: set[int]) -> tuple[EndedProcess, ...]:
+    return tuple(process for process in ended if shown.intersection(process.device_indices))
 
 
 def _health_of(health: Health | None, hidden: set[int]) -> Health | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from neurontools.model import Snapshot
+from neurontools.model import EndedProcess, Snapshot, VcpuUsage
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import UNICODE, Glyphs
 from neurontools.views.drawing.narrowing import Narrowing
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from neurontools.health import Verdict
     from neurontools.history.events import Event
     from neurontools.history.series import Series
+    from neurontools.proc.surroundings import Surroundings
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,14 @@ class Clock:
     recording: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a program costs; None: not known (yet)."""
+
+    vcpu_ratio: float | None  # 1.0 is one vCPU busy
+    resident_bytes: int | None
+
+
 @dataclass(slots=True)
 class Scene:
     """One moment as chosen to be seen. Made anew for each drawing; `figures` may be shared by all of one snapshot."""
@@ -43,6 +52,9 @@ class Scene:
     series: Series | None = None  # the past up to the moment shown; None: there is none to show
     events: tuple[Event, ...] = ()  # up to the moment shown, oldest first
     verdicts: tuple[Verdict, ...] = ()
+    ended: tuple[EndedProcess, ...] = ()  # that is known to have ended by the moment shown
+    vcpus: tuple[VcpuUsage, ...] = ()  # one by one, since the moment before; empty where that is not known
+    own_cost: Cost | None = None  # of this program; None: it is not measured
     clock: Clock = Clock()
     glyphs: Glyphs = UNICODE
     page: str = "overview"
@@ -65,6 +77,7 @@ class Scene:
     key_texts: Mapping[str, str] = field(default_factory=dict)  # keys that were changed: by the usual key, in words
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
+    surroundings: Surroundings | None = None  # of the process of the details, in place of its plots
     colour_by: str = "utilization"  # of the topology: utilization, memory
     device_index: int = 0  # the device that topology and history look at
     core_index: int | None = None  # of the history: a logical core, or None for the whole device

@@ -7,17 +7,17 @@ from neurontools.views.drawing.figures import total
 from neurontools.views.drawing.gauge import stacked_bar
 from neurontools.views.drawing.line import Line, Page, Run, fit
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.host.traffic import traffic_texts
 
 _LABEL_CELLS = 20
+_HEADING_CELLS = 26  # of the heading, and of the rule around it
 _Ratios = tuple[float | None, float | None]  # user, system
 
 
 def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
     """System and runtime vCPU usage, each a bar of user and system parts; two lines and a heading, or one."""
     system, runtime = _ratios(scene)
-    count = scene.snapshot.host.vcpu_count
-    vcpus = f"{count} vCPUs" if count else ""
-    page = Page([heading(scene, "vCPU Utilization", width, vcpus)])
+    page = Page([heading(scene, "vCPU Utilization", width, _note(scene, width))])
     half = width // 2 if side_by_side else width
     first = fit(_usage(scene, "System vCPU Usage", system, half), half)
     second = fit(_usage(scene, "Runtime vCPU Usage", runtime, width - half if side_by_side else width), half)
@@ -26,6 +26,16 @@ def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
     else:
         page.add(first, second)
     return page
+
+
+def _note(scene: Scene, width: int) -> str:
+    """How many vCPUs there are, and what goes in and out of the host, as far as there is room beside the heading."""
+    host = scene.snapshot.host
+    parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
+    for text in traffic_texts(host):
+        if sum(map(len, (*parts, text))) + 3 * len(parts) + _HEADING_CELLS <= width:
+            parts.append(text)
+    return ", ".join(parts)
 
 
 def usage_text(scene: Scene, width: int) -> Line:

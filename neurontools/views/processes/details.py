@@ -9,11 +9,12 @@ from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.figures import ProcessFigures
+from neurontools.views.drawing.figures import ProcessFigures, total
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign
 from neurontools.views.drawing.plots import plot_with_scale
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.processes.columns import PLACE
+from neurontools.views.processes.surroundings import surroundings_page
 
 
 def when_text(unix_seconds: float | None) -> str:
@@ -33,7 +34,8 @@ def core_doubt(process: Process) -> str:
 def process_details(scene: Scene, figures: ProcessFigures, width: int, height: int) -> Page:
     """One process: facts, then plots of its recent past."""
     process = figures.process
-    page = Page([heading(scene, f"Process {process.pid}  {foreign(process.tag, 60)}", width, "Esc back")])
+    title = f"Process {process.pid}  {foreign(process.tag, 60)}"
+    page = Page([heading(scene, title, width, "E environment and tree, Esc back")])
     latency = process.total_latency
     errors = process.errors
     host = process.host_memory
@@ -43,8 +45,12 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         *((("where", PLACE.text(figures)),) if process.attribution is not None else ()),
         (
             "started",
-            f"{when_text(process.started_at_unix_seconds)}, attached {when_text(process.attached_at_unix_seconds)}",
+            (
+                f"{when_text(process.started_at_unix_seconds)}, runs for {_run_time(scene, process)}, "
+                f"attached {when_text(process.attached_at_unix_seconds)}"
+            ),
         ),
+        ("CPU", _cpu(process)),
         ("runtime", f"{foreign(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
         (
             "cores",
@@ -107,6 +113,11 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             (clip(text, width - 12, mark=True), style if name == "errors" else "text"),
         )
         page.add(fit(runs, width))
+    if scene.surroundings is not None:
+        # At least a third of the screen is for what was asked for.
+        del page.lines[max(2, height * 2 // 3) :]
+        page.append(surroundings_page(scene, scene.surroundings, width, height - len(page.lines)))
+        return page
     series = scene.series
     room = height - len(page.lines)
     if series is None or room < 4:
@@ -132,6 +143,22 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             runs = tuple(run for part in parts if number < len(part) for run in part[number])
             page.add(fit(runs, width))
     return page
+
+
+def _run_time(scene: Scene, process: Process) -> str:
+    started = process.started_at_unix_seconds
+    return units.duration_text(None if started is None else max(0.0, scene.snapshot.taken_at_unix_seconds - started))
+
+
+def _cpu(process: Process) -> str:
+    """Now, and since the process began: 200 % is two vCPUs."""
+    now = total((process.vcpu_user_ratio, process.vcpu_system_ratio))
+    user, system = process.cpu_user_seconds_total, process.cpu_system_seconds_total
+    spent = total((user, system))
+    return (
+        f"{units.percent_text(now, 1)} of a vCPU (user {units.percent_text(process.vcpu_user_ratio, 1)}, system "
+        f"{units.percent_text(process.vcpu_system_ratio, 1)}), {units.duration_text(spent)} so far"
+    )
 
 
 def _training_facts(process: Process) -> tuple[tuple[str, str], ...]:

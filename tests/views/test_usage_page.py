@@ -1,0 +1,114 @@
+"""The pages of users and of the host: what is shown where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neurontools.model import (
+    Disk,
+    EndedProcess,
+    ExecutionCounters,
+    NetworkInterface,
+    PowerUtilization,
+    RdmaPort,
+    Snapshot,
+    VcpuUsage,
+)
+from neurontools.views.drawing.line import Page, line_width
+from neurontools.views.drawing.scene import Cost, Scene
+from neurontools.views.host.page import host_page
+from neurontools.views.overview.host_usage import host_usage
+from neurontools.views.usage.page import usage_page
+from tests.harness.scenario_host import ScenarioHost
+
+SNAPSHOT = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
+NOW = SNAPSHOT.taken_at_unix_seconds
+
+
+def ended(pid: int, user: str | None, hours: float, **changes: object) -> EndedProcess:
+    process = EndedProcess(
+        pid, 1000, user, f"python train_{pid}.py", str(pid), "Slurm job 5", False, NOW - hours * 3600, NOW, 1, 1
+    )
+    return replace(process, **changes)  # type: ignore[arg-type]
+
+
+ENDED = (
+    ended(11, "ann", 2.0, utilization_ratio=0.9, exit_status=0, executions=ExecutionCounters(completed_total=1234)),
+    ended(12, "ann", 1.0, utilization_ratio=0.3, exit_status=-9, ended_at_unix_seconds=NOW - 60),
+    ended(13, "bob", 0.5),
+)
+
+
+def lines_of(page: Page) -> list[str]:
+    return ["".join(text for text, _ in line).rstrip() for line in page.lines]
+
+
+def test_users_have_what_runs_and_what_ended() -> None:
+    owned = replace(SNAPSHOT, processes=tuple(replace(each, user="ann") for each in SNAPSHOT.processes))
+    lines = lines_of(usage_page(Scene.of(owned, page="usage", ended=ENDED), 120, 30))
+    ann, bob = (next(line.split() for line in lines if line.startswith(f" {name} ")) for name in ("ann", "bob"))
+    assert ann[1:3] == [str(len(SNAPSHOT.processes)), "2"]
+    assert "70.2%" in ann, "a mean goes by hours"
+    assert (bob[1:3], bob[-3]) == (["0", "0"], "0.500")
+
+
+def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
+    page = usage_page(Scene.of(SNAPSHOT, page="usage", ended=ENDED), 160, 30)
+    rows = [line for line in lines_of(page) if "train_" in line and "Slurm" in line]
+    assert [row.split()[-1] for row in rows] == ["train_11.py", "train_13.py", "train_12.py"]
+    assert " ok " in rows[0]
+    assert "1,234" in rows[0]
+    assert "signal 9" in rows[2]
+    assert page.list_count == 3
+
+
+def test_of_many_users_some_are_told_as_a_number() -> None:
+    many = tuple(ended(number, f"user{number}", 1.0) for number in range(100, 160))
+    lines = lines_of(usage_page(Scene.of(SNAPSHOT, page="usage", ended=many), 100, 24))
+    assert any("more users" in line for line in lines)
+    assert any("train" in line or "signal" in line or " - " in line for line in lines[-5:])
+
+
+def busy_host() -> Snapshot:
+    host = replace(
+        SNAPSHOT.host,
+        network_interfaces=(NetworkInterface("eth0", 1, 2, 2048.0, 1024.0),),
+        disks=(Disk("nvme0n1", 1, 2, 0.0, 4096.0),),
+        rdma_ports=(
+            RdmaPort("rdmap0s6", 1, "ACTIVE", 10, 20, received_bytes_per_second=2.0**20),
+            RdmaPort("rdmap0s7", 1, "DOWN", 10, 20, retransmit_timeouts_total=3),
+        ),
+    )
+    power = PowerUtilization(NOW, 0.4, 0.6, 0.5)
+    devices = tuple(replace(device, power=power) for device in SNAPSHOT.devices)
+    return replace(SNAPSHOT, host=host, devices=devices, daemon_vcpu_ratio=0.002, daemon_resident_bytes=45 * 2**20)
+
+
+def vcpus(count: int) -> tuple[VcpuUsage, ...]:
+    return tuple(VcpuUsage(0.25, 0, 0.25, 0.5, 0, 0, 0) for _ in range(count))
+
+
+def test_the_host_in_all_its_parts() -> None:
+    scene = Scene.of(busy_host(), page="host", vcpus=vcpus(8), own_cost=Cost(0.01, 40 * 2**20))
+    text = "\n".join(lines_of(host_page(scene, 120, 36)))
+    for part in ("neuron-top 1.00% CPU and 40.0 MB", "neurond 0.20% CPU and 45.0 MB", "50.0% (40-60)", "7 ", " 50%"):
+        assert part in text
+    rows = text.splitlines()
+    together = next(row.split() for row in rows if " all " in row)
+    assert together[:4] == ["EFA", "all", "1", "down"]
+    assert any(row.split()[:5] == ["net", "eth0", "-", "2.0", "KB/s"] for row in rows)
+
+
+@pytest.mark.parametrize("count", [1, 8, 128, 192, 448])
+@pytest.mark.parametrize(("width", "height"), [(80, 20), (120, 32), (200, 46), (20, 3), (1, 1)])
+def test_vcpus_of_any_number_fit(count: int, width: int, height: int) -> None:
+    page = host_page(Scene.of(busy_host(), page="host", vcpus=vcpus(count)), width, height)
+    assert {line_width(line) for line in page.lines} == {width}
+
+
+def test_the_overview_tells_what_goes_in_and_out_where_there_is_room() -> None:
+    heading = lines_of(host_usage(Scene.of(busy_host()), 120))[0]
+    assert "EFA in 1.0 MB/s out -, net in 2.0 KB/s out 1.0 KB/s, disk read 0/s write 4.0 KB/s" in heading
+    assert "EFA" not in lines_of(host_usage(Scene.of(busy_host()), 50))[0]
