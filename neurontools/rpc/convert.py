@@ -17,15 +17,24 @@ from google.protobuf.message import Message
 from neurontools import model
 from neurontools.rpc import neuron_pb2
 
-_READS_UNTIL_COMPILED = 1000
+_READS_UNTIL_COMPILED = 300
 """Who reads one snapshot, as neuron-ls does, would only wait for the compilation; a live view reads for hours."""
+
+_MOST_REMEMBERED = 1024
+_LONGEST_REMEMBERED_BYTES = 200
+_MISSES_AT_FIRST, _MISSES_RATIO = 160, 0.125
+"""Parts that mostly are as they were before are not made again. Which these are depends on the host, so it is tried: of
+those of which more is new than a first snapshot may bring, none is remembered any more."""
 
 
 class _Plan:
     """How the fields of one dataclass correspond to those of its message."""
 
     __slots__ = (
+        "_misses",
         "_reads",
+        "_recalled",
+        "_recalls",
         "enums",
         "kind",
         "message",
@@ -35,13 +44,17 @@ class _Plan:
         "repeated",
         "repeated_parts",
         "scalars",
+        "take",
     )
 
     def __init__(self, kind: type) -> None:
         self.kind = kind
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
         self.read: Callable[[Any], Any] = self._read
+        self.take: Callable[[Any], Any] = self._take  # reads a part of a message, or knows it from before
         self._reads = 0
+        self._recalls = self._misses = 0
+        self._recalled: dict[bytes, Any] = {}
         self.scalars: list[str] = []
         self.optional: list[str] = []
         self.repeated: list[str] = []
@@ -112,10 +125,33 @@ class _Plan:
             values[name] = enum[_enum_name(message, name).removeprefix(_prefix(enum))]
         for name, optional, plan in self.parts:
             absent = optional and not message.HasField(name)
-            values[name] = None if absent else plan.read(getattr(message, name))
+            values[name] = None if absent else plan.take(getattr(message, name))
         for name, plan in self.repeated_parts:
-            values[name] = tuple(plan.read(item) for item in getattr(message, name))
+            values[name] = tuple(plan.take(item) for item in getattr(message, name))
         return self.kind(**values)
+
+    def _take(self, message: Any) -> Any:
+        found = self.read(message)
+        if self._reads >= _READS_UNTIL_COMPILED:
+            self.take = self._recall
+        return found
+
+    def _recall(self, message: Any) -> Any:
+        """An equal part that was read before, else this one. Parts are frozen, so that snapshots can share them."""
+        content = message.SerializeToString()
+        self._recalls += 1
+        found = self._recalled.get(content)
+        if found is None:
+            found = self.read(message)
+            self._misses += 1
+            if self._misses > _MISSES_AT_FIRST + _MISSES_RATIO * self._recalls:
+                self._recalled.clear()
+                self.take = self.read
+            elif len(content) <= _LONGEST_REMEMBERED_BYTES:
+                if len(self._recalled) >= _MOST_REMEMBERED:
+                    self._recalled.clear()
+                self._recalled[content] = found
+        return found
 
     def _compiled(self) -> Callable[[Any], Any]:
         """A function that does the same as `_read`, written out."""
@@ -128,11 +164,11 @@ class _Plan:
             values[name] = f"enum_{name}[enum_name(m, {name!r})]"
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
-            read = f"plan_{name}.read(m.{name})"
+            read = f"plan_{name}.take(m.{name})"
             values[name] = f"{read} if has({name!r}) else None" if optional else read
         for name, plan in self.repeated_parts:
             names[f"plan_{name}"] = plan
-            values[name] = f"tuple([plan_{name}.read(part) for part in m.{name}])"
+            values[name] = f"tuple([plan_{name}.take(part) for part in m.{name}])"
         arguments = ", ".join(f"{name}={value}" for name, value in values.items())
         # The source is made of the field names of our own dataclasses.
         exec(f"def read(m):\n    has = m.HasField\n    return kind({arguments})\n", names)  # noqa: S102

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,6 +10,7 @@ from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.convert import _Plan, _plans, from_message, to_message
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
+from tests.harness.scenario_host import ScenarioHost
 
 
 @given(parts(model.Snapshot))
@@ -38,7 +39,7 @@ def test_reading_is_compiled_for_who_reads_much() -> None:
     plan = _Plan(model.HbmStack)
     message = to_message(model.HbmStack(1, 2, None))
     interpreted = plan.read
-    for _ in range(1000):
+    for _ in range(300):
         assert plan.read(message) == model.HbmStack(1, 2, None)
     assert plan.read != interpreted
     assert plan.read(message) == model.HbmStack(1, 2, None)
@@ -100,3 +101,28 @@ def test_a_number_that_does_not_fit_its_field_is_an_error(part: model.HbmStack, 
     del name
     with pytest.raises(ValueError):
         to_message(part)
+
+
+def test_what_changes_now_and_then_is_read_as_it_is() -> None:
+    """Over hours in which some parts change with every snapshot, some now and then, and some never."""
+    host = ScenarioHost("trn1.2xlarge", "steady")
+    taken = [host.at(float(second)) for second in range(1, 61)]
+    changed = replace(taken[7], devices=(replace(taken[7].devices[0], numa_node="7"), *taken[7].devices[1:]))
+    taken = [*taken, changed, *taken[:20], changed]
+    messages = [to_message(snapshot) for snapshot in taken]
+    read: list[model.Snapshot] = []
+    for _ in range(30):
+        read = [from_message(model.Snapshot, message) for message in messages]
+        assert read == taken
+
+
+def test_what_mostly_is_as_before_is_remembered_and_what_mostly_is_not_is_not() -> None:
+    stacks = [model.HbmStack(number, 2, None) for number in range(5000)]
+    messages = [to_message(stack) for stack in stacks]
+    same, changing = _Plan(model.HbmStack), _Plan(model.HbmStack)
+    for number in range(5000):
+        assert same.take(messages[number % 4]) == stacks[number % 4]
+        assert changing.take(messages[number]) == stacks[number]
+    assert same.take(messages[2]) is same.take(messages[2])
+    assert changing.take(messages[2]) is not changing.take(messages[2])
+    assert not changing._recalled
