@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from time import monotonic
@@ -154,6 +155,18 @@ class Client:
         """As `history`, undecoded."""
         request = neuron_pb2.ListHistoryRequest(duration_seconds=duration_seconds, after_sequence=after_sequence)
         return self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds)
+
+    def packed_past(self, before_sequence: int, most: int) -> Iterator[bytes]:
+        """The latest `most` undecoded replies of the past before a sequence, newest first, compressed by zlib.
+
+        A daemon that knows neither bounds nor compression answers with all that it has: the order says so.
+        """
+        request = neuron_pb2.ListHistoryRequest(
+            before_sequence=before_sequence, max_snapshots=most, newest_first=True, packed=True
+        )
+        for message in self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds):
+            reply = neuron_pb2.ListHistoryResponse.FromString(message)
+            yield reply.packed or zlib.compress(message, 1)
 
     def close(self) -> None:
         """End all calls, in whatever thread they block. From any thread; may be called again."""

@@ -90,6 +90,7 @@ class Event:
     pid: int | None = None
     device_index: int | None = None
     at_seconds: float = 0.0  # where its moment is in a timeline
+    core_index: int | None = None  # the logical core it is about
 
 
 def events_between(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot) -> tuple[Event, ...]:
@@ -164,7 +165,8 @@ def _of_findings(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: fl
             text = visible(f"{place}{finding.reason}"[:_LONGEST_TEXT])
             severity = _SEVERITIES.get(finding.severity, Severity.WARNING)
             kind = _WORDS.get(finding.kind, "finding")
-            yield Event(at, kind, severity, text, finding.pid, indices[0] if indices else None)
+            device_index = indices[0] if indices else None
+            yield Event(at, kind, severity, text, finding.pid, device_index, core_index=finding.neuroncore_index)
 
 
 def _findings(snapshot: neuron_pb2.Snapshot) -> tuple[Finding, ...]:

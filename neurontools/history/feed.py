@@ -5,20 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
 from neurontools.errors import UserError
-from neurontools.history.timeline import LIVE_BYTES, Moment, MomentMaker, Timeline
+from neurontools.history.moment import Moment, MomentMaker
+from neurontools.history.past import Past
+from neurontools.history.timeline import LIVE_BYTES, Timeline
 
 if TYPE_CHECKING:
     from neurontools.client import Client
     from neurontools.recording.writer import RecordingWriter
 
-FIRST_PAST_SECONDS = 120.0  # fetched at the start, for the curves; the rest when somebody goes there
 _RETRY_SECONDS = 0.5
+_MISSED_INTERVALS = 2.5  # after a longer pause the daemon is asked for what was missed
 
 
 class Link(Enum):
@@ -53,7 +55,7 @@ class Feed:
         self.timeline = timeline
         self.status = FeedStatus(Link.CONNECTING, since_seconds=time.monotonic())
         self._incoming: deque[Moment] = deque()
-        self._past: list[Moment] | None = None
+        self._older: deque[Sequence[Moment]] = deque()
         self._closing = threading.Event()
         self._notify: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -70,24 +72,22 @@ class Feed:
         if self._thread is not None:
             self._thread.join(1.0)
 
+    @property
+    def is_loading_past(self) -> bool:
+        """Whether more of the past is still to come than is in the timeline."""
+        return False
+
     def drain(self) -> int:
         """Take over what has come; how many moments that were. What is known already is passed over."""
         timeline = self.timeline
-        batch: list[Moment] = []
-        while self._incoming:
-            batch.append(self._incoming.popleft())
-        past, self._past = self._past, None
         before = len(timeline)
-        older = [*(past or ()), *batch] if timeline.moments else []
-        if older:
-            timeline.prepend(older)
-        for moment in batch:
+        while self._incoming:
+            moment = self._incoming.popleft()
             if not timeline.moments or moment.at_seconds > timeline.moments[-1].at_seconds:
                 timeline.append(moment)
+        while self._older:
+            timeline.merge(self._older.popleft())
         return len(timeline) - before
-
-    def want_past(self) -> None:
-        """Fetch the whole past, if there is more of it than was fetched at the start."""
 
     def _run(self) -> None:
         raise NotImplementedError
@@ -98,21 +98,13 @@ class Feed:
             self.status = FeedStatus(link, text, since)
             self._notify()
 
-    def _take(self, maker: MomentMaker, messages: Iterable[bytes]) -> int:
-        """Queue the moments of some replies and tell of them once."""
-        count = 0
-        for message in messages:
-            if self._closing.is_set():
-                break
-            moment = maker.make(message)
-            if moment is not None:
-                self._incoming.append(moment)
-                count += 1
-        return count
-
 
 class LiveFeed(Feed):
-    """The snapshots of a daemon; one that went away is looked for until it is back."""
+    """The snapshots of a daemon; one that went away is looked for until it is back.
+
+    It watches first. What the daemon remembers of before, and of the time in which it could not be watched, comes
+    beside that and as it can (`Past`).
+    """
 
     def __init__(self, socket_path: str, interval_seconds: float = 1.0, *, limit_bytes: int = LIVE_BYTES) -> None:
         super().__init__(Timeline(limit_bytes))
@@ -121,17 +113,23 @@ class LiveFeed(Feed):
         self.recorder: RecordingWriter | None = None
         self.recording_error = ""
         self._client: Client | None = None
-        self._last: tuple[int, int] | None = None  # daemon PID and sequence of the latest moment
+        self._maker = MomentMaker()
+        self._latest: Moment | None = None
+        self._is_past_wanted = False
         self._restart_watch = False
-        self._past_wanted = False
-        self._begun: Moment | None = None
-        self._past_thread: threading.Thread | None = None
+        self._past = Past(socket_path, self._take_past, lambda: self.timeline.is_full)
+
+    @property
+    def is_loading_past(self) -> bool:
+        """As in Feed."""
+        return not self._is_past_wanted or self._past.is_loading
 
     def begin_with(self, message: bytes) -> None:
         """Take a snapshot that was asked for before the feed is started, so that there is something to show at once."""
-        self._begun = MomentMaker().make(message)
-        if self._begun is not None:
-            self.timeline.append(self._begun)
+        moment = self._maker.make(message)
+        if moment is not None:
+            self._latest = moment
+            self.timeline.append(moment)
 
     def set_interval(self, interval_seconds: float) -> None:
         """Change the time between two moments, from the next one on."""
@@ -141,57 +139,36 @@ class LiveFeed(Feed):
         if client is not None:
             client.close()
 
-    def want_past(self) -> None:
-        """Fetch the daemon's whole past, once."""
-        if self._past_wanted or not self.timeline.moments:
-            return
-        self._past_wanted = True
-        self._past_thread = threading.Thread(target=self._fetch_past, name="feed-past", daemon=True)
-        self._past_thread.start()
-
     def close(self) -> None:
         """As in Feed; a recording is ended."""
         self._closing.set()
         client = self._client
         if client is not None:
             client.close()
+        self._past.close()
         super().close()
         recorder, self.recorder = self.recorder, None
         if recorder is not None:
             recorder.close()
 
-    def _fetch_past(self) -> None:
-        from neurontools.client import Client, Closed
-
-        maker = MomentMaker()
-        try:
-            with Client(self.socket_path) as client:
-                found = [moment for message in client.history_messages() if (moment := maker.make(message))]
-        except (UserError, Closed):
-            return
-        self._past = found
+    def _take_past(self, moments: Sequence[Moment]) -> None:
+        if moments:
+            self._older.append(moments)
         self._notify()
 
     def _run(self) -> None:
         from neurontools.client import Client, Closed
 
-        maker = MomentMaker()
         while not self._closing.is_set():
             self._restart_watch = False
             client = self._client = Client(self.socket_path)
             try:
                 if self._closing.is_set():
                     break
-                if self._take(maker, client.history_messages(FIRST_PAST_SECONDS)):
-                    self._set_status(Link.LIVE)
-                    self._notify()
                 for message in client.watch_messages(self.interval_seconds):
                     if self._closing.is_set():
                         break
-                    if self._take(maker, (message,)):
-                        self._record(message)
-                        self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
-                        self._notify()
+                    self._watched(message)
             except Closed:
                 pass
             except UserError as error:
@@ -202,6 +179,26 @@ class LiveFeed(Feed):
                 client.close()
             if not self._restart_watch:
                 self._closing.wait(_RETRY_SECONDS)
+
+    def _watched(self, message: bytes) -> None:
+        before, moment = self._latest, self._maker.make(message)
+        if moment is not None:
+            self._latest = moment
+            self._incoming.append(moment)
+            self._record(message)
+        if not self._is_past_wanted:
+            if self._latest is not None:
+                self._past.want(self._latest, None)
+            self._is_past_wanted = True
+        elif moment is not None and before is not None and self._has_missed(before, moment):
+            self._past.want(moment, before)
+        if moment is not None or self.status.link is not Link.LIVE:
+            self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
+            self._notify()
+
+    def _has_missed(self, before: Moment, moment: Moment) -> bool:
+        usual_seconds = max(self.interval_seconds, moment.sample.interval_seconds)
+        return moment.at_seconds - before.at_seconds > _MISSED_INTERVALS * usual_seconds
 
     def _record(self, message: bytes) -> None:
         recorder = self.recorder
@@ -228,6 +225,11 @@ class ReplayFeed(Feed):
         self.status = FeedStatus(Link.LOADING, since_seconds=time.monotonic())
 
     @property
+    def is_loading_past(self) -> bool:
+        """As in Feed."""
+        return self.status.link is Link.LOADING
+
+    @property
     def loaded_ratio(self) -> float | None:
         """How much of the recording has been read, 0 to 1; None where that can't be known."""
         return 1.0 if self.status.link is Link.COMPLETE else self._reader.read_ratio
@@ -242,9 +244,13 @@ class ReplayFeed(Feed):
         pending = 0
         try:
             for message in self._reader.messages():
-                pending += self._take(maker, (message,))
                 if self._closing.is_set():
                     return
+                moment = maker.make(message)
+                if moment is None:
+                    continue
+                self._incoming.append(moment)
+                pending += 1
                 if pending in (1, 20) or pending % 200 == 0:
                     self._notify()
         except UserError as error:

@@ -1,195 +1,108 @@
-"""The numbers of the recent past that curves are drawn from, a sample for each snapshot."""
+"""The recent past up to the moment shown, as curves are drawn from it."""
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import isnan, nan
+from functools import partial
+from typing import Protocol, TypeVar, cast
 
-from neurontools.rpc import neuron_pb2
+from neurontools.history.axis import Axis
+from neurontools.history.gathering import CoreStep, CoreSteps, QuantitySteps
+from neurontools.history.quantities import Quantity
+from neurontools.history.samples import Gathering, Samples
 
 TREND_STEP_SECONDS = 5.0
-_MOST_CORES = 4096
-_MOST_STEPS = 100  # more than any sparkline has cells
+_Step = TypeVar("_Step")
+
+
+class _Steps(Gathering, Protocol[_Step]):
+    @property
+    def steps(self) -> dict[int, _Step]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The numbers of one snapshot, by index of the physical core and by process; NaN is unknown."""
+class Curve:
+    """A quantity along an axis, with what it was at least, on average and at most. None is unknown."""
 
-    at_seconds: float  # where its moment is in the timeline
-    utilization_ratio: array[float]
-    flops_per_second: array[float]
-    memory_bytes: array[float]
-    owners: tuple[int, ...]  # PID by core, 0 for none
-    executions_per_second: dict[int, float]  # by PID
-    latency_p99_seconds: dict[int, float]  # by PID, total latency
-
-
-def sample_of(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> Sample:
-    """The numbers of a snapshot as the API has it."""
-    cores: Sequence[neuron_pb2.NeuronCore | None] = snapshot.cores
-    if cores and snapshot.cores[-1].index != len(cores) - 1:  # devices are missing in between
-        present = {core.index: core for core in snapshot.cores if core.index < _MOST_CORES}
-        cores = [present.get(index) for index in range(1 + max(present, default=-1))]
-    memory = array("f", (_memory_bytes(core) for core in cores))
-    processes = snapshot.processes
-    return Sample(
-        at_seconds,
-        array("f", (core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores)),
-        array("f", (core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores)),
-        memory,
-        tuple(core.owner_pid if core else 0 for core in cores),
-        {p.pid: p.executions_per_second for p in processes if p.HasField("executions_per_second")},
-        {p.pid: p.total_latency.p99_seconds for p in processes if p.HasField("total_latency")},
-    )
-
-
-def _memory_bytes(core: neuron_pb2.NeuronCore | None) -> float:
-    known = core.memory.ListFields() if core else ()
-    return sum(size for _, size in known) if known else nan
-
-
-class Trend:
-    """The highest utilization of each core in every step of the clock; kept up as samples come.
-
-    Steps begin at multiples of TREND_STEP_SECONDS, so that a curve moves on once a step and not with every sample.
-    """
-
-    def __init__(self) -> None:
-        self.steps: dict[int, list[float | None]] = {}
-        self.latest = 0
-
-    def add(self, sample: Sample) -> None:
-        """Take a sample; any order."""
-        number = int(sample.at_seconds // TREND_STEP_SECONDS)
-        step = self.steps.get(number)
-        values = [None if value != value else value for value in sample.utilization_ratio]  # NaN is not itself
-        if step is None or len(step) != len(values):
-            self.steps[number] = values
-            self.latest = max(self.latest, number)
-            if len(self.steps) > _MOST_STEPS:
-                for old in sorted(self.steps)[: len(self.steps) - _MOST_STEPS]:
-                    del self.steps[old]
-            return
-        for index, value in enumerate(values):
-            if value is not None:
-                highest = step[index]
-                if highest is None or value > highest:
-                    step[index] = value
+    values: tuple[float | None, ...]
+    latest: float | None
+    lowest: float | None
+    mean: float | None
+    highest: float | None
 
 
 class Series:
-    """Samples up to the moment that is shown, oldest first."""
+    """The first `count` samples of some, of which the last is of the moment shown."""
 
-    def __init__(self, samples: Sequence[Sample], trend: Trend | None = None) -> None:
-        self.samples = samples
-        self.trend = trend  # of these samples and no later ones
+    def __init__(self, samples: Samples, count: int | None = None) -> None:
+        self._samples = samples
+        self._count = len(samples) if count is None else count
+        self._cut: dict[object, object] = {}  # steps without what came after the moment shown
 
-    def core_utilization(self, first: int, count: int, length: int) -> list[float | None]:
-        """The mean utilization of `count` cores from `first` on, for the last `length` samples."""
-        return [_mean(sample.utilization_ratio[first : first + count]) for sample in self.samples[-length:]]
+    def __len__(self) -> int:
+        return self._count
+
+    def axis(self, cells: int, window_seconds: float, shown_unix_seconds: float = 0.0) -> Axis:
+        """An axis of so many cells for so many seconds up to the moment shown."""
+        shown_seconds = self._samples[self._count - 1].at_seconds if self._count else 0.0
+        cells = max(1, cells)
+        offset_seconds = shown_unix_seconds - shown_seconds
+        return Axis(self._samples, self._count, cells, window_seconds / cells, shown_seconds, offset_seconds)
+
+    def curve(self, quantity: Quantity, axis: Axis, per_cell: int = 1) -> Curve:
+        """A quantity along an axis, `per_cell` values for each of its cells."""
+        step_seconds = axis.cell_seconds / per_cell
+        found = self._steps((quantity, step_seconds), partial(QuantitySteps, quantity, step_seconds), step_seconds)
+        numbers = axis.steps(per_cell)
+        shown = [None if number is None else found.get(number) for number in numbers]
+        values = tuple(
+            None if step is None else step.highest if quantity.is_level else step.total / step.count for step in shown
+        )
+        latest = quantity.of(self._samples[self._count - 1]) if self._count else None
+        known = [found[number] for number in {number for number in numbers if number is not None} if number in found]
+        if not known:
+            return Curve(values, latest, None, None, None)
+        return Curve(
+            values,
+            latest,
+            min(step.lowest for step in known),
+            sum(step.total for step in known) / sum(step.count for step in known),
+            max(step.highest for step in known),
+        )
+
+    def core_steps(self, axis: Axis) -> list[CoreStep | None]:
+        """The utilization of every core in each cell of an axis."""
+        found = self._steps(axis.cell_seconds, partial(CoreSteps, axis.cell_seconds), axis.cell_seconds)
+        return [None if number is None else found.get(number) for number in axis.steps()]
 
     def core_trend(self, first: int, count: int, length: int) -> list[float | None]:
-        """The mean over `count` cores of each one's highest utilization in the last `length` steps of the trend."""
-        trend = self._trend()
-        if not trend.steps:
+        """The mean utilization of `count` physical cores from `first` on, in the last `length` steps of the trend."""
+        if not self._count:
             return []
-        found: list[float | None] = []
-        for number in range(trend.latest - length + 1, trend.latest + 1):
-            step = trend.steps.get(number)
-            if step is None or first + count > len(step):
-                found.append(None)
-            else:
-                found.append(step[first] if count == 1 else _mean_known(step[first : first + count]))
+        found = self._steps(TREND_STEP_SECONDS, partial(CoreSteps, TREND_STEP_SECONDS), TREND_STEP_SECONDS)
+        latest = int(self._samples[self._count - 1].at_seconds // TREND_STEP_SECONDS)
+        steps = map(found.get, range(latest - length + 1, latest + 1))
+        return [None if step is None else mean_of_cores(step, first, count) for step in steps]
+
+    def _steps(self, key: object, empty: Callable[[], _Steps[_Step]], step_seconds: float) -> dict[int, _Step]:
+        """What is gathered under a key; of the step of the moment shown, only what came up to it."""
+        if key in self._cut:
+            return cast("dict[int, _Step]", self._cut[key])
+        found = self._samples.gathered(key, empty).steps
+        if 0 < self._count < len(self._samples):
+            last = int(self._samples[self._count - 1].at_seconds // step_seconds)
+            anew = empty()
+            for sample in self._samples.between(last * step_seconds, float("inf"), self._count):
+                anew.add(sample)
+            found = {**found, **anew.steps}
+        self._cut[key] = found
         return found
 
-    def _trend(self) -> Trend:
-        """That of the latest moment was kept; for the past it is made of the samples."""
-        if self.trend is None:
-            self.trend = Trend()
-            for sample in self.samples:
-                self.trend.add(sample)
-        return self.trend
 
-    def core_memory(self, first: int, count: int, length: int) -> list[float | None]:
-        """Device memory in use by these cores, bytes."""
-        return [_sum(sample.memory_bytes[first : first + count]) for sample in self.samples[-length:]]
-
-    def core_flops(self, first: int, count: int, length: int) -> list[float | None]:
-        """FLOPS of these cores."""
-        return [_sum(sample.flops_per_second[first : first + count]) for sample in self.samples[-length:]]
-
-    def total_utilization(self, length: int) -> list[float | None]:
-        """The mean utilization of all cores whose utilization is known."""
-        return [_host_mean(sample) for sample in self.samples[-length:]]
-
-    def total_memory(self, length: int) -> list[float | None]:
-        """Device memory in use on the host, bytes."""
-        return [_sum(sample.memory_bytes) for sample in self.samples[-length:]]
-
-    def total_executions(self, length: int) -> list[float | None]:
-        """Finished executions a second on the host."""
-        return [
-            sum(sample.executions_per_second.values()) if sample.executions_per_second else None
-            for sample in self.samples[-length:]
-        ]
-
-    def process_utilization(self, pid: int, length: int) -> list[float | None]:
-        """The mean utilization of the cores that a process held."""
-        return [_mean(_of_owner(sample, sample.utilization_ratio, pid)) for sample in self.samples[-length:]]
-
-    def process_memory(self, pid: int, length: int) -> list[float | None]:
-        """Device memory of the cores that a process held, bytes; None when it held none."""
-        return [_sum(_of_owner(sample, sample.memory_bytes, pid)) for sample in self.samples[-length:]]
-
-    def process_flops(self, pid: int, length: int) -> list[float | None]:
-        """FLOPS of a process."""
-        return [_sum(_of_owner(sample, sample.flops_per_second, pid)) for sample in self.samples[-length:]]
-
-    def process_executions(self, pid: int, length: int) -> list[float | None]:
-        """Finished executions a second of a process."""
-        return [sample.executions_per_second.get(pid) for sample in self.samples[-length:]]
-
-    def process_latency(self, pid: int, length: int) -> list[float | None]:
-        """The 99th percentile of its total latency, seconds."""
-        return [sample.latency_p99_seconds.get(pid) for sample in self.samples[-length:]]
-
-    def count_within(self, seconds: float) -> int:
-        """How many of the latest samples lie within so many seconds."""
-        if not self.samples:
-            return 0
-        since = self.samples[-1].at_seconds - seconds
-        count = 0
-        for sample in reversed(self.samples):
-            if sample.at_seconds < since:
-                break
-            count += 1
-        return count
-
-
-def _of_owner(sample: Sample, values: array[float], pid: int) -> list[float]:
-    return [value for value, owner in zip(values, sample.owners, strict=True) if owner == pid]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    if len(values) == 1:
-        return None if isnan(values[0]) else values[0]
-    known = [value for value in values if not isnan(value)]
-    return sum(known) / len(known) if known else None
-
-
-def _mean_known(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _sum(values: Sequence[float]) -> float | None:
-    known = [value for value in values if not isnan(value)]
-    return sum(known) if known else None
-
-
-def _host_mean(sample: Sample) -> float | None:
-    known = [value for value in sample.utilization_ratio if not isnan(value)]
+def mean_of_cores(step: CoreStep, first: int, count: int) -> float | None:
+    """The mean over some physical cores; None when it is known of none."""
+    if count == 1:
+        return step.means[first] if first < len(step.means) else None
+    known = [value for value in step.means[first : first + count] if value is not None]
     return sum(known) / len(known) if known else None

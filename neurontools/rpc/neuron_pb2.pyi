@@ -147,17 +147,33 @@ class ListHistoryRequest(google.protobuf.message.Message):
 
     DURATION_SECONDS_FIELD_NUMBER: builtins.int
     AFTER_SEQUENCE_FIELD_NUMBER: builtins.int
+    BEFORE_SEQUENCE_FIELD_NUMBER: builtins.int
+    MAX_SNAPSHOTS_FIELD_NUMBER: builtins.int
+    NEWEST_FIRST_FIELD_NUMBER: builtins.int
+    PACKED_FIELD_NUMBER: builtins.int
     duration_seconds: builtins.float
     """How far back, seconds; 0 or absent: all that is kept."""
     after_sequence: builtins.int
     """Only snapshots with a sequence above this one."""
+    before_sequence: builtins.int
+    """Only snapshots with a sequence below this one; 0: no such bound."""
+    max_snapshots: builtins.int
+    """The latest so many of them; 0: all."""
+    newest_first: builtins.bool
+    """The latest first, instead of the oldest: what arrives of a reply that is broken off is then the most recent past."""
+    packed: builtins.bool
+    """Replies hold `packed` instead of `snapshot`, as the daemon keeps them: a tenth of the bytes."""
     def __init__(
         self,
         *,
         duration_seconds: builtins.float = ...,
         after_sequence: builtins.int = ...,
+        before_sequence: builtins.int = ...,
+        max_snapshots: builtins.int = ...,
+        newest_first: builtins.bool = ...,
+        packed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after_sequence", b"after_sequence", "duration_seconds", b"duration_seconds"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_sequence", b"after_sequence", "before_sequence", b"before_sequence", "duration_seconds", b"duration_seconds", "max_snapshots", b"max_snapshots", "newest_first", b"newest_first", "packed", b"packed"]) -> None: ...
 
 global___ListHistoryRequest = ListHistoryRequest
 
@@ -166,15 +182,19 @@ class ListHistoryResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SNAPSHOT_FIELD_NUMBER: builtins.int
+    PACKED_FIELD_NUMBER: builtins.int
+    packed: builtins.bytes
+    """A GetSnapshotResponse, compressed by zlib (RFC 1950)."""
     @property
     def snapshot(self) -> global___Snapshot: ...
     def __init__(
         self,
         *,
         snapshot: global___Snapshot | None = ...,
+        packed: builtins.bytes = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["snapshot", b"snapshot"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["packed", b"packed", "snapshot", b"snapshot"]) -> None: ...
 
 global___ListHistoryResponse = ListHistoryResponse
 

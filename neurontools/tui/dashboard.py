@@ -79,7 +79,6 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
         elif action == "sort":
             self.sort_by(argument)
         elif action == "scrub":
-            self.feed.want_past()
             self.time.seek(float(argument))
         elif action == "device":
             self.device_index, self.core_index = int(argument), None

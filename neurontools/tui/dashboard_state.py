@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 MESSAGE_SECONDS = 6.0
 # A recording may hold anything: one moment that makes no sense must not take the others with it.
 SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
-_SERIES_LENGTH = 480
 _VERDICT_PAGES = ("health", "topology")
+_EVENT_PAGES = ("health", "history", "heatmap", "processes")
 
 
 def _nothing() -> None:
@@ -153,13 +153,12 @@ class DashboardState:
             self.tell(f"PID {self.pid} holds no cores any more; all processes are shown")
             self.pid = None
         settings = self.settings
-        length = _SERIES_LENGTH if settings.window_seconds <= 300 and self.page != "history" else 3700
         where = self.list
         scene = Scene(
             snapshot=snapshot,
             figures=self._figures,
-            series=timeline.series(index, length),
-            events=self._shown_events(index) if self.page == "health" else (),
+            series=timeline.series(index),
+            events=self._shown_events(index) if self.page in _EVENT_PAGES else (),
             clock=self.time.clock(self._recording()),
             glyphs=self.glyphs,
             page=self.page,
@@ -318,8 +317,6 @@ class DashboardState:
         self.details_of = ""
         self.settings.page = name
         self.details_pid, self.are_surroundings_shown = None, False
-        if name == "history":
-            self.feed.want_past()
 
     def move_to(self, position: int) -> None:
         """Move the cursor of the page's list to a row."""

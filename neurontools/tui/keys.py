@@ -31,6 +31,7 @@ ACTIONS = (
     KeyAction(("w", "f3"), "w, F3", "show_processes", "Who holds my cores: the processes", "Pages"),
     KeyAction(("t", "f4"), "t, F4", "show_topology", "Topology: NeuronLink, hops", "Pages"),
     KeyAction(("h", "f5"), "h, F5", "show_history", "History: plots of a device or core", "Pages"),
+    KeyAction(("m", "f8"), "m, F8", "show_heatmap", "Heat map: every core over time", "Pages"),
     KeyAction(("e", "f7"), "e, F7", "show_health", "Events and health", "Pages"),
     KeyAction(("u",), "u", "show_usage", "Users, and what processes used that have ended", "Pages"),
     KeyAction(("H",), "H", "show_host", "Host: vCPUs, network, disks, EFA, power, versions, our own cost", "Pages"),

@@ -143,12 +143,13 @@ class TimeCursor:
         moments = self._feed.timeline.moments
         is_past = self.at is not None
         badge, style, trouble = self._badge()
+        is_loading = self._feed.is_loading_past
         if not moments:
-            return Clock(badge, style, trouble, recording=recording)
+            return Clock(badge, style, trouble, recording=recording, is_loading_past=is_loading)
         index = self.index or 0
         events: tuple[float, ...] = ()
         if is_past:
-            events = tuple(moment.at_seconds for moment in moments if moment.events)[-_EVENT_TIMES:]
+            events = self._feed.timeline.event_times(_EVENT_TIMES)
         return Clock(
             badge,
             style,
@@ -160,6 +161,8 @@ class TimeCursor:
             moments[index].at_unix_seconds,
             events,
             recording,
+            is_loading,
+            moments[0].at_unix_seconds,
         )
 
     def is_restless(self) -> bool:
@@ -186,6 +189,8 @@ class TimeCursor:
             text = "the daemon has gone silent; the numbers are old"
             return f"SILENT, data {_seconds(age)} old", "title_bad", text
         if self.at is None:
+            if status.link is Link.CONNECTING:
+                return ("STARTING" if moments else "WAITING"), "title_dim", ""
             return ("LIVE" if moments else "WAITING"), "title_dim", ""
         return ("PAST" if self._has_moved else "PAUSED"), "title_warn", ""
 

@@ -10,8 +10,10 @@ from neurontools.history.events import Event, Severity
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign, styled
+from neurontools.views.drawing.own_events import devices_of, events_of
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
+from neurontools.views.drawing.time_axis import loading_text
 
 _STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn", Gravity.CRITICAL: "bad"}
 _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
@@ -26,8 +28,9 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
         hidden = len(verdicts) - room + 1
         verdicts = [*verdicts[: room - 1], fit(((f"   … {hidden} more lines", "dim"),), width)]
     page.add(*verdicts)
-    events = list(reversed(_events(scene)))
-    known = f"{len(events)} events up to here; Enter goes to one"
+    events = list(reversed(events_of(scene, scene.pid)))
+    count = "1 event" if len(events) == 1 else f"{len(events)} events"
+    known = loading_text(scene) or f"{count} since {_since(scene)}; Enter goes to one"
     page.add(heading(scene, "Events" if scene.pid is None else f"Events of PID {scene.pid}", width, known))
     list_height = max(1, height - len(page.lines))
     cursor = min(scene.cursor, max(0, len(events) - 1))
@@ -38,39 +41,28 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(events), list_height, top)
     if not events:
-        page.add(fit((("   nothing has happened in the known past", "dim"),), width))
+        text = loading_text(scene) or f"nothing has happened since {_since(scene)}"
+        page.add(fit(((f"   {text}", "dim"),), width))
     return page
+
+
+def _since(scene: Scene) -> str:
+    """Since when the past is known."""
+    since = scene.clock.first_at_unix_seconds
+    since = scene.snapshot.taken_at_unix_seconds if since is None else since
+    return time.strftime("%H:%M:%S", time.localtime(since))
 
 
 def moment_of_row(scene: Scene, row: int) -> float | None:
     """Where the event in a row of the log is in the timeline."""
-    events = _events(scene)
+    events = events_of(scene, scene.pid)
     return events[len(events) - 1 - row].at_seconds if 0 <= row < len(events) else None
-
-
-def _devices_of_tab(scene: Scene) -> set[int] | None:
-    """The devices of the current tab's process; None for all."""
-    if scene.pid is None:
-        return None
-    return {device for figures in scene.figures.shown(scene.pid) for device in figures.process.device_indices}
 
 
 def _verdicts(scene: Scene) -> tuple[Verdict, ...]:
     """The verdicts on the devices of the current tab."""
-    devices = _devices_of_tab(scene)
+    devices = devices_of(scene, scene.pid)
     return tuple(verdict for verdict in scene.verdicts if devices is None or verdict.device_index in devices)
-
-
-def _events(scene: Scene) -> tuple[Event, ...]:
-    """What has happened to the process of the current tab and to its devices."""
-    devices = _devices_of_tab(scene)
-    if devices is None:
-        return scene.events
-    return tuple(
-        event
-        for event in scene.events
-        if (event.device_index in devices if event.pid is None else event.pid == scene.pid)
-    )
 
 
 def _verdict_lines(scene: Scene, width: int) -> list[Line]:

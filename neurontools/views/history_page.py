@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from neurontools.history import quantities
+from neurontools.history.axis import Axis
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.gauge import sparkline
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, fit, width_of
-from neurontools.views.drawing.plots import plot_with_scale
+from neurontools.views.drawing.plots import Plot, percent, size, stacked, window_text
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.time_axis import loading_text, scale_cells, time_axis
 
-_MOST_SAMPLES = 3700
+_NAME_CELLS = 10
 
 
 def history_page(scene: Scene, width: int, height: int) -> Page:
     """Plots of what is chosen; up and down choose the device, left and right the core."""
     page = Page()
-    series = scene.series
     page.append(_device_bar(scene, width))
-    if series is None or not series.samples:
-        page.add(fit((("  no past is known yet", "dim"),), width))
+    axis = time_axis(scene, width)
+    if axis is None:
+        page.add(fit(((f"  {loading_text(scene) or 'no past is known yet'}", "dim"),), width))
         return page
-    count = min(series.count_within(scene.window_seconds), _MOST_SAMPLES)
     if height >= 12:
-        page.add(*_whole(scene, width, count))
+        page.add(*_whole(scene, axis, width))
     device = scene.device_index
     per_device = scene.snapshot.instance.physical_cores_per_device
     first, cores = device * per_device, per_device
@@ -32,40 +34,20 @@ def history_page(scene: Scene, width: int, height: int) -> Page:
             first, cores, name = core.cores[0].index, len(core.cores), f"ND {device} NC {core.index}"
     memory = scene.snapshot.devices[device].memory_bytes if device < len(scene.snapshot.devices) else 0
     memory = memory * cores // per_device if per_device else memory
+    chosen = {"first_core": first, "core_count": max(1, cores)}
     plots = (
-        (f"{name} utilization", series.core_utilization(first, cores, count), 1.0, _percent, "spark"),
-        (f"{name} device memory", series.core_memory(first, cores, count), float(memory), _bytes, "memory"),
-        (f"{name} FLOPS", series.core_flops(first, cores, count), None, units.flops_text, "spark"),
+        Plot(f"{name} utilization", quantities.utilization(**chosen), 1.0, percent),
+        Plot(f"{name} device memory", quantities.memory(**chosen), float(memory), size, "memory"),
+        Plot(f"{name} FLOPS", quantities.flops(**chosen), None, units.flops_text),
     )
-    room = height - len(page.lines)
-    shown = plots[: max(1, min(len(plots), room // 3))]
-    across = 1 if width < 140 else len(shown)
-    each = room // (1 if across > 1 else len(shown))
-    if across == 1:
-        for title, values, highest, text, style in shown:
-            page.add(*plot_with_scale(scene, title, values, highest, text, width, each, style))
-        return page
-    part = width // across
-    blocks = [
-        plot_with_scale(scene, title, values, highest, text, part, each, style)
-        for title, values, highest, text, style in shown
-    ]
-    for row in range(each):
-        page.add(fit(tuple(run for block in blocks if row < len(block) for run in block[row]), width))
+    page.add(*stacked(scene, plots, axis, width, height - len(page.lines)))
     return page
-
-
-def _percent(value: float) -> str:
-    return units.percent_text(value, 0)
-
-
-def _bytes(value: float) -> str:
-    return units.bytes_text(int(value))
 
 
 def _device_bar(scene: Scene, width: int) -> Page:
     """Which device and which core."""
-    page = Page([heading(scene, "History", width, f"l: last {units.duration_text(scene.window_seconds)}")])
+    about = loading_text(scene) or f"l: {window_text(scene.window_seconds)}"
+    page = Page([heading(scene, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
     left = 8
     of_tab = {device for figures in scene.figures.shown(scene.pid) for device in figures.process.device_indices}
@@ -89,46 +71,25 @@ def _device_bar(scene: Scene, width: int) -> Page:
     return page
 
 
-def _whole(scene: Scene, width: int, count: int) -> list[Line]:
+def _whole(scene: Scene, axis: Axis, width: int) -> list[Line]:
     """What the tab shows, the whole host or a process, in three sparklines."""
     series = scene.series
-    if series is None:
-        return []
-    room = max(1, width - 38)
-    if scene.pid is None:
-        capacity = float(sum(device.memory_bytes for device in scene.snapshot.devices)) or 1.0
-        executions = series.total_executions(count)
-        utilization = series.total_utilization(count)
-        memory = series.total_memory(count)
-    else:
-        executions = series.process_executions(scene.pid, count)
-        utilization = series.process_utilization(scene.pid, count)
-        memory = series.process_memory(scene.pid, count)
-        capacity = max((value for value in memory if value is not None), default=0.0) or 1.0
-    highest = max((value for value in executions if value is not None), default=0.0) or 1.0
-    whole = "all cores" if scene.pid is None else f"PID {scene.pid}"
+    assert series is not None  # noqa: S101 - the axis is of it
+    pid = scene.pid
+    capacity = float(sum(device.memory_bytes for device in scene.snapshot.devices)) if pid is None else 0.0
     rows = (
-        (whole, utilization, 1.0, _percent(utilization[-1]) if utilization[-1] is not None else "-"),
-        ("device memory", memory, capacity, "-" if memory[-1] is None else _bytes(memory[-1])),
-        ("executions", executions, highest, "-" if executions[-1] is None else f"{executions[-1]:.1f}/s"),
+        ("all cores" if pid is None else f"PID {pid}", quantities.utilization(pid=pid), 1.0, percent),
+        ("memory", quantities.memory(pid=pid), capacity, size),
+        ("executed", quantities.executions(pid=pid), 0.0, lambda value: f"{value:.1f}/s"),
     )
-    return [
-        fit(
-            (
-                (f" {name:<14}", "label"),
-                (sparkline(_spread(values, room), room, scene.glyphs, top), "spark"),
-                (" " + cell(text, 20), "text"),
-            ),
-            width,
-        )
-        for name, values, top, text in rows
-    ]
-
-
-def _spread(values: list[float | None], width: int) -> list[float | None]:
-    """At most `width` values: of longer ones the highest of each part."""
-    if len(values) <= width:
-        return values
-    from neurontools.views.drawing.gauge import resample
-
-    return resample(values, width)
+    left = scale_cells(width)
+    lines = []
+    for name, quantity, top, text in rows:
+        curve = series.curve(quantity, axis)
+        latest = "-" if curve.latest is None else text(curve.latest)
+        shown = cell(f" {name}", left)
+        if left > _NAME_CELLS + 1:
+            shown = cell(f" {name}", left - 1 - width_of(latest)) + latest + " "
+        drawn = sparkline(curve.values, axis.cells, scene.glyphs, top or curve.highest or 1.0)
+        lines.append(fit(((shown, "label"), (drawn, "spark")), width))
+    return lines

@@ -21,6 +21,7 @@ class PageKind:
     short_title: str
     draw: Callable[[Scene, int, int], Page]
     hints: tuple[tuple[str, str, str], ...]  # what is shown as key, text, and the key's name
+    shows_past: bool = False  # not the moment alone, but what was before it
 
 
 def _processes(scene: Scene, width: int, height: int) -> Page:
@@ -39,6 +40,12 @@ def _history(scene: Scene, width: int, height: int) -> Page:
     from neurontools.views.history_page import history_page
 
     return history_page(scene, width, height)
+
+
+def _heatmap(scene: Scene, width: int, height: int) -> Page:
+    from neurontools.views.heatmap_page import heatmap_page
+
+    return heatmap_page(scene, width, height)
 
 
 def _health(scene: Scene, width: int, height: int) -> Page:
@@ -78,8 +85,9 @@ PAGES = (
         (("/", "filter", "slash"), ("s", "sort", "s"), *_TIME),
     ),
     PageKind("topology", "t", "Topology", "Topo", _topology, (("c", "colour", "c"), *_TIME)),
-    PageKind("history", "h", "History", "Hist", _history, (("l", "window", "l"), *_TIME)),
-    PageKind("health", "e", "Events and health", "Events", _health, (("n", "next event", "n"), *_TIME)),
+    PageKind("history", "h", "History", "Hist", _history, (("l", "window", "l"), *_TIME), True),
+    PageKind("heatmap", "m", "Heat map", "Map", _heatmap, (("l", "window", "l"), *_TIME), True),
+    PageKind("health", "e", "Events and health", "Events", _health, (("n", "next event", "n"), *_TIME), True),
     PageKind("usage", "u", "Users", "Users", _usage, _TIME),
     PageKind("host", "H", "Host", "Host", _host, _TIME),
 )

@@ -19,6 +19,7 @@ from pathlib import Path
 import google.protobuf
 import pytest
 
+from neurontools.cli.top.options import PAGE_NAMES
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import wait_until
@@ -128,7 +129,7 @@ def assert_harmless(text: str) -> None:
     [
         ("neuron-ls", "-w", "-a", "-t"),
         ("neuron-ls", "--health"),
-        *(("neuron-top", "--once", "--page", page) for page in ("overview", "processes", "topology", "health")),
+        *(("neuron-top", "--once", "--page", page) for page in PAGE_NAMES),
     ],
     ids=" ".join,
 )

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cache
 
 from neurontools.history.feed import Feed, FeedStatus, Link
-from neurontools.history.timeline import Moment, MomentMaker, Timeline
+from neurontools.history.moment import Moment, MomentMaker
+from neurontools.history.timeline import Timeline
 from neurontools.model import HbmStack, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 import pytest
 
-from neurontools.history.timeline import Moment, MomentMaker, Timeline
+from neurontools.history.moment import Moment, MomentMaker
+from neurontools.history.timeline import Timeline
 from neurontools.model import Snapshot
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import message_of

@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+import zlib
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -97,6 +98,13 @@ def test_the_recent_past(monitor: api.MonitorServiceStub) -> None:
     after = past(after_sequence=sequences[-1])
     assert all(snapshot.sequence > sequences[-1] for snapshot in after)
     assert past(after_sequence=2**64 - 1) == []
+    bounded = past(before_sequence=sequences[20], max_snapshots=5)
+    assert [snapshot.sequence for snapshot in bounded] == sequences[15:20]
+    newest = past(before_sequence=sequences[20], max_snapshots=5, newest_first=True)
+    assert newest == bounded[::-1]
+    request = pb.ListHistoryRequest(before_sequence=sequences[20], max_snapshots=5, packed=True)
+    packed = [reply.packed for reply in monitor.ListHistory(request)]
+    assert [pb.GetSnapshotResponse.FromString(zlib.decompress(each)).snapshot for each in packed] == bounded
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 86_401.0])

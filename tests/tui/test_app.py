@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.tui import keys
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
@@ -20,7 +21,6 @@ from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 36), (200, 50))
-PAGES = ("overview", "processes", "topology", "history", "health", "usage", "host")
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ async def test_every_key_on_every_page_leaves_it_running(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     app = app_of()
     async with app.run_test(size=(100, 30)) as pilot:
-        for page in "owtheuH":
+        for page in "owthmeuH":
             await pilot.press(page)
             for action in keys.ACTIONS:
                 if action.name not in ("quit", "show_palette", "save_screenshot", "toggle_recording"):
@@ -119,14 +119,14 @@ async def test_every_theme_shows_the_same_text(theme: str) -> None:
 
 
 async def test_ascii_is_ascii() -> None:
-    for page in PAGES:
+    for page in PAGE_NAMES:
         app = app_of(is_ascii=True, page=page)
         async with app.run_test(size=(120, 40)):
             assert shown(app).isascii(), page
 
 
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", PAGE_NAMES)
 async def test_pictures_of_every_page(page: str, size: tuple[int, int]) -> None:
     app = app_of(page=page)
     async with app.run_test(size=size) as pilot:

@@ -22,7 +22,7 @@ from tests.harness.dashboard_terminal import TOP
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.still_feed import message_of, snapshots
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,7 +45,7 @@ def test_without_a_terminal_one_screen_is_printed(daemon: RunningDaemon, trainin
     assert run("--socket", daemon.socket, "--once", "--page", "processes").stdout.count(str(training.pid)) >= 1
 
 
-@pytest.mark.parametrize("page", ["overview", "processes", "topology", "history", "health"])
+@pytest.mark.parametrize("page", PAGE_NAMES)
 def test_a_screen_for_a_terminal_of_ascii_is_ascii(daemon: RunningDaemon, page: str) -> None:
     done = run("--socket", daemon.socket, "--once", "--page", page, LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, "")
@@ -138,6 +138,39 @@ def test_help_names_pages_themes_and_loads() -> None:
         assert ", ".join(words) in shown
     assert [page.name for page in PAGES] == list(options.PAGE_NAMES)
     assert list(SCENARIOS) == list(options.LOADS)
+
+
+def test_one_screen_has_the_past_of_a_daemon(daemon: RunningDaemon, training: subprocess.Popen[str]) -> None:
+    wait_until(lambda: daemon.snapshot().sequence > 100)
+    events = run("--socket", daemon.socket, "--once", "--page", "health").stdout
+    assert re.search(rf"mlp \(PID {training.pid}\) (attached, holds|took) 2 cores", events)
+    history, heatmap = (
+        run("--socket", daemon.socket, "--once", "--page", page, LC_ALL="C").stdout.splitlines()
+        for page in ("history", "heatmap")
+    )
+    assert re.search(r"[^ ]{4,}$", next(line for line in history if line.startswith(" all cores")))
+    assert re.search(r"[-=+*]{2,}$", next(line for line in heatmap if "NC 0 " in line))
+    training.kill()
+    wait_until(lambda: daemon.owners()[0] is None)
+    screens = run("--socket", daemon.socket, "--once", "--page", "health", "-n", "2", "-i", "0.1").stdout
+    assert screens.count("ended, 2 cores are free") == 2
+
+
+def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
+    path = tmp_path / "burst.neurec"
+    writer = RecordingWriter(str(path))
+    for snapshot in snapshots()[:70]:
+        writer.write(message_of(snapshot))
+    writer.close()
+    shown = run("--replay", str(path), "--once", "--page", "health", COLUMNS="120").stdout
+    assert "corrected HBM ECC error" in shown
+    screens = run("--replay", str(path), "--once", "--page", "health", "-n", "70", COLUMNS="120").stdout
+    each = screens.split(" neuron-top ")[1:]
+    assert len(each) == 70
+    assert "nothing has happened since" in each[0]
+    assert f" neuron-top {each[-1]}" == shown
+    rows = run("--replay", str(path), "--once", "--page", "heatmap", COLUMNS="100").stdout.splitlines()[3:35]
+    assert all(re.search(r"[▅▆▇█]{60}", row) for row in rows)
 
 
 @pytest.mark.parametrize(

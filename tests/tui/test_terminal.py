@@ -57,6 +57,15 @@ def test_a_training_is_seen_from_its_start_to_its_end(
     assert b"\x1b[?1049l" in top.raw  # the screen was given back
 
 
+def test_the_first_frame_says_what_it_does_not_know(daemon: RunningDaemon, terminal: Callable[..., Terminal]) -> None:
+    top = terminal("--socket", daemon.socket, "--page", "health")
+    top.shows("LIVE")
+    first = top.raw.decode().partition("LIVE")[0]
+    assert "STARTING" in first
+    assert "loading the past" in first
+    assert "all 16 devices are healthy" in first
+
+
 def test_a_lost_daemon_is_told_and_found_again(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
     flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--load", "steady")
     daemon = start_daemon(*flags)

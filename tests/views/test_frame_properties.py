@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from neurontools import health
 from neurontools.history.events import Event, Severity, events_between
-from neurontools.history.series import Series, sample_of
+from neurontools.history.samples import Samples, sample_of
+from neurontools.history.series import Series
 from neurontools.model.attribution import Job
 from neurontools.rpc.convert import to_message
 from neurontools.views.drawing.dialog import Dialog, over
@@ -75,7 +76,7 @@ def test_every_instance_type_fits_any_terminal(
     width, height = size
     snapshot = HOSTS[host]
     scene = Scene.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
-    scene.series = Series([sample_of(to_message(snapshot), 1.0)] * (cursor + 1))
+    scene.series = Series(Samples(sample_of(to_message(snapshot), float(at)) for at in range(1, cursor + 2)))
     scene.verdicts = health.verdicts(snapshot)
     scene.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
     scene.device_index = cursor % len(snapshot.devices)

@@ -7,6 +7,7 @@ request.
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -64,10 +65,19 @@ class MonitorService:
                 await asyncio.sleep(wait_seconds)
 
     async def list_history(self, request: neuron_pb2.ListHistoryRequest, context: Context) -> AsyncIterator[bytes]:
-        """The recent past, oldest first."""
+        """The recent past, oldest first unless asked for otherwise."""
         duration_seconds = await _checked_seconds(request.duration_seconds, "duration_seconds", context)
-        for message in self._store.history(duration_seconds, request.after_sequence):
-            yield message
+        for packed in self._store.packed_history(
+            duration_seconds,
+            request.after_sequence,
+            before_sequence=request.before_sequence,
+            most=request.max_snapshots,
+            newest_first=request.newest_first,
+        ):
+            if request.packed:
+                yield neuron_pb2.ListHistoryResponse(packed=packed).SerializeToString()
+            else:
+                yield zlib.decompress(packed)
 
     async def list_ended(self, request: neuron_pb2.ListEndedRequest, context: Context) -> AsyncIterator[bytes]:
         """What has ended, oldest first."""

@@ -100,10 +100,26 @@ class Store:
 
     def history(self, duration_seconds: float, after_sequence: int) -> Iterator[bytes]:
         """The messages of the past, oldest first: those of the last `duration_seconds` (0: all), after a sequence."""
+        return map(zlib.decompress, self.packed_history(duration_seconds, after_sequence))
+
+    def packed_history(
+        self,
+        duration_seconds: float,
+        after_sequence: int,
+        *,
+        before_sequence: int = 0,
+        most: int = 0,
+        newest_first: bool = False,
+    ) -> Iterator[bytes]:
+        """As `history`, compressed; of those before a sequence (0: all) the latest `most` (0: all), in either order."""
         since = self.latest.snapshot.taken_at_seconds - duration_seconds if duration_seconds > 0 else 0.0
-        for past in list(self._past):
-            if past.sequence > after_sequence and past.taken_at_seconds >= since:
-                yield zlib.decompress(past.packed)
+        found: list[bytes] = []
+        for past in reversed(self._past):
+            if past.sequence <= after_sequence or past.taken_at_seconds < since or (most and len(found) == most):
+                break
+            if not before_sequence or past.sequence < before_sequence:
+                found.append(past.packed)
+        return iter(found) if newest_first else reversed(found)
 
     def _remember(self, snapshot: Snapshot, message: bytes) -> None:
         packed = zlib.compress(message, _COMPRESSION_LEVEL)

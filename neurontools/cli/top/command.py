@@ -18,6 +18,7 @@ from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.text.screen import shows_unicode, terminal_size
+from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import Terminal
@@ -136,14 +137,13 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
         from neurontools.tui.app import NeuronTop
         from neurontools.tui.dashboard import Dashboard
         from neurontools.tui.key_map import KeyMap
-        from neurontools.views.drawing.glyphs import ASCII, UNICODE
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"
         dashboard = Dashboard(
             feed,
             settings,
-            ASCII if settings.ascii else UNICODE,
+            glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
             is_read_only="read-only" in given,
             filter_text=filter_text,
             narrowing=narrowing,
@@ -190,7 +190,7 @@ def _choose(settings: Settings, given: dict[str, str]) -> str:
 def _paint(
     terminal: Terminal, snapshot: Snapshot, narrowing: Narrowing, settings: Settings, theme: str, filter_text: str
 ) -> None:
-    from neurontools.views.drawing.glyphs import ASCII, UNICODE
+    from neurontools import health
     from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import frame
 
@@ -198,9 +198,10 @@ def _paint(
     scene = Scene.of(
         snapshot,
         narrowing,
-        clock=Clock("LIVE"),
+        clock=Clock("STARTING", is_loading_past=True),
+        verdicts=health.verdicts(narrowing.part(snapshot)),
         page=settings.first_page,
-        glyphs=ASCII if settings.ascii else UNICODE,
+        glyphs=glyphs_for(is_ascii=settings.ascii, terminal=os.environ.get("TERM", "")),
         show_flops=settings.show_flops,
         is_compact=settings.is_compact,
         sort=settings.sort,

@@ -16,16 +16,20 @@ from neurontools.model import EndedProcess, Snapshot
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.figures import Figures
+from neurontools.views.drawing.glyphs import glyphs_for
 from neurontools.views.drawing.line import Line, plain
 from neurontools.views.drawing.narrowing import Narrowing
+from neurontools.views.drawing.scene import Clock, Scene
 from neurontools.views.processes.filter import parse_filter
 from neurontools.views.top_document import TopDocument, csv_text, document, json_text
 
 if TYPE_CHECKING:
+    from neurontools.history.timeline import Timeline
     from neurontools.recording.writer import RecordingWriter
 
 _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
+_PAST_SECONDS = 5.0  # what a daemon has not told of its past by then is left out
 
 
 @dataclass(slots=True)
@@ -44,10 +48,8 @@ class Source:
 
     def snapshots(self, count: int | None) -> Iterator[Snapshot]:
         """So many snapshots; of a recording all for None, of a daemon without end."""
-        for number, message in enumerate(self._messages(once=count == 1), 1):
+        for number, message in enumerate(self._some_messages(count), 1):
             yield self._checked(read_snapshot(message), is_first=number == 1)
-            if number == count:
-                return
 
     def one(self) -> Iterator[Snapshot]:
         """The one that a single document or screen is about: of a recording the last, if it has any."""
@@ -80,6 +82,35 @@ class Source:
                 return ()
         found = {ended: None for message in self._messages(once=False) for ended in read_snapshot(message).ended}
         return tuple(found)
+
+    def timelines(self, count: int | None) -> Iterator[Timeline]:
+        """As `snapshots`, or for None as `one`, each the last moment of the past that is known by then.
+
+        It is the same timeline each time, which has grown.
+        """
+        from neurontools.history.moment import MomentMaker
+        from neurontools.history.past import whole_past
+        from neurontools.history.timeline import LIVE_BYTES, Timeline
+
+        timeline = Timeline(LIVE_BYTES if self.recording is None else None)
+        maker = MomentMaker()
+        for message in self._some_messages(1 if count is None and self.recording is None else count):
+            moment = maker.make(message)
+            if moment is None:
+                continue
+            timeline.append(moment)
+            if self.socket_path is not None and len(timeline) == 1:
+                timeline.merge(whole_past(self.socket_path, moment, _PAST_SECONDS))
+            if count is not None:
+                yield timeline
+        if count is None and timeline.moments:
+            yield timeline
+
+    def _some_messages(self, count: int | None) -> Iterator[bytes]:
+        for number, message in enumerate(self._messages(once=count == 1), 1):
+            yield message
+            if number == count:
+                return
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
@@ -174,41 +205,59 @@ def write_screens(given: dict[str, str], source: Source, count: int | None) -> N
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ) if is_coloured else ""
     width = _width()
     chosen = filter_text(given)
-    ended = source.ended() if given.get("page") == "usage" else ()
-    for snapshot in source.one() if count is None else source.snapshots(count):
-        lines = _screen(snapshot, given, chosen, width, source.narrowing, ended)
+    for scene in _scenes(given, source, count, chosen):
+        lines = _screen(scene, width)
         if theme:
             write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
         else:
             write_text("".join(f"{plain(line)}\n" for line in lines))
 
 
-def _screen(
-    snapshot: Snapshot,
-    given: dict[str, str],
-    filter_text: str,
-    width: int,
-    narrowing: Narrowing,
-    ended: tuple[EndedProcess, ...],
-) -> list[Line]:
-    from neurontools import health
-    from neurontools.views.drawing.glyphs import ASCII, UNICODE
-    from neurontools.views.drawing.scene import Clock, Scene
-    from neurontools.views.frame import title
+def _scenes(given: dict[str, str], source: Source, count: int | None, filter_text: str) -> Iterator[Scene]:
+    """The moments to print; where the page shows it, with the past."""
     from neurontools.views.pages import page_named
 
+    page = page_named(given.get("page", "overview"))
+    if page.shows_past:
+        for timeline in source.timelines(count):
+            scene = _scene(timeline.snapshot(-1), given, source.narrowing, filter_text)
+            index = len(timeline) - 1
+            scene.series, scene.events = timeline.series(index), timeline.events(index)
+            scene.clock = Clock(first_at_unix_seconds=timeline.moments[0].at_unix_seconds)
+            yield scene
+        return
+    ended = source.ended() if page.name == "usage" else ()
+    for snapshot in source.one() if count is None else source.snapshots(count):
+        yield _scene(snapshot, given, source.narrowing, filter_text, ended)
+
+
+def _scene(
+    snapshot: Snapshot,
+    given: dict[str, str],
+    narrowing: Narrowing,
+    filter_text: str,
+    ended: tuple[EndedProcess, ...] = (),
+) -> Scene:
+    from neurontools import health
+
     part = narrowing.part(snapshot)
-    scene = Scene.of(
+    is_ascii = "ascii" in given or not shows_unicode()
+    return Scene.of(
         snapshot,
         narrowing,
-        glyphs=ASCII if "ascii" in given or not shows_unicode() else UNICODE,
+        glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
         page=given.get("page", "overview"),
         filter_text=filter_text,
         cursor=-1,
-        clock=Clock(""),
         verdicts=health.verdicts(part),
         ended=narrowing.ended(ended, part),
     )
+
+
+def _screen(scene: Scene, width: int) -> list[Line]:
+    from neurontools.views.frame import title
+    from neurontools.views.pages import page_named
+
     lines = title(scene, width).lines
     body = (
         page_named(scene.page).draw(scene, width, _MOST_LINES if scene.page in ("overview", "processes") else 50).lines

@@ -24,7 +24,7 @@ SUMMARY = (
 # Those of neurond's load/scenarios.py, which no command may import.
 LOADS = ("idle", "steady", "training-ramp", "memory-leak", "stuck-core", "ecc-burst")
 THEME_NAMES = ("auto", "dark", "light", "colour-blind", "colour-blind-light", "mono")
-PAGE_NAMES = ("overview", "processes", "topology", "history", "health", "usage", "host")
+PAGE_NAMES = ("overview", "processes", "topology", "history", "heatmap", "health", "usage", "host")
 COLORS = ("auto", "always", "never")
 
 OPTIONS = (

@@ -102,13 +102,24 @@ class MovementActions(OverviewActions, ProcessActions):
             self._enter_row()
         elif self.page == "processes":
             self.details_pid = self.selected_pid if self.details_pid is None else None
-            if self.details_pid is not None:
-                self.feed.want_past()
         elif self.page == "topology":
             self.lists.setdefault("history", ListState()).cursor = self.device_index
             self.show_page("history")
+        elif self.page == "heatmap":
+            self._enter_core()
         elif self.page == "health":
             self._enter_event()
+
+    def _enter_core(self) -> None:
+        from neurontools.views.heatmap_page import cores_shown
+
+        scene = self.scene()
+        cores = cores_shown(scene) if scene is not None else []
+        if cores:
+            core = cores[min(self.list.cursor, len(cores) - 1)]
+            self.lists.setdefault("history", ListState()).cursor = core.device_index
+            self.device_index, self.core_index = core.device_index, core.index
+            self.show_page("history")
 
     def _enter_row(self) -> None:
         row = None if self.is_tree_shown else self._selected_job_row()
@@ -118,7 +129,6 @@ class MovementActions(OverviewActions, ProcessActions):
         self.show_page("processes")
         self.selected_pid = self.details_pid = row.pid
         self.details_of = "overview"
-        self.feed.want_past()
 
     def _enter_event(self) -> None:
         from neurontools.views.health_page import moment_of_row

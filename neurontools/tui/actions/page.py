@@ -27,6 +27,10 @@ class PageActions(DashboardState):
         """The page history."""
         self.show_page("history")
 
+    def show_heatmap(self) -> None:
+        """The page heat map."""
+        self.show_page("heatmap")
+
     def show_health(self) -> None:
         """The page events and health."""
         self.show_page("health")

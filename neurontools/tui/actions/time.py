@@ -17,7 +17,6 @@ class TimeActions(DashboardState):
 
     def step_back(self) -> None:
         """One moment back."""
-        self.feed.want_past()
         self.time.step(-1)
 
     def step_forward(self) -> None:
@@ -26,7 +25,6 @@ class TimeActions(DashboardState):
 
     def leap_back(self) -> None:
         """A minute back."""
-        self.feed.want_past()
         self.time.leap(-60.0)
 
     def leap_forward(self) -> None:
@@ -44,7 +42,6 @@ class TimeActions(DashboardState):
         """To the match or event before."""
         if self._is_searching(-1):
             return
-        self.feed.want_past()
         if not self.time.to_event(-1):
             self.tell("no earlier event")
 
@@ -74,4 +71,3 @@ class TimeActions(DashboardState):
         """The next time window."""
         later = [window for window in _WINDOWS if window > self.settings.window_seconds]
         self.settings.window_seconds = later[0] if later else _WINDOWS[0]
-        self.feed.want_past()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from neurontools.views.drawing.glyphs import Glyphs
-from neurontools.views.drawing.line import Line, Run
+from neurontools.views.drawing.line import Run
 
 _NEARLY_FULL_RATIO, _FULL_RATIO = 0.8, 0.95
 
@@ -80,40 +80,3 @@ def sparkline(values: Sequence[float | None], width: int, glyphs: Glyphs, highes
             # Something is never drawn as nothing.
             cells.append(glyphs.levels[max(1, min(top, level))])
     return " " * (width - len(cells)) + "".join(cells)
-
-
-def plot(
-    values: Sequence[float | None], width: int, height: int, glyphs: Glyphs, highest: float, style: str = "spark"
-) -> list[Line]:
-    """A filled curve of `height` lines; the values are spread over `width` columns, each column their highest."""
-    columns = resample(values, width)
-    top = len(glyphs.levels) - 1
-    heights = [
-        -1 if value is None else max(0, min(height * top, round(value / highest * height * top) if highest > 0 else 0))
-        for value in columns
-    ]
-    lines: list[Line] = []
-    for row in range(height):
-        floor = (height - 1 - row) * top
-        text = "".join(
-            glyphs.levels[max(0, min(top, cells - floor))]
-            if cells > 0 or floor
-            else (" " if cells < 0 else glyphs.levels[1])
-            for cells in heights
-        )
-        lines.append(((text, style),))
-    return lines
-
-
-def resample(values: Sequence[float | None], width: int) -> list[float | None]:
-    """`width` values from any number of them: the highest of each part, or each repeated."""
-    count = len(values)
-    if not count or width <= 0:
-        return [None] * max(0, width)
-    result: list[float | None] = []
-    for column in range(width):
-        start = column * count // width
-        end = max(start + 1, (column + 1) * count // width)
-        known = [value for value in values[start:end] if value is not None and value == value]
-        result.append(max(known) if known else None)
-    return result

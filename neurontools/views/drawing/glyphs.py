@@ -1,8 +1,8 @@
-"""The characters that pages are drawn with: Unicode blocks, or ASCII alone."""
+"""The characters that pages are drawn with: braille and blocks, blocks, or ASCII alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,12 @@ class Glyphs:
     neighbour: str
     horizontal: str
     vertical: str
+    tick: str  # where a label of a time axis stands
+    info: str  # an event that is neither warning nor critical, on a time axis
+    heat: str  # a core in a heat map, from hardly to always at work
+    held: str  # one that is held and idle
+    free: str
+    is_dotted: bool = False  # plots are drawn with braille dots: two across and four up in a cell
 
 
 UNICODE = Glyphs(
@@ -62,7 +68,16 @@ UNICODE = Glyphs(
     neighbour="◂",
     horizontal="──",
     vertical="│",
+    tick="╵",
+    info="•",
+    heat="▂▃▄▅▆▇█",
+    held="▁",
+    free="·",
+    is_dotted=True,
 )
+
+BLOCKS = replace(UNICODE, is_dotted=False)
+"""For terminals whose fonts lack braille, as the console of Linux."""
 
 ASCII = Glyphs(
     full="#",
@@ -90,4 +105,18 @@ ASCII = Glyphs(
     neighbour="<",
     horizontal="--",
     vertical="|",
+    tick="|",
+    info="o",
+    heat=":-=+*%#",
+    held="_",
+    free=".",
 )
+
+_WITHOUT_BRAILLE = ("linux", "vt", "cons")
+
+
+def glyphs_for(*, is_ascii: bool, terminal: str) -> Glyphs:
+    """What to draw with; `terminal` is its kind, as TERM has it."""
+    if is_ascii:
+        return ASCII
+    return BLOCKS if terminal.startswith(_WITHOUT_BRAILLE) else UNICODE

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Clock:
     """Which moment is shown, as the title and the scrubber tell it. Moments are places in the timeline, in seconds."""
 
-    badge: str = ""  # "LIVE", "PAUSED", "REPLAY", "LOST"
+    badge: str = ""  # "LIVE", "PAUSED", "REPLAY", "LOST"; "STARTING" until it is known which
     style: str = "title_dim"
     trouble: str = ""  # a line: what is wrong with the source
     is_past: bool = False  # the scrubber is to be seen
@@ -33,6 +33,8 @@ class Clock:
     shown_at_unix_seconds: float = 0.0
     event_times: tuple[float, ...] = ()
     recording: str = ""
+    is_loading_past: bool = False  # more of the past is still to come than is known
+    first_at_unix_seconds: float | None = None  # since when the past is known
 
 
 @dataclass(frozen=True, slots=True)

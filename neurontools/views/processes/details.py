@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 
 from neurontools import catalog
+from neurontools.history import quantities
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures, total
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign
-from neurontools.views.drawing.plots import plot_with_scale
+from neurontools.views.drawing.plots import Plot, percent, size, stacked
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.time_axis import time_axis
 from neurontools.views.processes.columns import PLACE
 from neurontools.views.processes.surroundings import surroundings_page
 
@@ -118,30 +120,19 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         del page.lines[max(2, height * 2 // 3) :]
         page.append(surroundings_page(scene, scene.surroundings, width, height - len(page.lines)))
         return page
-    series = scene.series
+    axis = time_axis(scene, width)
     room = height - len(page.lines)
-    if series is None or room < 4:
+    if axis is None or room < 4:
         return page
-    count = min(series.count_within(scene.window_seconds), 3600)
     pid = process.pid
     plots = (
-        ("Utilization", series.process_utilization(pid, count), 1.0, lambda value: units.percent_text(value, 0)),
-        ("FLOPS", series.process_flops(pid, count), None, units.flops_text),
-        ("Device memory", series.process_memory(pid, count), None, lambda value: units.bytes_text(int(value))),
-        ("Executions a second", series.process_executions(pid, count), None, lambda value: f"{value:.1f}"),
-        ("Latency p99", series.process_latency(pid, count), None, units.duration_text),
+        Plot("Utilization", quantities.utilization(pid=pid), 1.0, percent),
+        Plot("FLOPS", quantities.flops(pid=pid), None, units.flops_text),
+        Plot("Device memory", quantities.memory(pid=pid), None, size),
+        Plot("Executions a second", quantities.executions(pid=pid), None, lambda value: f"{value:.1f}"),
+        Plot("Latency p99", quantities.latency_p99(pid), None, units.duration_text),
     )
-    across = 2 if width >= 100 else 1
-    down = max(1, min(-(-len(plots) // across), room // 4))
-    each = room // down
-    for row in range(down):
-        parts = [
-            plot_with_scale(scene, title, values, highest, text, width // across, each)
-            for title, values, highest, text in plots[row * across : (row + 1) * across]
-        ]
-        for number in range(each):
-            runs = tuple(run for part in parts if number < len(part) for run in part[number])
-            page.add(fit(runs, width))
+    page.add(*stacked(scene, plots, axis, width, room))
     return page
 
 

@@ -1,0 +1,135 @@
+"""One moment of a host as a timeline keeps it: packed, with what is needed of it without unpacking."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+
+from neurontools.history.events import Event, events_between
+from neurontools.history.samples import Sample, sample_of
+from neurontools.model import Snapshot
+from neurontools.model.snapshot import LATEST_UNIX_SECONDS
+from neurontools.recording.host_time import HostTime, order
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.call import MAX_REPLY_BYTES
+from neurontools.rpc.convert import from_message
+
+_COMPRESSION_LEVEL = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One snapshot, packed, with what is needed of it without unpacking."""
+
+    at_seconds: float
+    """Where it is in the timeline: CLOCK_MONOTONIC of the host, which nobody sets; it goes on where a host was started
+    again.
+    """
+    at_unix_seconds: float  # what the clock of the host showed, which may be set back and forward
+    sequence: int
+    daemon_pid: int
+    packed: bytes
+    sample: Sample
+    events: tuple[Event, ...]  # since the moment before
+
+    def snapshot(self) -> Snapshot:
+        """The snapshot, unpacked: some milliseconds."""
+        return from_message(Snapshot, unpacked(self.packed))
+
+
+def unpacked(packed: bytes) -> neuron_pb2.Snapshot:
+    """The message that `packed` holds; ValueError for what is no such thing, or too much."""
+    try:
+        message = zlib.decompressobj().decompress(packed, MAX_REPLY_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"what the daemon keeps can't be unpacked: {error}") from error
+    return neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
+
+
+class MomentMaker:
+    """Makes moments of replies of the API, in order; for one thread."""
+
+    def __init__(self) -> None:
+        self._before: neuron_pb2.Snapshot | None = None
+        self._time = HostTime()
+
+    def make(self, message: bytes) -> Moment | None:
+        """The moment of a reply; None when it isn't newer than the one before, or of no time that can be shown."""
+        snapshot = neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
+        before = self._before
+        at_seconds = self._time.place(snapshot) if _has_time(snapshot) else None
+        if at_seconds is None:
+            return None
+        self._before = snapshot
+        return _moment(snapshot, at_seconds, zlib.compress(message, _COMPRESSION_LEVEL), before)
+
+
+class PastMaker:
+    """Makes moments of the past of one daemon, newest first, from `newest` down to `oldest`; for one thread.
+
+    Both are known already; `oldest` is None where nothing older is.
+    """
+
+    def __init__(self, newest: Moment, oldest: Moment | None) -> None:
+        self._oldest = oldest
+        self._known = self._after = newest
+        self._after_message = unpacked(newest.packed)
+        self._begun_seconds = newest.at_seconds - self._after_message.taken_at_seconds
+        self.is_complete = False
+
+    @property
+    def before_sequence(self) -> int:
+        """What is asked for next ends before it."""
+        return self._after.sequence
+
+    def make(self, packed: bytes) -> tuple[Moment, ...]:
+        """The moment of the next older reply, and the one after it, whose events are known by now.
+
+        None of them when the reply isn't older, as one of another daemon. Where it reaches what is known, the past
+        is complete.
+        """
+        message = unpacked(packed)
+        at_seconds = self._begun_seconds + message.taken_at_seconds
+        if not _has_time(message) or order(message) >= order(self._after_message):
+            return ()
+        if self._oldest is not None and at_seconds <= self._oldest.at_seconds:
+            return self.finish()
+        after = _with_events(self._after, message, self._after_message)
+        before = _moment(message, at_seconds, packed, None)
+        self._after, self._after_message = before, message
+        return before, after
+
+    def finish(self) -> tuple[Moment, ...]:
+        """There is nothing older to come: the oldest moment that was made, with what happened since the one before."""
+        self.is_complete = True
+        if self._oldest is None:
+            return ()
+        return (_with_events(self._after, unpacked(self._oldest.packed), self._after_message),)
+
+
+def _moment(
+    snapshot: neuron_pb2.Snapshot, at_seconds: float, packed: bytes, before: neuron_pb2.Snapshot | None
+) -> Moment:
+    return Moment(
+        at_seconds,
+        snapshot.taken_at_unix_seconds,
+        snapshot.sequence,
+        snapshot.daemon_pid,
+        packed,
+        sample_of(snapshot, at_seconds),
+        _events(before, snapshot, at_seconds),
+    )
+
+
+def _with_events(moment: Moment, before: neuron_pb2.Snapshot, message: neuron_pb2.Snapshot) -> Moment:
+    return replace(moment, events=_events(before, message, moment.at_seconds))
+
+
+def _events(before: neuron_pb2.Snapshot | None, after: neuron_pb2.Snapshot, at_seconds: float) -> tuple[Event, ...]:
+    return tuple(replace(event, at_seconds=at_seconds) for event in events_between(before, after))
+
+
+def _has_time(snapshot: neuron_pb2.Snapshot) -> bool:
+    """Whether it can be shown when it was taken."""
+    times = (snapshot.taken_at_unix_seconds, snapshot.taken_at_seconds)
+    return all(0 <= seconds <= LATEST_UNIX_SECONDS for seconds in times)  # NaN fails too

@@ -1,0 +1,155 @@
+"""The heat map: every core over time, so that stragglers and stalls are seen at a glance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import groupby
+
+from neurontools.history.axis import Axis
+from neurontools.history.gathering import CoreStep
+from neurontools.history.series import mean_of_cores
+from neurontools.model import LogicalNeuronCore
+from neurontools.text import units
+from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.glyphs import Glyphs
+from neurontools.views.drawing.line import Line, Page, Run, fit, styled
+from neurontools.views.drawing.plots import window_text
+from neurontools.views.drawing.scene import Scene, visible_top
+from neurontools.views.drawing.style import LOADS, SELECTED, load_style
+from neurontools.views.drawing.time_axis import (
+    clock_line,
+    event_line,
+    gravity_style,
+    loading_text,
+    mark,
+    marked,
+    scale_cells,
+    time_axis,
+)
+
+_LEAST_FOOT_HEIGHT = 6  # from so many lines on, events and clock times are below
+
+
+def heatmap_page(scene: Scene, width: int, height: int) -> Page:
+    """A line for each core of the tab, a cell for each stretch of time; Enter shows the history of the core."""
+    cores = cores_shown(scene)
+    about = loading_text(scene) or f"l: {window_text(scene.window_seconds)}"
+    page = Page([heading(scene, _title(scene, len(cores)), width, about), _legend(scene, width)])
+    axis = time_axis(scene, width)
+    if axis is None or scene.series is None:
+        page.add(fit(((f"  {loading_text(scene) or 'no past is known yet'}", "dim"),), width))
+        return page
+    foot = [event_line(scene, axis, width), clock_line(scene, axis, width)] if height >= _LEAST_FOOT_HEIGHT else []
+    stretches = _stretches(scene.series.core_steps(axis))
+    room = max(1, height - len(page.lines) - len(foot))
+    cursor = min(scene.cursor, max(0, len(cores) - 1))
+    top = visible_top(cursor, scene.top, room, len(cores))
+    lines = []
+    for position in range(top, min(len(cores), top + room)):
+        core = cores[position]
+        is_first = position == top or cores[position - 1].device_index != core.device_index
+        line = _core(scene, core, stretches, axis, width, is_first=is_first)
+        lines.append(styled(line, SELECTED) if position == cursor else line)
+    page.add_list(lines, len(cores), room, top)
+    page.add(*foot)
+    return page
+
+
+def cores_shown(scene: Scene) -> list[LogicalNeuronCore]:
+    """The cores of the current tab, in the order of the lines."""
+    if scene.pid is None:
+        return list(scene.figures.cores)
+    return [core for core in scene.figures.cores if scene.pid in core.owner_pids]
+
+
+def _title(scene: Scene, count: int) -> str:
+    whose = "" if scene.pid is None else f" of PID {scene.pid}"
+    return f"Utilization of {count} NeuronCore{'' if count == 1 else 's'}{whose} over time"
+
+
+def _legend(scene: Scene, width: int) -> Line:
+    glyphs = scene.glyphs
+    runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
+    runs.append(("  0% ", "dim"))
+    levels = len(glyphs.heat)
+    runs += [(glyph, load_style((position + 0.5) / levels)) for position, glyph in enumerate(glyphs.heat)]
+    runs.append((" 100%  nothing known: empty", "dim"))
+    return fit(runs, width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Neighbouring cells that show the same step."""
+
+    step: CoreStep | None
+    cells: int
+
+
+def _stretches(steps: list[CoreStep | None]) -> list[_Stretch]:
+    return [_Stretch(same[0], len(same)) for _, group in groupby(steps, key=id) if (same := list(group))]
+
+
+def _core(
+    scene: Scene, core: LogicalNeuronCore, stretches: list[_Stretch], axis: Axis, width: int, *, is_first: bool
+) -> Line:
+    first, count = core.cores[0].index, len(core.cores)
+    device = f"ND {core.device_index}" if is_first else ""
+    left = scale_cells(width)
+    latest = units.percent_text(core.utilization_ratio, 0)
+    name = f" {device:<6}NC {core.index:<4}{latest:>5} "
+    if left < len(name):
+        name = f" NC {core.index}"
+    runs: list[Run] = [(f"{name:<{left}}"[:left], "label" if is_first else "dim")]
+    by_value = _by_value(scene.glyphs)
+    text, style = "", ""
+    for stretch in stretches:
+        glyph, wanted = _cell(scene.glyphs, by_value, stretch.step, first, count)
+        if wanted != style:
+            if text:
+                runs.append((text, style))
+            text, style = "", wanted
+        text += glyph * stretch.cells
+    runs.append((text, style))
+    own = tuple(event for event in scene.events if event.core_index == core.index)
+    for position, gravity in marked(own, axis).items() if own else ():
+        runs = _with_mark(runs, left + position, (mark(scene.glyphs, gravity), gravity_style(gravity)))
+    return fit(runs, width)
+
+
+def _with_mark(runs: list[Run], at: int, one: Run) -> list[Run]:
+    """The runs, each character of them a cell, with another one at a position."""
+    found: list[Run] = []
+    position = 0
+    for text, style in runs:
+        end = position + len(text)
+        if position <= at < end:
+            found += [(text[: at - position], style), one, (text[at - position + 1 :], style)]
+        else:
+            found.append((text, style))
+        position = end
+    return [run for run in found if run[0]]
+
+
+@cache
+def _by_value(glyphs: Glyphs) -> tuple[Run, ...]:
+    """What stands for each hundredth of utilization. Shape and colour say the same."""
+    levels = len(glyphs.heat)
+    found = []
+    for hundredths in range(101):
+        value = hundredths / 100
+        style = load_style(value)
+        is_busy = style in LOADS
+        found.append((glyphs.heat[min(levels - 1, int(value * levels))] if is_busy else glyphs.held, style))
+    return tuple(found)
+
+
+def _cell(glyphs: Glyphs, by_value: tuple[Run, ...], step: CoreStep | None, first: int, count: int) -> Run:
+    if step is None or first >= len(step.means):
+        return " ", "text"
+    value = step.means[first] if count == 1 else mean_of_cores(step, first, count)
+    if not value and not any(step.owners[first : first + count]):
+        return glyphs.free, "dim"
+    if value is None:
+        return "?", "dim"
+    return by_value[round(max(0.0, min(1.0, value)) * 100)]

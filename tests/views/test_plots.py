@@ -1,0 +1,200 @@
+"""Plots, the time axis and the heat map, as they are drawn."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from neurontools.history import quantities
+from neurontools.history.events import Event, Severity
+from neurontools.history.timeline import Timeline
+from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
+from neurontools.views.drawing.line import line_width, plain
+from neurontools.views.drawing.plots import Plot, columns, percent, stacked
+from neurontools.views.drawing.scene import Clock, Scene
+from neurontools.views.drawing.time_axis import time_axis
+from neurontools.views.heatmap_page import heatmap_page
+from neurontools.views.history_page import history_page
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.still_feed import StillFeed, snapshots
+
+WIDTH, HEIGHT = 120, 33
+LEFT = 20  # where the axis begins, in a terminal so wide
+
+
+@pytest.fixture(autouse=True)
+def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+
+
+def scene_of(seconds: range | list[int] = range(1, 91), *, scenario: str = "ecc-burst", **choices: object) -> Scene:
+    """The last of these seconds of a scenario, with those before it as the past."""
+    taken = snapshots("trn1.32xlarge", scenario)
+    timeline = StillFeed([taken[second - 1] for second in seconds]).timeline
+    return of(timeline, **choices)
+
+
+def of(timeline: Timeline, **choices: object) -> Scene:
+    index = len(timeline) - 1
+    scene = Scene.of(timeline.snapshot(index), **choices)
+    scene.series, scene.events = timeline.series(index), timeline.events(index)
+    return scene
+
+
+def lines(scene: Scene, width: int = WIDTH, height: int = HEIGHT) -> list[str]:
+    draw = heatmap_page if scene.page == "heatmap" else history_page
+    page = draw(scene, width, height)
+    assert {line_width(line) for line in page.lines} == {width}
+    assert len(page.lines) <= height
+    return [plain(line).ljust(width) for line in page.lines]
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, BLOCKS, ASCII], ids=["braille", "blocks", "ascii"])
+def test_one_moment_is_at_one_column_of_all_plots(glyphs: Glyphs) -> None:
+    """An outage of 27 seconds is empty in the same columns of all that is drawn, and said."""
+    seen = [second for second in range(1, 91) if not 45 <= second < 72]
+    drawn = lines(scene_of(seen, glyphs=glyphs, page="history"))
+    bottoms = [*drawn[3:6], *(line for line in drawn if line[:LEFT].strip() == "0")]
+    assert len(bottoms) == 6
+    gaps = {tuple(column for column in range(LEFT, WIDTH - 1) if line[column] == " ") for line in bottoms}
+    assert len(gaps) == 1
+    (gap,) = gaps
+    assert gap == tuple(range(gap[0], gap[-1] + 1))
+    cells = WIDTH - LEFT - 1
+    assert abs(len(gap) - 27 / 60 * cells) <= 2
+    assert drawn[-2][gap[0] : gap[-1] + 1].strip().strip("".join((glyphs.warn, glyphs.bad, glyphs.info))) == "no data"
+
+
+def test_a_minute_is_a_small_part_of_an_hour() -> None:
+    drawn = lines(scene_of(window_seconds=3600.0))
+    assert "last 1 h" in drawn[0]
+    for line in drawn[3:6]:
+        assert not line[LEFT:-6].strip()
+        assert line[-6:].strip()
+
+
+def test_clock_times_stand_where_their_moments_are() -> None:
+    scene = scene_of()
+    axis = time_axis(scene, WIDTH)
+    assert axis is not None
+    clock = lines(scene)[-1]
+    labels = [at for at, character in enumerate(clock) if character == UNICODE.tick]
+    assert len(labels) >= 4
+    shown = scene.snapshot.taken_at_unix_seconds
+    for at in labels:
+        told = clock[at + 1 : at + 9]
+        cell = axis.cell_at(axis.shown_seconds - (shown % 3600 - (int(told[3:5]) * 60 + int(told[6:8]))))
+        assert cell == at - LEFT
+    hour = lines(scene_of(window_seconds=3600.0))[-1].split()
+    assert [len(label) for label in hour] == [len("╵03:05")] * len(hour)
+
+
+def test_events_stand_at_their_moment_the_gravest_of_a_cell() -> None:
+    scene = scene_of()
+    shown = scene.snapshot.taken_at_unix_seconds
+    axis = time_axis(scene, WIDTH)
+    assert axis is not None
+    at = [axis.shown_seconds - ago for ago in (30.0, 30.0, 20.0, 10.0, 300.0)]
+    severities = (Severity.CRITICAL, Severity.INFO, Severity.WARNING, Severity.INFO, Severity.CRITICAL)
+    scene.events = tuple(
+        sorted(
+            (
+                Event(shown, "error", severity, "", at_seconds=when)
+                for severity, when in zip(severities, at, strict=True)
+            ),
+            key=lambda event: event.at_seconds,
+        )
+    )
+    drawn = lines(scene)[-2]
+    found = {column: character for column, character in enumerate(drawn[LEFT:]) if character != " "}
+    assert found == {axis.cell_at(at[0]): "✗", axis.cell_at(at[2]): "▲", axis.cell_at(at[3]): "•"}
+
+
+def test_the_heading_has_least_mean_and_most() -> None:
+    scene = scene_of(range(1, 61))
+    values = [
+        sum(core.utilization_ratio or 0.0 for core in taken.cores[:2]) / 2
+        for taken in snapshots("trn1.32xlarge", "ecc-burst")[:60]
+        if taken.cores[0].utilization_ratio is not None
+    ]
+    heading = next(line for line in lines(scene) if "ND 0 utilization" in line)
+    assert f"min {min(values):.0%}  mean {sum(values) / len(values):.0%}  max {max(values):.0%}" in heading
+    assert f"utilization {values[-1]:.0%}" in heading
+
+
+def test_a_value_is_as_high_as_it_says() -> None:
+    ramp = [step / 8 for step in range(9)]
+    assert columns([None, *ramp[1:]], 1, ASCII, 1.0) == [" .:-=+*%#"]
+    assert columns([0.0, 1.0], 2, BLOCKS, 1.0) == [" █", "▁█"]
+    assert columns([0.25, 0.5, None, 1.0], 1, UNICODE, 1.0) == ["⣠⢸"]
+    assert columns([9.0, -1.0, float(2**60), 0.0], 1, UNICODE, 1.0) == ["⣇⣇"]
+
+
+@pytest.mark.parametrize("height", range(1, 40))
+def test_plots_take_the_room_there_is(height: int) -> None:
+    scene = scene_of()
+    axis = time_axis(scene, WIDTH)
+    assert axis is not None
+    plots = [Plot(f"plot {number}", quantities.utilization(), 1.0, percent) for number in range(5)]
+    assert len(stacked(scene, plots, axis, WIDTH, height)) == height
+
+
+def test_the_console_of_linux_has_blocks() -> None:
+    assert glyphs_for(is_ascii=False, terminal="linux") is BLOCKS
+    assert glyphs_for(is_ascii=False, terminal="xterm-256color") is UNICODE
+    assert glyphs_for(is_ascii=True, terminal="linux") is ASCII
+
+
+@pytest.mark.parametrize("page", ["history", "heatmap"])
+def test_a_past_that_is_loading_says_so(page: str) -> None:
+    scene = scene_of(page=page, clock=Clock(is_loading_past=True))
+    assert "loading the past" in lines(scene)[0]
+    scene.series = None
+    assert any("loading the past" in line for line in lines(scene)[1:])
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_the_heat_map_shows_who_the_others_wait_for(glyphs: Glyphs) -> None:
+    drawn = lines(scene_of(range(1, 36), scenario="stuck-core", page="heatmap", glyphs=glyphs), height=38)
+    rows = [line[LEFT:-1].strip() for line in drawn[2:34]]
+    idle, busy = glyphs.held, glyphs.heat[-1]
+    assert rows[0].endswith(busy * 10)
+    assert all(row.endswith(idle * 10) for row in rows[1:])
+    assert all(sum(map(row.count, glyphs.heat[-2:])) > 5 for row in rows)
+
+
+def test_the_heat_map_marks_a_stuck_core_in_its_line() -> None:
+    scene = scene_of(range(1, 90), scenario="stuck-core", page="heatmap", window_seconds=300.0)
+    stuck = [event for event in scene.events if event.kind == "stuck"]
+    assert [event.core_index for event in stuck] == [0]
+    drawn = lines(scene, height=38)
+    assert UNICODE.bad in drawn[2][LEFT:]
+    assert not any(UNICODE.bad in line for line in drawn[3:34])
+
+
+def test_free_idle_and_unknown_are_three_things() -> None:
+    host = ScenarioHost("trn1.32xlarge", "idle")
+    drawn = lines(of(StillFeed(host.at(float(second)) for second in range(1, 20)).timeline, page="heatmap"))
+    row = drawn[2][LEFT:-1]
+    assert row.startswith(" " * 60)
+    assert row.strip().strip("?") == UNICODE.free * len(row.strip().strip("?"))
+
+
+def test_the_heat_map_scrolls_and_follows_the_tab() -> None:
+    host = ScenarioHost("trn2.48xlarge", "steady", lnc=1)
+    timeline = StillFeed(host.at(float(second)) for second in range(1, 4)).timeline
+    scene = of(timeline, page="heatmap", cursor=127)
+    page = heatmap_page(scene, WIDTH, 30)
+    assert (page.list_count, page.list_top) == (128, 128 - page.list_height)
+    shown = [plain(line) for line in page.lines]
+    assert any(" NC 127 " in line for line in shown)
+    assert not any(" NC 0 " in line for line in shown)
+    pid = scene.snapshot.processes[0].pid
+    mine = lines(replace(scene, pid=pid, cursor=0))
+    held = len(scene.snapshot.processes[0].core_indices)
+    assert f" {held} NeuronCore" in mine[0]
+    assert f" of PID {pid} " in mine[0]
+    assert sum(" NC " in line for line in mine) == held
