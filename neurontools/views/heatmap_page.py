@@ -73,7 +73,7 @@ def _legend(scene: Scene, width: int) -> Line:
     runs: list[Run] = [(" free ", "dim"), (glyphs.free, "dim"), ("  held and idle ", "dim"), (glyphs.held, "held")]
     runs.append(("  0% ", "dim"))
     levels = len(glyphs.heat)
-    runs += [(glyph, load_style((position + 0.5) / levels)) for position, glyph in enumerate(glyphs.heat)]
+    runs += [(glyph, load_style((position + 0.5) / levels, 0.0)) for position, glyph in enumerate(glyphs.heat)]
     runs.append((" 100%  nothing known: empty", "dim"))
     return fit(runs, width)
 
@@ -101,7 +101,7 @@ def _core(
     if left < len(name):
         name = f" NC {core.index}"
     runs: list[Run] = [(f"{name:<{left}}"[:left], "label" if is_first else "dim")]
-    by_value = _by_value(scene.glyphs)
+    by_value = _by_value(scene.glyphs, scene.thresholds.idle_below_ratio)
     text, style = "", ""
     for stretch in stretches:
         glyph, wanted = _cell(scene.glyphs, by_value, stretch.step, first, count)
@@ -132,13 +132,13 @@ def _with_mark(runs: list[Run], at: int, one: Run) -> list[Run]:
 
 
 @cache
-def _by_value(glyphs: Glyphs) -> tuple[Run, ...]:
+def _by_value(glyphs: Glyphs, idle_below_ratio: float) -> tuple[Run, ...]:
     """What stands for each hundredth of utilization. Shape and colour say the same."""
     levels = len(glyphs.heat)
     found = []
     for hundredths in range(101):
         value = hundredths / 100
-        style = load_style(value)
+        style = load_style(value, idle_below_ratio)
         is_busy = style in LOADS
         found.append((glyphs.heat[min(levels - 1, int(value * levels))] if is_busy else glyphs.held, style))
     return tuple(found)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neurontools.history.ended import EndedBook, EndedFetch
-from neurontools.history.timeline import MomentMaker, Timeline
+from neurontools.history.moment import MomentMaker
+from neurontools.history.timeline import Timeline
 from neurontools.model import EndedProcess, Snapshot
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.scenario_host import ScenarioHost

@@ -45,7 +45,7 @@ def test_without_a_terminal_one_screen_is_printed(daemon: RunningDaemon, trainin
     assert run("--socket", daemon.socket, "--once", "--page", "processes").stdout.count(str(training.pid)) >= 1
 
 
-@pytest.mark.parametrize("page", PAGE_NAMES)
+@pytest.mark.parametrize("page", options.PAGE_NAMES)
 def test_a_screen_for_a_terminal_of_ascii_is_ascii(daemon: RunningDaemon, page: str) -> None:
     done = run("--socket", daemon.socket, "--once", "--page", page, LC_ALL="C")
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -30,14 +31,14 @@ def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
-def scene_of(seconds: range | list[int] = range(1, 91), *, scenario: str = "ecc-burst", **choices: object) -> Scene:
+def scene_of(seconds: range | list[int] = range(1, 91), *, scenario: str = "ecc-burst", **choices: Any) -> Scene:
     """The last of these seconds of a scenario, with those before it as the past."""
     taken = snapshots("trn1.32xlarge", scenario)
     timeline = StillFeed([taken[second - 1] for second in seconds]).timeline
     return of(timeline, **choices)
 
 
-def of(timeline: Timeline, **choices: object) -> Scene:
+def of(timeline: Timeline, **choices: Any) -> Scene:
     index = len(timeline) - 1
     scene = Scene.of(timeline.snapshot(index), **choices)
     scene.series, scene.events = timeline.series(index), timeline.events(index)
