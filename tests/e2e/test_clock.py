@@ -98,3 +98,26 @@ def test_ages_do_not_follow_the_clock(
     finally:
         worker.kill()
         worker.communicate()
+
+
+def test_what_ended_is_logged_by_the_clock_that_the_host_shows(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    clock = HostClock(tmp_path)
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", environment=clock.environment)
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER],
+        env={**os.environ, **clock.environment, "NEURONTOOLS_SOCKET": daemon.socket},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"\n"
+        began = time.time()
+        clock.set(3600.0)
+        wait_until(lambda: daemon.snapshot().taken_at_unix_seconds - time.time() > 3000)
+    finally:
+        worker.kill()
+        worker.communicate()
+    (ended,) = wait_until(lambda: daemon.snapshot().ended)
+    assert ended.ended_at_unix_seconds == pytest.approx(time.time() + 3600, abs=60)
+    assert 0 < ended.ended_at_unix_seconds - ended.began_at_unix_seconds < time.time() - began + 60

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from neurontools import health
+from neurontools.model import EndedProcess
 from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.scene import Clock, Scene
@@ -51,6 +52,17 @@ def test_devices_by_index_and_address() -> None:
     assert figures.device_memory(None).total_bytes == sum(
         core.memory.total_bytes or 0 for core in HOST.cores if core.device_index in (1, 3)
     )
+
+
+def test_what_ended_is_shown_where_it_was() -> None:
+    near, far = (
+        EndedProcess(pid, 0, "root", "", str(pid), None, False, 1.0, 2.0, 2, 1, device_indices=(pid,)) for pid in (1, 9)
+    )
+    narrowing = Narrowing(frozenset((1, 2)))
+    part = narrowing.part(replace(HOST, ended=(near, far)))
+    assert part.ended == (near,)
+    assert narrowing.ended((near, far), part) == (near,)
+    assert Narrowing().ended((near, far), HOST) == (near, far)
 
 
 def test_hidden_devices_come_on_top() -> None:

@@ -75,6 +75,7 @@ def test_a_user_and_an_age_choose(neuron_ls: RunNeuronLs, daemon: RunningDaemon)
         (("--ended", "--since", "soon\x1b[31m"), r"soon\x1b[31m is no time"),
         (("--ended", "--query", "index"), "--query"),
         (("--ended", "-d", "0"), "--device"),
+        (("--ended", "--loop", "1"), "--loop"),
         (("--ended", "--format", "xml"), "--format"),
     ],
 )
