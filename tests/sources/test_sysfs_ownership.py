@@ -249,4 +249,4 @@ def test_a_device_that_vanished_is_missing_everywhere_and_breaks_nothing(
     assert "neurontools_devices 15" in text
     assert any('neuroncore="31"' in line and line.endswith(" 12345") for line in text.splitlines())
     screen = _run(daemon, "top", "--once")
-    assert "ND3  missing" in screen
+    assert "ND3✗ missing" in screen
