@@ -17,7 +17,7 @@ from pathlib import Path
 from neurond.peers.credentials import Credentials, credentials
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
-from neurond.peers.relay import Relay, is_gone
+from neurond.peers.relay import Relay, is_gone, who_are_gone
 from neurontools.sockets.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
@@ -95,7 +95,7 @@ class Gate:
             self._let_in(connection, who)
 
     def _take_place(self, who: Credentials) -> None:
-        """Counts one more connection, if need be in the place of one that ended while it had to wait."""
+        """Counts one more connection, if need be in the place of one whose client has gone."""
         try:
             self._peers.take(who, Kind.CONNECTION)
         except AtLimit:
@@ -104,17 +104,20 @@ class Gate:
             self._peers.take(who, Kind.CONNECTION)
 
     def _close_left(self, uid: int) -> int:
-        """Closes the connections of a user whose clients have gone while they had to wait; how many those were."""
-        relays = [relay for relay, name in self._relays.items() if self._names[name].uid == uid and relay.is_left]
+        """Closes the connections of a user whose clients have gone, which nobody has noticed yet; how many."""
+        relays = [relay for relay, name in self._relays.items() if self._names[name].uid == uid]
+        waiting = [connection for connection, (_, who) in self._waiting.items() if who.uid == uid]
+        gone = who_are_gone([*(relay.client for relay in relays), *waiting])
         for relay in relays:
-            relay.close()
-        waiting = [each for each, (_, who) in self._waiting.items() if who.uid == uid and is_gone(each)]
+            if relay.client in gone:
+                relay.close()
         for connection in waiting:
-            handle, who = self._waiting.pop(connection)
-            handle.cancel()
-            connection.close()
-            self._peers.give_back(who, Kind.CONNECTION)
-        return len(relays) + len(waiting)
+            if connection in gone:
+                handle, who = self._waiting.pop(connection)
+                handle.cancel()
+                connection.close()
+                self._peers.give_back(who, Kind.CONNECTION)
+        return len(gone)
 
     def _let_in_late(self, connection: socket.socket, who: Credentials) -> None:
         del self._waiting[connection]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from neurond.peers.frame_weight import FrameWeight
 
@@ -59,9 +59,9 @@ class Relay:
         self._on_end(self)
 
     @property
-    def is_left(self) -> bool:
-        """Whether its client has gone while nothing was read from it."""
-        return self._rest is not None and is_gone(self._client)
+    def client(self) -> socket.socket:
+        """The connection of the client."""
+        return self._client
 
     def _read_client(self) -> None:
         data = self._received(self._client, _weighed)
@@ -135,6 +135,13 @@ class Relay:
 
 def is_gone(connection: socket.socket) -> bool:
     """Whether the other end is closed, however much of what it sent hasn't been read."""
+    return bool(who_are_gone([connection]))
+
+
+def who_are_gone(connections: Sequence[socket.socket]) -> set[socket.socket]:
+    """Those whose other end is closed, of connections that are open here; one question to the kernel."""
     poll = select.poll()
-    poll.register(connection, select.POLLRDHUP)
-    return bool(poll.poll(0))
+    by_number = {connection.fileno(): connection for connection in connections}
+    for number in by_number:
+        poll.register(number, select.POLLRDHUP)
+    return {by_number[number] for number, _ in poll.poll(0)}
