@@ -35,7 +35,7 @@ from neurond.snapshots.store import Store
 from neurond.snapshots.ticks import Ticks
 from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock
 from neurond.system.event_loop import turns
-from neurond.system.free_memory import AfterFloods, tell_out_of_memory
+from neurond.system.free_memory import AfterFloods, is_out_of_memory, tell_out_of_memory
 from neurond.system.processes import is_alive
 from neurond.system.steady_clock import SteadyClock
 from neurond.system.supervisor import most_files, notify_ready
@@ -176,12 +176,12 @@ class Daemon:
             if whole:
                 self._announcer.tell(entry.snapshot)
                 self._exports.observe(entry.snapshot)
-        except MemoryError:
-            tell_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
-            return
-        except Exception:
+        except Exception as error:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
-            _log.exception("a snapshot could not be taken")
+            if is_out_of_memory(error):
+                tell_out_of_memory("out of memory: a snapshot could not be taken; the one before stays")
+            else:
+                _log.exception("a snapshot could not be taken")
             return
         if self._export is not None:
             self._export.offer(snapshot)
@@ -226,7 +226,7 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
 
 def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Takes the faults that nobody handled: a lack of memory is a line and no traceback, which takes more of it."""
-    if isinstance(context.get("exception"), MemoryError):
+    if is_out_of_memory(context.get("exception")):
         tell_out_of_memory("out of memory: somebody was not answered")
     else:
         loop.default_exception_handler(context)

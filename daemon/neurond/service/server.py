@@ -17,7 +17,7 @@ from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.standard_services import Health, Reflection
-from neurond.system.free_memory import tell_out_of_memory
+from neurond.system.free_memory import is_out_of_memory, tell_out_of_memory
 from neurontools.rpc import neuron_pb2
 
 MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
@@ -74,7 +74,7 @@ def _is_told(record: logging.LogRecord) -> bool:
     It left, or sent what is no message to a service that reads its messages itself: health and reflection. A lack of
     memory is told in a line of ours.
     """
-    if record.exc_info and isinstance(record.exc_info[1], MemoryError):
+    if record.exc_info and is_out_of_memory(record.exc_info[1]):
         tell_out_of_memory("out of memory: a call was not answered")
         return False
     blamed = asyncio.CancelledError | grpc.aio.InternalError | DecodeError

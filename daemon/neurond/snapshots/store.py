@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import cast
 
-from google.protobuf.message import EncodeError
-
 from neurontools.model import Health, Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
@@ -70,13 +68,10 @@ class Store:
 
     def put(self, snapshot: Snapshot, *, remember: bool = True) -> Entry:
         """Makes a snapshot the latest one, and part of the past if it is to be remembered, and wakes its readers."""
-        try:
-            reply = neuron_pb2.GetSnapshotResponse(snapshot=to_message(replace(snapshot, health=None)))
-            if snapshot.health is not None:
-                reply.snapshot.health.CopyFrom(self._verdicts.message(snapshot.health))
-            message = reply.SerializeToString()
-        except EncodeError as error:  # what protobuf says of a message that is whole, when it gets no memory
-            raise MemoryError from error
+        reply = neuron_pb2.GetSnapshotResponse(snapshot=to_message(replace(snapshot, health=None)))
+        if snapshot.health is not None:
+            reply.snapshot.health.CopyFrom(self._verdicts.message(snapshot.health))
+        message = reply.SerializeToString()
         entry = self._latest = Entry(snapshot, message)
         if remember and self._history_seconds > 0:
             self._remember(snapshot, message)

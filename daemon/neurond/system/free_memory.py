@@ -9,6 +9,8 @@ import ctypes
 import logging
 from collections.abc import Callable
 
+from google.protobuf.message import DecodeError, EncodeError
+
 from neurontools.text.seldom import Seldom
 
 tell_out_of_memory = Seldom(logging.getLogger(__name__), logging.ERROR)
@@ -16,6 +18,17 @@ tell_out_of_memory = Seldom(logging.getLogger(__name__), logging.ERROR)
 _MANY = 50
 _QUIET_SECONDS = 1.0
 _LONGEST_SECONDS = 10.0
+
+
+def is_out_of_memory(error: object) -> bool:
+    """Whether an error says that there is no memory.
+
+    protobuf says so in words of its own: a whole message can't be written, one can't be read for want of an arena, or a
+    function of its C part fails without saying why.
+    """
+    if isinstance(error, DecodeError):
+        return "alloc" in str(error)
+    return isinstance(error, MemoryError | EncodeError | SystemError)
 
 
 def free_unused() -> None:
