@@ -27,7 +27,7 @@ from neurontools.errors import UserError
 from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.ask import ask
-from neurontools.rpc.call import RpcError, Status
+from neurontools.rpc.call import CallError, RpcError, Status
 from neurontools.rpc.report_limits import MOST_MODELS
 from neurontools.rpc.stream import StreamConnection
 from tests.harness import hostile_peer
@@ -255,7 +255,7 @@ def test_out_of_memory_is_a_line_and_the_next_daemon_takes_the_place_of_one_that
         resource.prlimit(daemon.pid, resource.RLIMIT_AS, (0, most_bytes))
 
         def has_run_out() -> bool:
-            with suppress(RpcError, OSError):
+            with suppress(CallError, OSError):  # a daemon that has crashed takes no connection
                 report.measured_at_seconds = time.monotonic()
                 attached.report(report)
             return daemon.process.poll() is not None or "out of memory" in daemon.log

@@ -16,8 +16,8 @@ from neurontools.model import EndedProcess, Snapshot
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.figures import Figures
-from neurontools.views.drawing.glyphs import glyphs_for
-from neurontools.views.drawing.line import Line, plain
+from neurontools.views.drawing.glyphs import ASCII, glyphs_for
+from neurontools.views.drawing.line import Line, ascii_only, plain
 from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.scene import Clock, Scene
 from neurontools.views.processes.filter import parse_filter
@@ -264,7 +264,8 @@ def _screen(scene: Scene, width: int) -> list[Line]:
     )
     while body and not plain(body[-1]):
         body.pop()
-    return [*lines, *(line for line in body if scene.page != "processes" or plain(line))]
+    shown = [*lines, *(line for line in body if scene.page != "processes" or plain(line))]
+    return [ascii_only(line) for line in shown] if scene.glyphs is ASCII else shown
 
 
 def _width() -> int:

@@ -45,9 +45,19 @@ def executor(xla: Any) -> Iterator[Any]:
 
     made = executor()
     policy, monitor = made._policy, made.monitor
+    forget_programs(made)
     made.monitor = Told()
     yield made
+    forget_programs(made)
     made._policy, made.monitor = policy, monitor
+
+
+def forget_programs(executor: Any) -> None:
+    """Unloads all: each is known to the monitor that it was loaded under."""
+    for programs in list(executor.loaded.values()):
+        for loaded in list(programs.values()):
+            executor._unload(loaded)
+    executor.programs.clear()
 
 
 def test_nan_is_counted_and_training_goes_on(xla: Any, executor: Any) -> None:
