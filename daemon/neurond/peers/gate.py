@@ -22,6 +22,7 @@ from neurontools.sockets.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
 _TOLD_AT_ONCE = 32
+_LOOK_EVERY_SECONDS = 2e-3  # for who has gone: a flood that is refused may not make it a work of its own
 _TIME_TO_READ_SECONDS = 1.0
 # HTTP/2 frames (RFC 9113, section 6): empty SETTINGS, and the head of GOAWAY.
 _SETTINGS_FRAME = bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
@@ -39,6 +40,7 @@ class Gate:
         self._relays: dict[Relay, str] = {}
         self._names: dict[str, Credentials] = {}
         self._waiting: dict[socket.socket, tuple[asyncio.TimerHandle, Credentials]] = {}
+        self._looked_seconds: dict[int, float] = {}  # when, by user
         self._told: deque[tuple[float, socket.socket]] = deque()  # those that are refused, and when they are closed
         self._closing: asyncio.TimerHandle | None = None
 
@@ -105,6 +107,10 @@ class Gate:
 
     def _close_left(self, uid: int) -> int:
         """Closes the connections of a user whose clients have gone, which nobody has noticed yet; how many."""
+        now_seconds = asyncio.get_running_loop().time()
+        if now_seconds - self._looked_seconds.get(uid, 0.0) < _LOOK_EVERY_SECONDS:
+            return 0
+        self._looked_seconds[uid] = now_seconds
         relays = [relay for relay, name in self._relays.items() if self._names[name].uid == uid]
         waiting = [connection for connection, (_, who) in self._waiting.items() if who.uid == uid]
         gone = who_are_gone([*(relay.client for relay in relays), *waiting])
