@@ -1,0 +1,182 @@
+"""The file of a worker, `*.neuronprofile`: a line that says what it is, then chunks with checksums.
+
+    NEURONPROFILE 1 {metadata}\\n
+    a chunk: kind (1 byte), size (4), size when unpacked (4), CRC-32 of what follows (4), the zlib stream
+
+Numbers are little-endian. A chunk of kind D has definitions as JSON, added to those before: names, places, stacks,
+graphs, operators. One of kind S has the state, the last of which holds. The others are tables: the number of rows, then
+the columns one after the other as 64-bit numbers, of which first all lowest bytes come, then the next, because they
+compress so to a third. Events are added to those before; steps too; totals and blocks replace them. A reader skips
+kinds that it doesn't know.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from operator import add, sub
+from typing import Any, NamedTuple
+
+from neurontools.profile.rows import (
+    Allocation,
+    Block,
+    Execution,
+    GraphTotal,
+    MemoryLevels,
+    OperatorTotal,
+    Span,
+    SpanTotal,
+    Step,
+)
+
+MAGIC = b"NEURONPROFILE"
+VERSION = 1
+SUFFIX = ".neuronprofile"
+HEADER = struct.Struct("<cIII")
+MOST_CHUNK_BYTES = 64 << 20
+"""Of an unpacked chunk; a writer makes far smaller ones."""
+DEFINITIONS, STATE, OPERATOR_TIMES = b"D", b"S", b"O"
+_ROWS = struct.Struct("<I")
+_LITTLE = sys.byteorder == "little"
+
+
+class Damaged(ValueError):
+    """A chunk is not what it should be; the text says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableKind:
+    """How a table is in the file: the field of `Profile`, and whether a chunk replaces what came before.
+
+    `growing` is a column kept as differences from row to row, `after` columns kept as differences from another one.
+    """
+
+    field: str
+    row: type[NamedTuple]
+    replaces: bool = False
+    growing: str = ""
+    after: tuple[tuple[str, str], ...] = ()
+
+
+TABLES: dict[bytes, TableKind] = {
+    b"T": TableKind("steps", Step, growing="start_ns", after=(("end_ns", "start_ns"),)),
+    b"X": TableKind(
+        "executions",
+        Execution,
+        growing="start_ns",
+        after=(("queued_ns", "start_ns"), ("end_ns", "start_ns")),
+    ),
+    b"P": TableKind("spans", Span, growing="start_ns", after=(("end_ns", "start_ns"),)),
+    b"M": TableKind("memory_levels", MemoryLevels, growing="time_ns"),
+    b"A": TableKind("allocations", Allocation, growing="time_ns"),
+    b"B": TableKind("blocks", Block, replaces=True),
+    b"g": TableKind("graph_totals", GraphTotal, replaces=True),
+    b"o": TableKind("operator_totals", OperatorTotal, replaces=True),
+    b"p": TableKind("span_totals", SpanTotal, replaces=True),
+}
+TABLE_KINDS = {table.field: kind for kind, table in TABLES.items()}
+
+
+def chunk(kind: bytes, payload: bytes, level: int = 3) -> bytes:
+    """A chunk with this content."""
+    packed = zlib.compress(payload, level)
+    return HEADER.pack(kind, len(packed), len(payload), zlib.crc32(kind + packed)) + packed
+
+
+def unpacked(packed: bytes, size: int) -> bytes:
+    """The content of a chunk; Damaged unless it is a zlib stream of exactly this size."""
+    if size > MOST_CHUNK_BYTES:
+        raise Damaged(f"a chunk of {size} bytes")
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(packed, size + 1)
+    except zlib.error as error:
+        raise Damaged(str(error)) from None
+    if len(content) != size or not stream.eof:
+        raise Damaged("a chunk of another size than it says")
+    return content
+
+
+def table_payload(kind: TableKind, columns: Sequence[array[int]]) -> bytes:
+    """Columns as the content of a chunk."""
+    fields = kind.row._fields
+    coded = list(columns)
+    for name, base in kind.after:
+        coded[fields.index(name)] = _differences(columns[fields.index(name)], columns[fields.index(base)])
+    if kind.growing:
+        at = fields.index(kind.growing)
+        coded[at] = array("q", map(sub, columns[at], array("q", [0]) + columns[at][:-1]))
+    return integers_payload(coded)
+
+
+def table_columns(kind: TableKind, payload: bytes) -> list[array[int]]:
+    """The columns in the content of a chunk; Damaged when they are not those of this kind."""
+    fields = kind.row._fields
+    columns = integers_columns(payload, len(fields))
+    try:
+        if kind.growing:
+            at = fields.index(kind.growing)
+            columns[at] = array("q", accumulate(columns[at]))
+        for name, base in kind.after:
+            at = fields.index(name)
+            columns[at] = array("q", map(add, columns[at], columns[fields.index(base)]))
+    except OverflowError:
+        raise Damaged("a time beyond 64 bits") from None
+    return columns
+
+
+def integers_payload(columns: Sequence[array[int]]) -> bytes:
+    """Columns of 64-bit numbers, of one length, as the content of a chunk."""
+    return _ROWS.pack(len(columns[0])) + b"".join(map(_split, columns))
+
+
+def integers_columns(payload: bytes, count: int) -> list[array[int]]:
+    """So many columns; Damaged unless the content has exactly these."""
+    if len(payload) < _ROWS.size:
+        raise Damaged("a table without its size")
+    (rows,) = _ROWS.unpack_from(payload)
+    if len(payload) != _ROWS.size + rows * count * 8:
+        raise Damaged("a table of another size than it says")
+    size = rows * 8
+    return (
+        [_joined(payload[at : at + size]) for at in range(_ROWS.size, len(payload), size)]
+        if rows
+        else [array("q") for _ in range(count)]
+    )
+
+
+def _differences(column: array[int], base: array[int]) -> array[int]:
+    return array("q", map(sub, column, base))
+
+
+def _split(column: array[int]) -> bytes:
+    data = _swapped(column).tobytes()
+    return b"".join(data[number::8] for number in range(8))
+
+
+def _joined(data: bytes) -> array[int]:
+    rows = len(data) // 8
+    whole = bytearray(len(data))
+    for number in range(8):
+        whole[number::8] = data[number * rows : (number + 1) * rows]
+    column = array("q")
+    column.frombytes(whole)
+    return _swapped(column)
+
+
+def _swapped(column: array[int]) -> array[int]:
+    if _LITTLE:
+        return column
+    swapped = array("q", column)
+    swapped.byteswap()
+    return swapped
+
+
+def json_ready(value: Any) -> list[Any]:
+    """A definition as a list of its fields, in their order."""
+    return [getattr(value, name) for name in value.__slots__]

@@ -1,0 +1,268 @@
+"""Reads the file of a worker, which may end in the middle of something, or be no such file at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from array import array
+from pathlib import Path
+from typing import Any
+
+from neurontools.errors import UserError
+from neurontools.profile import chunks
+from neurontools.profile.chunks import Damaged
+from neurontools.profile.definitions import Graph, Operator, Place
+from neurontools.profile.kinds import CATEGORIES, Engine, Kind
+from neurontools.profile.metadata import Metadata, State
+from neurontools.profile.profile import Profile
+from neurontools.profile.table import Table
+from neurontools.text.terminal import visible
+
+_MOST_FILE_BYTES = 1 << 30
+_MOST_UNPACKED_BYTES = 1 << 30
+_MOST_HEADER_BYTES = 64 << 10
+_MOST_DEFINITIONS = 1 << 22
+_NEXT_STEP = "give a directory that neuron-run --profile wrote"
+
+
+def read_profile(path: str | os.PathLike[str]) -> Profile:
+    """The profile in a file. UserError in one line for a file that can't be read or is none.
+
+    What a worker left that died, or what is damaged in the middle, is read as far as it goes: `is_damaged`.
+    """
+    name = visible(os.fspath(path))
+    try:
+        with Path(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > _MOST_FILE_BYTES:
+                raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
+            data = file.read(_MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}") from None
+    try:
+        metadata, begun = _metadata(data)
+    except Damaged as error:
+        raise UserError(f"{name}: {error}; {_NEXT_STEP}") from None
+    reader = _Reader(metadata)
+    is_damaged = False
+    try:
+        reader.read(data, begun)
+    except Damaged:
+        is_damaged = True
+    try:
+        return reader.profile(is_damaged)
+    except Damaged as error:
+        raise UserError(f"{name}: damaged: {error}; make the profile again") from None
+
+
+def _metadata(data: bytes) -> tuple[Metadata, int]:
+    if not data.startswith(chunks.MAGIC + b" "):
+        raise Damaged("not a profile")
+    end = data.find(b"\n", 0, _MOST_HEADER_BYTES)
+    if end < 0:
+        raise Damaged("a profile that ends in its first line")
+    version, _, text = data[len(chunks.MAGIC) + 1 : end].partition(b" ")
+    if version != b"%d" % chunks.VERSION:
+        raise Damaged(f"a profile of another version ({visible(version[:20].decode('ascii', 'replace'))})")
+    try:
+        document = json.loads(text)
+        known = {key: _plain(value) for key, value in document.items() if key in Metadata.__slots__}
+        metadata = Metadata(**known)
+        _check(metadata, Metadata)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"a first line that can't be read ({type(error).__name__})") from None
+    return metadata, end + 1
+
+
+class _Reader:
+    """What was read so far."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+        self.state = State()
+        self.names: list[str] = []
+        self.places: list[Place] = []
+        self.stacks: list[tuple[Place, ...]] = []
+        self.graphs: list[Graph] = []
+        self.operators: list[Operator] = []
+        self.operator_ns = array("q")
+        self.tables: dict[str, Table[Any]] = {kind.field: Table(kind.row) for kind in chunks.TABLES.values()}
+        self._unpacked_bytes = 0
+
+    def read(self, data: bytes, position: int) -> None:
+        """Takes in all chunks from a position on; Damaged where there is none."""
+        header = chunks.HEADER
+        while position < len(data):
+            if len(data) - position < header.size:
+                raise Damaged("the file ends in the middle of a chunk")
+            kind, size, unpacked_size, checksum = header.unpack_from(data, position)
+            position += header.size
+            packed = data[position : position + size]
+            position += size
+            if len(packed) != size or zlib.crc32(kind + packed) != checksum:
+                raise Damaged("the file ends in the middle of a chunk")
+            self._unpacked_bytes += unpacked_size
+            if self._unpacked_bytes > _MOST_UNPACKED_BYTES:
+                raise Damaged("more than a profile has")
+            self._take(kind, chunks.unpacked(packed, unpacked_size))
+
+    def _take(self, kind: bytes, payload: bytes) -> None:
+        if kind == chunks.DEFINITIONS:
+            self._define(payload)
+        elif kind == chunks.STATE:
+            self.state = _state(payload)
+        elif kind == chunks.OPERATOR_TIMES:
+            self.operator_ns.extend(chunks.integers_columns(payload, 1)[0])
+        elif kind in chunks.TABLES:
+            described = chunks.TABLES[kind]
+            columns = chunks.table_columns(described, payload)
+            if described.replaces:
+                self.tables[described.field] = Table(described.row, columns)
+            else:
+                self.tables[described.field].extend(columns)
+
+    def _define(self, payload: bytes) -> None:
+        try:
+            document = json.loads(payload)
+            names = [str(name) for name in document["names"]]
+            places = [Place(*parts) for parts in document["places"]]
+            graphs = [Graph(*parts) for parts in document["graphs"]]
+            operators = [
+                Operator(graph, position, name, Engine(engine), *rest)
+                for graph, position, name, engine, *rest in document["operators"]
+            ]
+            for kind, values in ((Place, places), (Graph, graphs), (Operator, operators)):
+                for value in values:
+                    _check(value, kind)
+            self.places += places
+            stacks = [tuple(self.places[_natural(number)] for number in stack) for stack in document["stacks"]]
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+            raise Damaged(f"definitions that can't be read ({type(error).__name__})") from None
+        self.names += names
+        self.stacks += stacks
+        self.graphs += graphs
+        self.operators += operators
+        listed: tuple[list[Any], ...] = (self.names, self.places, self.stacks, self.graphs, self.operators)
+        if max(map(len, listed)) > _MOST_DEFINITIONS:
+            raise Damaged("more definitions than a profile has")
+
+    def profile(self, is_damaged: bool) -> Profile:
+        """All of it; Damaged when something refers to what isn't there."""
+        tables = self.tables
+        timed = sum(tables["executions"].column("operator_count"))
+        if timed > len(self.operator_ns):  # the file ended between an execution's chunk and that of its operators
+            self._cut_executions()
+            is_damaged = True
+        elif timed < len(self.operator_ns):
+            raise Damaged("times of operators that belong to no execution")
+        self._check_references()
+        return Profile(
+            metadata=self.metadata,
+            state=self.state,
+            names=tuple(self.names),
+            stacks=tuple(self.stacks),
+            graphs=tuple(self.graphs),
+            operators=tuple(self.operators),
+            operator_ns=self.operator_ns,
+            is_damaged=is_damaged,
+            **tables,
+        )
+
+    def _cut_executions(self) -> None:
+        table = self.tables["executions"]
+        rest, whole = len(self.operator_ns), 0
+        for count in table.column("operator_count"):
+            if count > rest:
+                break
+            rest -= count
+            whole += 1
+        self.tables["executions"] = table[:whole]
+        del self.operator_ns[len(self.operator_ns) - rest :]
+
+    def _check_references(self) -> None:
+        listed: tuple[list[Any], ...] = (self.names, self.stacks, self.graphs, self.operators)
+        names, stacks, graphs, operators = map(len, listed)
+        for table, column, least, end in (
+            ("executions", "graph", 0, graphs),
+            ("executions", "reason", 0, names),
+            ("executions", "operator_count", 0, operators + 1),
+            ("spans", "kind", 0, len(Kind)),
+            ("spans", "name", 0, names),
+            ("spans", "stack", -1, stacks),
+            ("allocations", "action", 0, 2),
+            ("allocations", "category", 0, len(CATEGORIES)),
+            ("allocations", "stack", -1, stacks),
+            ("blocks", "category", 0, len(CATEGORIES)),
+            ("blocks", "stack", -1, stacks),
+            ("graph_totals", "graph", 0, graphs),
+            ("operator_totals", "operator", 0, operators),
+            ("span_totals", "kind", 0, len(Kind)),
+            ("span_totals", "name", 0, names),
+        ):
+            values = self.tables[table].column(column)
+            if values and not least <= min(values) <= max(values) < end:
+                raise Damaged(f"{table} with a {column} that isn't there")
+        executions = self.tables["executions"]
+        for number, count in set(zip(executions.column("graph"), executions.column("operator_count"), strict=True)):
+            if count not in (0, self.graphs[number].operator_count):
+                raise Damaged("an execution of more operators than its graph has")
+        expected = 0
+        for graph in self.graphs:
+            if graph.first_operator != expected or not 0 <= graph.operator_count <= operators - expected:
+                raise Damaged("a graph whose operators aren't there")
+            expected += graph.operator_count
+            if graph.stack is not None and not 0 <= graph.stack < stacks:
+                raise Damaged("a graph with a stack that isn't there")
+        for operator in self.operators:
+            if not 0 <= operator.graph < graphs or (operator.stack is not None and not 0 <= operator.stack < stacks):
+                raise Damaged("an operator of nothing that is there")
+
+
+def _state(payload: bytes) -> State:
+    try:
+        document = json.loads(payload)
+        known = {key: _plain(value) for key, value in document.items() if key in State.__slots__}
+        state = State(**known)
+        _check(state, State)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"a state that can't be read ({type(error).__name__})") from None
+    return state
+
+
+_TYPES: dict[str, Any] = {
+    "str": str,
+    "int": int,
+    "bool": bool,
+    "str | None": (str, type(None)),
+    "int | None": (int, type(None)),
+    "bool | None": (bool, type(None)),
+    "Engine": Engine,
+}
+
+
+def _check(value: Any, kind: type[Any]) -> None:
+    """TypeError unless the fields are of their types, and numbers of 64 bits."""
+    for name, annotation in kind.__annotations__.items():
+        found = getattr(value, name)
+        if annotation == "tuple[int, ...]":
+            parts = list(found)
+        elif annotation == "dict[str, int]":
+            parts = list(found.values())
+        else:
+            if not isinstance(found, _TYPES[annotation]):
+                raise TypeError(name)
+            parts = [found] if isinstance(found, int) else []
+        for part in parts:
+            if not isinstance(part, int) or not -(1 << 63) <= part < 1 << 63:
+                raise TypeError(name)
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _natural(number: Any) -> int:
+    if not isinstance(number, int) or number < 0:
+        raise TypeError(number)
+    return number

@@ -1,0 +1,169 @@
+"""Profiles for tests: a small one made by hand, and any that can be."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from neurontools.profile import (
+    Engine,
+    Execution,
+    Graph,
+    Kind,
+    Metadata,
+    Operator,
+    Place,
+    Profile,
+    Span,
+    State,
+    Step,
+    Table,
+)
+from neurontools.profile.chunks import TABLES
+from neurontools.profile.rows import GraphTotal, OperatorTotal
+from neurontools.profile.writer import Definitions, ProfileWriter
+
+METADATA = Metadata(
+    worker="rank 0",
+    rank=0,
+    local_rank=0,
+    world_size=1,
+    pid=4242,
+    host="trn",
+    boot_id="boot",
+    instance_type="trn2.3xlarge",
+    cores=(0,),
+    device_name="xla",
+    hbm_limit_bytes=24 << 30,
+    began_ns=1_790_000_000_000_000_000,
+)
+_NS = METADATA.began_ns
+
+
+def write(path: Path, profile: Profile, parts: int = 1) -> None:
+    """Writes a profile, its rows in so many parts, one after the other."""
+    writer = ProfileWriter(path, profile.metadata)
+    definitions = Definitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators))
+    writer.define(definitions)
+    ends = list(profile.executions.column("operator_count"))
+    for part in range(parts):
+        for table in TABLES.values():
+            rows: Table[Step] = getattr(profile, table.field)
+            first, last = len(rows) * part // parts, len(rows) * (part + 1) // parts
+            if table.replaces:
+                writer.add(table.field, rows.columns)
+            elif table.field == "executions":
+                times = profile.operator_ns[sum(ends[:first]) : sum(ends[:last])]
+                writer.add_executions(rows[first:last].columns, times)
+            else:
+                writer.add(table.field, rows[first:last].columns)
+        writer.state(replace(profile.state, has_ended=profile.state.has_ended and part == parts - 1))
+    writer.close()
+
+
+def small() -> Profile:
+    """Two steps of a graph with a matrix product and an addition, and a transfer."""
+    stack = (Place("/home/me/train.py", 12, "step"), Place("/home/me/train.py", 30, "<module>"))
+    operators = (
+        Operator(0, 0, "aten::mm", Engine.TENSOR, 2_000, 800, "float32[10,10]", "float32", 0, "Model/Linear", False),
+        Operator(0, 1, "aten::add.Tensor", Engine.VECTOR, 0, 1_200, "float32[10,10]", None, None, "", True),
+    )
+    graph = Graph("123", "MODULE_123+abc", 0, 2, 2_000, 1_600, 5_000, 400, 7_000_000, False, "the first one", 0, 1)
+    return Profile(
+        metadata=METADATA,
+        state=State(ended_ns=_NS + 9_000, has_ended=True, recorded={"executions": 2}, hbm_peak_bytes=(4_096,)),
+        names=("MarkStep", "to device"),
+        stacks=(stack,),
+        graphs=(graph,),
+        operators=operators,
+        steps=Table.of(
+            Step,
+            [
+                Step(1, _NS, _NS + 4_000, 1_000, 0, 200, 700, 0, 1, 2_000),
+                Step(2, _NS + 4_000, _NS + 6_000, 0, 0, 0, 900, 0, 1, 2_000),
+            ],
+        ),
+        executions=Table.of(
+            Execution,
+            [
+                Execution(0, 0, 1, 1, 0, _NS + 1_000, _NS + 1_300, _NS + 2_000, 2),
+                Execution(0, 0, 2, 2, 0, _NS + 4_500, _NS + 4_600, _NS + 5_500, 2),
+            ],
+        ),
+        operator_ns=array("q", [500, 200, 800, 100]),
+        spans=Table.of(Span, [Span(Kind.TO_DEVICE, 1, 0, 1, _NS + 100, _NS + 300, 400, -1, 0)]),
+        graph_totals=Table.of(GraphTotal, [GraphTotal(0, 2, 0, 1_600)]),
+        operator_totals=Table.of(OperatorTotal, [OperatorTotal(0, 1_300, 800), OperatorTotal(1, 300, 200)]),
+    )
+
+
+_numbers = st.integers(-(1 << 40), 1 << 40)
+_times = st.integers(_NS, _NS + 10**15)
+_texts = st.text(max_size=20)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    """Any profile that refers to nothing that isn't there."""
+    places = st.builds(Place, _texts, st.integers(0, 10**6), _texts, st.booleans())
+    stacks = draw(st.lists(st.lists(places, max_size=3).map(tuple), max_size=4))
+    names = draw(st.lists(_texts, min_size=1, max_size=4))
+    stack_numbers = st.none() | st.integers(0, len(stacks) - 1) if stacks else st.none()
+    row_stacks = st.integers(-1, len(stacks) - 1)
+    graphs: list[Graph] = []
+    operators: list[Operator] = []
+    for number in range(draw(st.integers(1, 3))):
+        count = draw(st.integers(0, 4))
+        sizes = st.integers(0, 1 << 40)
+        graph = st.builds(
+            Graph,
+            *(_texts, _texts, st.just(len(operators)), st.just(count), sizes, sizes, sizes, sizes),
+            *(st.none() | sizes, st.none() | st.booleans(), _texts, stack_numbers, sizes),
+        )
+        graphs.append(draw(graph))
+        operator = st.builds(
+            Operator,
+            *(st.just(number), sizes, _texts, st.sampled_from(Engine), sizes, sizes, _texts, st.none() | _texts),
+            *(stack_numbers, _texts, st.booleans()),
+        )
+        operators += draw(st.lists(operator, min_size=count, max_size=count))
+    executions = []
+    for _ in range(draw(st.integers(0, 5))):
+        number = draw(st.integers(0, len(graphs) - 1))
+        count = draw(st.sampled_from([0, graphs[number].operator_count]))
+        reason = draw(st.integers(0, len(names) - 1))
+        three = (draw(_times), draw(_times), draw(_times))
+        executions.append(Execution(number, draw(_numbers), draw(_numbers), draw(_numbers), reason, *three, count))
+    operator_ns = array("q", [draw(_numbers) for _ in range(sum(each.operator_count for each in executions))])
+    values = {
+        "kind": st.sampled_from(Kind).map(int),
+        "name": st.integers(0, len(names) - 1),
+        "graph": st.integers(0, len(graphs) - 1),
+        "operator": st.integers(0, max(0, len(operators) - 1)),
+        "stack": row_stacks,
+        "action": st.integers(0, 1),
+        "category": st.integers(0, 4),
+    }
+    tables: dict[str, Any] = {}
+    for table in TABLES.values():
+        fields = [values.get(name, _times if name.endswith("_ns") else _numbers) for name in table.row._fields]
+        rows = draw(st.lists(st.builds(table.row, *fields), max_size=5))
+        if table.field == "operator_totals" and not operators:
+            rows = []
+        tables[table.field] = Table.of(table.row, rows)
+    tables["executions"] = Table.of(Execution, executions)
+    counts = st.dictionaries(_texts, st.integers(0, 1 << 40), max_size=3)
+    return Profile(
+        metadata=replace(METADATA, worker=draw(_texts), cores=tuple(draw(st.lists(st.integers(0, 63), max_size=3)))),
+        state=State(draw(_times), draw(st.booleans()), draw(counts), draw(counts), (1, 2), draw(st.none() | _texts)),
+        names=tuple(names),
+        stacks=tuple(stacks),
+        graphs=tuple(graphs),
+        operators=tuple(operators),
+        operator_ns=operator_ns,
+        **tables,
+    )

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import struct
+import zlib
+from array import array
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from neurontools.errors import UserError
+from neurontools.profile import (
+    Engine,
+    Execution,
+    Kind,
+    Profile,
+    State,
+    Step,
+    Table,
+    chunks,
+    read_directory,
+    read_profile,
+)
+from neurontools.profile.writer import Definitions, ProfileWriter
+from tests.harness.profiles import METADATA, profiles, small, write
+
+_anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+def _fresh(directory: Path) -> Path:
+    path = directory / "a.neuronprofile"
+    path.unlink(missing_ok=True)
+    return path
+
+
+@_anywhere
+@given(profile=profiles(), parts=st.integers(1, 3))
+def test_what_is_written_is_read(tmp_path: Path, profile: Profile, parts: int) -> None:
+    path = _fresh(tmp_path)
+    write(path, profile, parts)
+    assert read_profile(path) == profile
+
+
+@_anywhere
+@given(profile=profiles(), data=st.data())
+def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes_or_refused_in_a_line(
+    tmp_path: Path, profile: Profile, data: st.DataObject
+) -> None:
+    path = _fresh(tmp_path)
+    write(path, profile, 3)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+    try:
+        found = read_profile(path)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return
+    assert list(found.steps) == list(profile.steps)[: len(found.steps)]
+    assert list(found.executions) == list(profile.executions)[: len(found.executions)]
+    assert found.operator_ns == profile.operator_ns[: len(found.operator_ns)]
+
+
+@_anywhere
+@given(profile=profiles(), data=st.data())
+def test_a_file_with_changed_bytes_never_raises_anything_but_a_line(
+    tmp_path: Path, profile: Profile, data: st.DataObject
+) -> None:
+    path = _fresh(tmp_path)
+    write(path, profile)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        list(read_profile(path).events())
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@_anywhere
+@given(kind=st.sampled_from([*chunks.TABLES, b"D", b"S", b"O", b"?"]), payload=st.binary(max_size=200))
+def test_a_chunk_with_a_right_checksum_and_anything_in_it_is_read_or_refused(
+    tmp_path: Path, kind: bytes, payload: bytes
+) -> None:
+    path = _fresh(tmp_path)
+    write(path, small())
+    path.write_bytes(path.read_bytes() + chunks.chunk(kind, payload))
+    try:
+        list(read_profile(path).events())
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "not a profile"),
+        (b"\x80\x04}", "not a profile"),
+        (b"NEURONPROFILE 1 {", "ends in its first line"),
+        (b"NEURONPROFILE 9 {}\n", "another version (9)"),
+        (b"NEURONPROFILE 1 []\n", "first line"),
+        (b'NEURONPROFILE 1 {"rank": "x"}\n', "first line"),
+        (b"NEURONPROFILE \x1b[31m {}\n", "another version"),
+    ],
+)
+def test_a_foreign_file_is_refused_in_a_line_that_says_what_to_give(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "b.neuronprofile"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="give a directory that neuron-run --profile wrote") as caught:
+        read_profile(path)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "c.neuronprofile"
+    write(path, small())
+    packed = zlib.compress(bytes(1 << 30), 9)
+    for told in (16, chunks.MOST_CHUNK_BYTES + 1, 0xFFFFFFFF):
+        bomb = struct.pack("<cIII", b"T", len(packed), told, zlib.crc32(b"T" + packed)) + packed
+        broken = tmp_path / "d.neuronprofile"
+        broken.write_bytes(path.read_bytes() + bomb)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        found = read_profile(broken)
+        assert found.is_damaged
+        assert len(found.steps) == 2
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
+
+
+def test_references_to_what_is_not_there_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "e.neuronprofile"
+    profile = small()
+    write(path, replace(profile, spans=Table.of(profile.spans.kind, [profile.spans[0]._replace(name=7)])))
+    with pytest.raises(UserError, match="spans with a name that isn't there"):
+        read_profile(path)
+
+
+def test_events_have_their_names_times_and_places() -> None:
+    profile = small()
+    events = list(profile.events())
+    kinds = [event.kind for event in events]
+    assert kinds.count(Kind.STEP) == 2
+    assert kinds.count(Kind.EXECUTION) == 2
+    assert kinds.count(Kind.OPERATOR) == 4
+    product = next(event for event in events if event.name == "aten::mm")
+    assert (product.engine, product.flops, product.correlation) == (Engine.TENSOR, 2_000, 1)
+    assert str(product.place) == "/home/me/train.py:12"
+    assert product.start_ns == METADATA.began_ns + 1_300
+    added = next(event for event in events if event.name == "aten::add.Tensor")
+    assert (added.start_ns, added.duration_ns, added.place) == (product.end_ns, 200, None)
+    launched = next(event for event in events if event.kind is Kind.LAUNCH)
+    assert (launched.name, launched.core) == ("MarkStep", None)
+
+
+def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bound(tmp_path: Path) -> None:
+    path = tmp_path / "f.neuronprofile"
+    profile = small()
+    writer = ProfileWriter(path, METADATA, most_event_bytes=20_000)
+    writer.define(Definitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators)))
+    steps = array("q", range(100))
+    for second in range(100):
+        first = second * 100
+        noise = array("q", os.urandom(8 * 100))
+        begun = array("q", (METADATA.began_ns + (first + step) * 1_000 for step in steps))
+        ended = array("q", (each + 900 for each in begun))
+        numbers = array("q", (first + step for step in steps))
+        zeros, twos = array("q", [0] * 100), array("q", [2] * 100)
+        writer.add("steps", [numbers, begun, ended, *[zeros] * 7])
+        executions = [zeros, zeros, numbers, numbers, zeros, begun, begun, ended, twos]
+        times = array("q", (each & 1023 for each in [*noise, *noise]))
+        writer.add_executions(executions, times)
+        writer.state(State(recorded={"executions": first + 100}))
+        assert writer.size_bytes < 70_000
+    writer.close()
+    found = read_profile(path)
+    assert list(found.steps.column("step")) == list(range(10_000))
+    kept = len(found.executions)
+    assert 100 <= kept < 10_000
+    assert list(found.executions.column("step")) == list(range(10_000 - kept, 10_000))
+    assert len(found.operator_ns) == 2 * kept
+    assert found.state.dropped == {"executions": 10_000 - kept, "operator_ns": 20_000 - 2 * kept}
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+def test_totals_that_are_written_again_and_again_do_not_make_the_file_grow(tmp_path: Path) -> None:
+    writer = ProfileWriter(tmp_path / "g.neuronprofile", METADATA, most_event_bytes=20_000)
+    for number in range(1_000):
+        writer.add("span_totals", [array("q", [number])] * 5)
+        writer.state(State())
+    assert writer.size_bytes < 60_000
+    writer.close()
+
+
+def test_what_a_full_disk_did_not_take_is_not_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "h.neuronprofile"
+    profile = small()
+    write(path, profile)
+    size = path.stat().st_size
+    other = tmp_path / "i.neuronprofile"
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 10, limit[1]))
+    try:
+        with pytest.raises(OSError):
+            write(other, profile)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, before)
+    found = read_profile(other)
+    assert not found.is_damaged
+    assert found.steps == profile.steps
+
+
+def test_a_directory_gives_its_workers_by_rank_and_says_when_it_has_none(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        write(tmp_path / f"rank{rank}.neuronprofile", replace(small(), metadata=replace(METADATA, rank=rank)))
+    (tmp_path / ".rank2.neuronprofile.draft").write_bytes(b"")
+    assert [each.metadata.rank for each in read_directory(tmp_path)] == [0, 1]
+    assert len(read_directory(tmp_path / "rank1.neuronprofile")) == 1
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for where, said in ((empty, "no profile in it"), (tmp_path / "nowhere", "No such file")):
+        with pytest.raises(UserError, match=said) as caught:
+            read_directory(where)
+        assert "\n" not in str(caught.value)
+
+
+def test_ten_thousand_steps_are_columns_and_not_objects(tmp_path: Path) -> None:
+    steps = Table(Step, [array("q", range(10_000)) for _ in Step._fields])
+    assert steps.column("flops")[-1] == 9_999
+    assert steps[5] == Step(*[5] * 10)
+    assert len(steps[10:20]) == 10
+    assert Step(1, 0, 100, 10, 20, 5, 30, 5, 1, 0).host_ns == 30
+    assert Execution(*range(9)).operator_count == 8
