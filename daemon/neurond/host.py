@@ -13,6 +13,7 @@ from neurond.settings import Settings
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.source import Source
 from neurontools import catalog
+from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.model import Instance
 
@@ -33,13 +34,14 @@ def watched_host(settings: Settings, on_ownership_change: Callable[[], None]) ->
     try:
         instance_type = catalog.load(settings.simulate)
         shape = shape_of(instance_type, settings.lnc)
+        place = None if settings.ultraserver is None else asked_place(settings.ultraserver, instance_type)
     except catalog.UnknownInstanceType as error:
         raise UserError(f"--simulate: {error}", EXIT_USAGE) from None
     except ValueError as error:
         raise UserError(str(error), EXIT_USAGE) from None
     ledger = Ledger(shape, on_ownership_change, time.monotonic())
     load = _load(settings, ledger, instance_type) if settings.load else None
-    return WatchedHost(SimulatedSource(instance_type, ledger, load.ecc if load else None), ledger, load)
+    return WatchedHost(SimulatedSource(instance_type, ledger, load.ecc if load else None, place), ledger, load)
 
 
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:

@@ -18,6 +18,7 @@ class Settings:
     state_directory: str | None = None  # where the log of what ended is kept; None: in memory alone
     group: str | None = None  # its members may use the sockets; None: only this user
     simulate: str | None = None  # instance type; None: the host's own devices
+    ultraserver: str | None = None  # NAME:INDEX, the UltraServer of the simulated instance and which node of it that is
     lnc: int | None = None  # None: NEURON_LOGICAL_NC_CONFIG, else the default of the instance type
     load: str | None = None  # scenario of synthetic load
     load_seed: int = 0

@@ -117,6 +117,8 @@ def _ultraserver(table: Table) -> UltraServer | None:
             name=inner.take_text("name"),
             node_count=inner.take("node_count", int),
             device_count=inner.take("device_count", int),
+            node_links=inner.take_fact("node_links", str),
+            node_link_bytes_per_second_per_device=inner.take_fact("node_link_bytes_per_second_per_device", int),
             note=inner.take_text("note"),
         )
 

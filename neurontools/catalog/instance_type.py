@@ -27,6 +27,10 @@ class UltraServer:
     name: str
     node_count: int
     device_count: int  # of all nodes together
+    node_links: Fact[
+        str
+    ]  # how NeuronLink joins the nodes: ring (of the devices of one index) or switched (all with all)
+    node_link_bytes_per_second_per_device: Fact[int]
     note: str
 
 

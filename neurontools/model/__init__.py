@@ -51,6 +51,7 @@ from neurontools.model.host import RdmaPort as RdmaPort
 from neurontools.model.host import VcpuTimes as VcpuTimes
 from neurontools.model.host import VcpuUsage as VcpuUsage
 from neurontools.model.instance import Instance as Instance
+from neurontools.model.instance import UltraServerNode as UltraServerNode
 from neurontools.model.logical import LogicalNeuronCore as LogicalNeuronCore
 from neurontools.model.logical import logical_cores as logical_cores
 from neurontools.model.memory import (

@@ -8,6 +8,22 @@ from neurontools.model.brief import showing
 
 
 @dataclass(frozen=True, slots=True)
+class UltraServerNode:
+    """The host as a node of an UltraServer, which is several hosts whose devices NeuronLink joins.
+
+    `links` says how: "ring", in which each device is linked to those of its index on the node before and the one after,
+    or "switched", where all devices reach each other in a hop. Such links are not in `Device.connected_to`.
+    """
+
+    index: int | None  # of this node, from 0
+    node_count: int | None
+    name: str | None = None  # "Trn2 UltraServer"
+    links: str | None = None
+    link_bytes_per_second_per_device: int | None = None
+    inferred_fields: tuple[str, ...] = ()  # as in Device
+
+
+@dataclass(frozen=True, slots=True)
 class Instance:
     """Identity and shape of the host. A fact that is not known is None."""
 
@@ -38,6 +54,7 @@ class Instance:
     """
     foreign_device_count: int = 0  # devices that the driver shows and this reader was not given
     fileless_device_indices: tuple[int, ...] = ()  # of those expected: shown by the driver, their device file is gone
+    ultraserver_node: UltraServerNode | None = None  # None: not one, or not known to be one
 
     __repr__ = showing(
         "instance_type", "instance_id", "device_count", "physical_cores_per_device", "logical_neuroncore_config"

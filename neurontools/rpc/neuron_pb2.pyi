@@ -1062,6 +1062,7 @@ class Instance(google.protobuf.message.Message):
     EXPECTED_DEVICE_INDICES_FIELD_NUMBER: builtins.int
     FOREIGN_DEVICE_COUNT_FIELD_NUMBER: builtins.int
     FILELESS_DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    ULTRASERVER_NODE_FIELD_NUMBER: builtins.int
     instance_type: builtins.str
     """"trn1.32xlarge"."""
     instance_id: builtins.str
@@ -1118,6 +1119,10 @@ class Instance(google.protobuf.message.Message):
     def fileless_device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices that the driver shows and whose device file is gone, where there should be one for each: nobody can open them."""
 
+    @property
+    def ultraserver_node(self) -> global___UltraServerNode:
+        """Its place in an UltraServer; absent: in none, or in none that is known."""
+
     def __init__(
         self,
         *,
@@ -1145,9 +1150,10 @@ class Instance(google.protobuf.message.Message):
         expected_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
         foreign_device_count: builtins.int = ...,
         fileless_device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        ultraserver_node: global___UltraServerNode | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "instance_id", b"instance_id", "instance_name", b"instance_name", "neuroncore_version", b"neuroncore_version", "region", b"region", "subnet_id", b"subnet_id", "ultraserver_id", b"ultraserver_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_count", b"device_count", "device_memory_bytes", b"device_memory_bytes", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "expected_device_indices", b"expected_device_indices", "fileless_device_indices", b"fileless_device_indices", "foreign_device_count", b"foreign_device_count", "hbm_stack_bytes", b"hbm_stack_bytes", "inferred_fields", b"inferred_fields", "instance_id", b"instance_id", "instance_name", b"instance_name", "instance_type", b"instance_type", "logical_neuroncore_config", b"logical_neuroncore_config", "logical_neuroncore_configs", b"logical_neuroncore_configs", "neuroncore_version", b"neuroncore_version", "physical_cores_per_device", b"physical_cores_per_device", "region", b"region", "subnet_id", b"subnet_id", "topology", b"topology", "ultraserver_id", b"ultraserver_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "instance_id", b"instance_id", "instance_name", b"instance_name", "neuroncore_version", b"neuroncore_version", "region", b"region", "subnet_id", b"subnet_id", "ultraserver_id", b"ultraserver_id", "ultraserver_node", b"ultraserver_node"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_ami_id", b"_ami_id", "_availability_zone", b"_availability_zone", "_availability_zone_id", b"_availability_zone_id", "_device_type", b"_device_type", "_device_version", b"_device_version", "_driver_version", b"_driver_version", "_instance_id", b"_instance_id", "_instance_name", b"_instance_name", "_neuroncore_version", b"_neuroncore_version", "_region", b"_region", "_subnet_id", b"_subnet_id", "_ultraserver_id", b"_ultraserver_id", "ami_id", b"ami_id", "availability_zone", b"availability_zone", "availability_zone_id", b"availability_zone_id", "device_count", b"device_count", "device_memory_bytes", b"device_memory_bytes", "device_type", b"device_type", "device_version", b"device_version", "driver_version", b"driver_version", "expected_device_indices", b"expected_device_indices", "fileless_device_indices", b"fileless_device_indices", "foreign_device_count", b"foreign_device_count", "hbm_stack_bytes", b"hbm_stack_bytes", "inferred_fields", b"inferred_fields", "instance_id", b"instance_id", "instance_name", b"instance_name", "instance_type", b"instance_type", "logical_neuroncore_config", b"logical_neuroncore_config", "logical_neuroncore_configs", b"logical_neuroncore_configs", "neuroncore_version", b"neuroncore_version", "physical_cores_per_device", b"physical_cores_per_device", "region", b"region", "subnet_id", b"subnet_id", "topology", b"topology", "ultraserver_id", b"ultraserver_id", "ultraserver_node", b"ultraserver_node"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_ami_id", b"_ami_id"]) -> typing.Literal["ami_id"] | None: ...
     @typing.overload
@@ -1174,6 +1180,57 @@ class Instance(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_ultraserver_id", b"_ultraserver_id"]) -> typing.Literal["ultraserver_id"] | None: ...
 
 global___Instance = Instance
+
+@typing.final
+class UltraServerNode(google.protobuf.message.Message):
+    """A host as a node of an UltraServer: several hosts whose devices NeuronLink joins."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    NODE_COUNT_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    LINKS_FIELD_NUMBER: builtins.int
+    LINK_BYTES_PER_SECOND_PER_DEVICE_FIELD_NUMBER: builtins.int
+    INFERRED_FIELDS_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Which node it is, from 0."""
+    node_count: builtins.int
+    """How many nodes there are."""
+    name: builtins.str
+    """"Trn2 UltraServer"."""
+    links: builtins.str
+    """How the nodes are joined: ring (each device with those of its index on the node before and after) or switched."""
+    link_bytes_per_second_per_device: builtins.int
+    """Rate of these links, bytes a second a device."""
+    @property
+    def inferred_fields(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of fields above that were concluded and not documented or observed."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.int | None = ...,
+        node_count: builtins.int | None = ...,
+        name: builtins.str | None = ...,
+        links: builtins.str | None = ...,
+        link_bytes_per_second_per_device: builtins.int | None = ...,
+        inferred_fields: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_index", b"_index", "_link_bytes_per_second_per_device", b"_link_bytes_per_second_per_device", "_links", b"_links", "_name", b"_name", "_node_count", b"_node_count", "index", b"index", "link_bytes_per_second_per_device", b"link_bytes_per_second_per_device", "links", b"links", "name", b"name", "node_count", b"node_count"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_index", b"_index", "_link_bytes_per_second_per_device", b"_link_bytes_per_second_per_device", "_links", b"_links", "_name", b"_name", "_node_count", b"_node_count", "index", b"index", "inferred_fields", b"inferred_fields", "link_bytes_per_second_per_device", b"link_bytes_per_second_per_device", "links", b"links", "name", b"name", "node_count", b"node_count"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_index", b"_index"]) -> typing.Literal["index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_link_bytes_per_second_per_device", b"_link_bytes_per_second_per_device"]) -> typing.Literal["link_bytes_per_second_per_device"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_links", b"_links"]) -> typing.Literal["links"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_name", b"_name"]) -> typing.Literal["name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_node_count", b"_node_count"]) -> typing.Literal["node_count"] | None: ...
+
+global___UltraServerNode = UltraServerNode
 
 @typing.final
 class Device(google.protobuf.message.Message):

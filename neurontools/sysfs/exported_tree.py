@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 
 from neurontools import catalog
+from neurontools.catalog.ultraserver import simulated_server_id
 from neurontools.errors import UserError
-from neurontools.model import Device, NeuronCore, Process, Snapshot
+from neurontools.model import Device, Instance, NeuronCore, Process, Snapshot
 from neurontools.sysfs.exported_device import DEVICE_MAJOR, ExportedDevice
 from neurontools.sysfs.exported_process import ExportedProcess
 from neurontools.sysfs.file_table import parsed_version
+from neurontools.sysfs.inventory import flipped, is_flipped
 from neurontools.sysfs.process_files import boot_unix_seconds
 from neurontools.sysfs.roots import Roots
 from neurontools.sysfs.tree_writer import TreeWriter
@@ -18,6 +20,9 @@ DRIVER_VERSION = "2.30.2.0"
 _SYSFS = "sys/devices/virtual/neuron_device"
 _CLASS = "sys/class/neuron_device"
 _DMI = "sys/devices/virtual/dmi/id"
+_SUFFIX_BY_PLATFORM = {"pod": "_4", "pds": ""}
+_NAMES_WITHOUT_SUFFIX = (2, 25)
+_MODE_OF_FOUR_NODES = 1  # X4 of the driver's modes
 
 
 class ExportedTree:
@@ -33,6 +38,10 @@ class ExportedTree:
             raise ValueError(f"{driver_version!r} is no driver version; give one such as {DRIVER_VERSION}")
         self._kind = catalog.load(snapshot.instance.instance_type)
         self._version = version
+        node = snapshot.instance.ultraserver_node
+        self._is_flipped = is_flipped(
+            self._kind.family.name, () if node is None or node.index is None else (node.index,)
+        )
         self._devices: dict[int, ExportedDevice] = {}
         self._processes: dict[int, ExportedProcess] = {}
         self._boot = boot_unix_seconds("/proc") or time.time()
@@ -84,10 +93,12 @@ class ExportedTree:
 
     def _write_host(self, snapshot: Snapshot, driver_version: str) -> None:
         write, instance = self._writer.write, snapshot.instance
-        for nodes in (2, 4):
-            write(f"{_CLASS}/node_id_{nodes}", "-1\n", 0o444)
-            write(f"{_CLASS}/server_id_{nodes}", f"{0:016x}\n", 0o444)
-        write(f"{_CLASS}/ultraserver_mode", "\n", 0o444)
+        place = self._elected_place(instance)
+        for suffix in ("_2", "_4", *([""] if "" in place else [])):
+            node_index, server_id = place.get(suffix, (-1, f"{0:016x}"))
+            write(f"{_CLASS}/node_id{suffix}", f"{node_index}\n", 0o444)
+            write(f"{_CLASS}/server_id{suffix}", f"{server_id}\n", 0o444)
+        write(f"{_CLASS}/ultraserver_mode", f"{_MODE_OF_FOUR_NODES if place else ''}\n", 0o444)
         write("sys/module/neuron/version", f"{driver_version}\n", 0o444)
         write(f"{_DMI}/product_name", f"{instance.instance_type}\n", 0o444)
         write(f"{_DMI}/sys_vendor", "Amazon EC2\n", 0o444)
@@ -102,7 +113,21 @@ class ExportedTree:
 
     def _core_map(self, device_index: int) -> tuple[int, ...]:
         maps = self._kind.physical_core_map
-        return (maps[device_index] if maps else ()) or tuple(range(self._kind.family.physical_cores_per_device))
+        row = (maps[device_index] if maps else ()) or tuple(range(self._kind.family.physical_cores_per_device))
+        return tuple(row[flipped(position)] for position in range(len(row))) if self._is_flipped else row
+
+    def _elected_place(self, instance: Instance) -> dict[str, tuple[int, str]]:
+        """Node index and server id by what the names of their files end in; nothing outside an UltraServer.
+
+        Which files a node of the platform "max" has is not known, so it has none.
+        """
+        node, ultraserver = instance.ultraserver_node, self._kind.ultraserver
+        if node is None or node.index is None or instance.ultraserver_id is None or ultraserver is None:
+            return {}
+        suffix = _SUFFIX_BY_PLATFORM.get(ultraserver.kind)
+        if suffix is None or (not suffix and self._version < _NAMES_WITHOUT_SUFFIX):
+            return {}
+        return {suffix: (node.index, simulated_server_id(instance.ultraserver_id))}
 
     def _add_device(self, device: Device) -> ExportedDevice:
         family = self._kind.family

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from neurontools.catalog.family import known
-from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance
+from neurontools.catalog.instance_type import UltraServer
+from neurontools.catalog.ultraserver import is_server_id, node_of
+from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance, UltraServerNode
 from neurontools.sysfs.architecture import Architecture, architecture_of
 from neurontools.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, Share, device_directories
 from neurontools.sysfs.file_table import (
@@ -18,10 +20,17 @@ from neurontools.sysfs.pci import Placement, placements
 from neurontools.sysfs.roots import Roots
 from neurontools.sysfs.small_file import parse_count, read_bytes, read_text
 
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
 _UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
-_FLIPPED_NODES = ("1", "3")
+_FLIPPED_NODES = (1, 3)
 _FLIP = 6
 _HEXADECIMAL_DIGITS = 16
+
+# What the names of node_id and server_id end in, and of how many nodes they tell; without an end on Trainium3 (2.25).
+_NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
 
 
 class Inventory:
@@ -65,10 +74,7 @@ class Inventory:
             and (self.driver_version is None or self.driver_version >= SERIAL_NUMBERS)
         )
         self.instance = _instance(roots, architecture, directories, version_text if self.driver_version else None, lnc)
-        # Trainium2 nodes 1 and 3 of an UltraServer number their cores from the other die.
-        self.is_flipped = architecture.family.name == "trainium2" and any(
-            read_text(f"{roots.device_class}/node_id_{nodes}", 16) in _FLIPPED_NODES for nodes in (4, 2)
-        )
+        self.is_flipped = is_flipped(architecture.family.name, {index for index, _ in _node_indices(roots)})
         places = placements(
             roots,
             architecture.family,
@@ -80,7 +86,7 @@ class Inventory:
     def physical_core(self, directory: DeviceDirectory, position: int) -> int:
         """The physical core, K of neuron_coreK, at a logical position of the device."""
         kind = self.architecture.instance_type
-        at = position ^ _FLIP if self.is_flipped else position
+        at = flipped(position) if self.is_flipped else position
         if kind is None or not kind.physical_core_map:
             return at
         row = kind.physical_core_map[directory.driver_index % len(kind.physical_core_map)]
@@ -151,6 +157,16 @@ def read_inventory(
     return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type, is_brief=is_brief)
 
 
+def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
+    """Whether cores are numbered from the other die, as on nodes 1 and 3 of an UltraServer of Trainium2."""
+    return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
+
+
+def flipped(position: int) -> int:
+    """The logical position that such a node means by this one."""
+    return position ^ _FLIP
+
+
 def _instance(
     roots: Roots,
     architecture: Architecture,
@@ -188,6 +204,7 @@ def _instance(
         neuroncore_version=facts["neuroncore_version"].value,
         driver_version=driver_version,
         ultraserver_id=_ultraserver_id(roots),
+        ultraserver_node=_ultraserver_node(roots, kind.ultraserver if kind else None),
         inferred_fields=tuple(inferred),
         expected_device_indices=tuple(sorted({*expected, *(directory.index for directory in directories)})),
         foreign_device_count=share.foreign_count,
@@ -207,8 +224,25 @@ def _is_hexadecimal(text: str) -> bool:
 
 def _ultraserver_id(roots: Roots) -> str | None:
     """The id of the UltraServer this host is a node of; None outside one, and while the nodes still elect it."""
-    for nodes in (4, 2):
-        text = read_text(f"{roots.device_class}/server_id_{nodes}", 32) or ""
-        if text.strip("0") and _is_hexadecimal(text):
+    for suffix in _NODE_SUFFIXES:
+        text = read_text(f"{roots.device_class}/server_id{suffix}", 32) or ""
+        if is_server_id(text):
             return text
     return None
+
+
+def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraServerNode | None:
+    """The place of this host in its UltraServer, as the nodes elected it; None outside one."""
+    for index, node_count in _node_indices(roots):
+        return node_of(ultraserver, index, node_count)
+    return None
+
+
+def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
+    """Which node this is, and of how many; None where the driver doesn't say of how many."""
+    found = []
+    for suffix, node_count in _NODE_SUFFIXES.items():
+        text = read_text(f"{roots.device_class}/node_id{suffix}", 16) or ""
+        if text.isascii() and text.isdigit() and (node_count is None or int(text) < node_count):
+            found.append((int(text), node_count))
+    return found

@@ -66,7 +66,7 @@ def device_list_table(
         commands=any(process.command for process in shown),
         command_characters=_WIDE_COMMAND_CHARACTERS if wide else _COMMAND_CHARACTERS,
     )
-    picture = f"\n\n{topology_picture(snapshot)}" if topology else ""
+    picture = f"\n\n{topology_picture(snapshot, lnc)}" if topology else ""
     return _header(instance, lnc) + ascii_table(columns, groups) + picture
 
 

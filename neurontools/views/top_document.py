@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 
 from neurontools import catalog, health
-from neurontools.model import DeviceMemory, HostMemory, Process, Snapshot, TrainingRates
+from neurontools.model import DeviceMemory, HostMemory, Instance, Process, Snapshot, TrainingRates
 from neurontools.query.ended_report import EndedRow, ended_row
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
@@ -145,6 +145,18 @@ class TopProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class TopUltraServer:
+    """The UltraServer that the host is a node of."""
+
+    id: str | None
+    name: str | None
+    node_index: int | None
+    node_count: int | None
+    links: str | None  # ring or switched
+    inferred_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TopDocument:
     """The state of one host at one moment, as `neuron-top --json` prints it."""
 
@@ -153,6 +165,7 @@ class TopDocument:
     sequence: int
     instance_type: str
     instance_id: str | None
+    ultraserver: TopUltraServer | None
     source: str
     synthetic_load: str | None
     neuroncore_version: str | None
@@ -173,6 +186,20 @@ class TopDocument:
     warnings: tuple[str, ...]
 
 
+def _ultraserver(instance: Instance) -> TopUltraServer | None:
+    node = instance.ultraserver_node
+    if node is None:
+        return None
+    return TopUltraServer(
+        id=instance.ultraserver_id,
+        name=node.name,
+        node_index=node.index,
+        node_count=node.node_count,
+        links=node.links,
+        inferred_fields=tuple(name for name in ("name", "node_count", "links") if name in node.inferred_fields),
+    )
+
+
 def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocument:
     """The document of a snapshot; only these processes, and the jobs that have one, are listed if `pids` is given."""
     figures = Figures(snapshot)
@@ -185,6 +212,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         sequence=snapshot.sequence,
         instance_type=instance.instance_type,
         instance_id=instance.instance_id,
+        ultraserver=_ultraserver(instance),
         source=str(snapshot.source),
         synthetic_load=snapshot.synthetic_load,
         neuroncore_version=instance.neuroncore_version,

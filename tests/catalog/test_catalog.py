@@ -190,6 +190,7 @@ def test_ultraservers() -> None:
     pod = catalog.load("trn2u.48xlarge").ultraserver
     assert pod is not None
     assert (pod.kind, pod.node_count, pod.device_count) == ("pod", 4, 64)
+    assert (pod.node_links.value, pod.node_link_bytes_per_second_per_device.value) == ("ring", 256e9)
     assert catalog.load("trn2.48xlarge").ultraserver is None
     assert "trn3.48xlarge" in catalog.load("trn3s.48xlarge").other_names
 

@@ -133,6 +133,10 @@ WRONG_LINES = [
     ("daemon.intervals = 1", "daemon.intervals: there is no such key; see neurond(8) for those there are"),
     ("simulate.instance_type = 1", "simulate.instance_type: input should be a valid string, not 1"),
     ("simulate.logical_neuroncore_config = 3", "simulate.logical_neuroncore_config: input should be 1 or 2, not 3"),
+    (
+        'simulate.ultraserver = "us-1"',
+        "simulate.ultraserver: 'us-1' is no place in an UltraServer; write NAME:INDEX, such as us-1:0, with a name of",
+    ),
     ('load.scenario = "storm"', "load.scenario: input should be 'idle', 'steady', 'training-ramp', 'memory-leak'"),
     ("load.seed = -1", "load.seed: input should be greater than or equal to 0, not -1"),
     ("load.neuroncores = 0", "load.neuroncores: input should be greater than or equal to 1, not 0"),
@@ -224,6 +228,11 @@ def test_flags_beat_the_environment_which_beats_the_file(tmp_path: Path) -> None
         (["--lnc", "3"], "argument --lnc: invalid choice: 3 (choose from"),
         (["--load", "storm"], "argument --load: invalid choice: 'storm' (choose from"),
         (["--load", "steady"], "--load needs simulated devices; add --simulate TYPE"),
+        (["--ultraserver", "us-1:0"], "--ultraserver needs simulated devices; add --simulate TYPE"),
+        (
+            ["--ultraserver", "\x1b[2J:0"],
+            "--ultraserver: '\\\\x1b[2J:0' is no place in an UltraServer; write NAME:INDEX",
+        ),
         (["--simulate"], "argument --simulate: expected one argument; see neurond --help"),
         (["--simulat", "trn1.2xlarge"], "unrecognized arguments: --simulat trn1.2xlarge; see neurond --help"),
         (["extra"], "unrecognized arguments: extra; see neurond --help"),

@@ -21,7 +21,7 @@ import pytest
 from neurontools import catalog, model
 from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
-from tests.harness.paths import ATTACHED_CHILD
+from tests.harness.paths import ATTACHED_CHILD, NEURON_LS
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
@@ -41,6 +41,23 @@ def test_the_largest_instance_with_physical_cores(start_daemon: StartDaemon) -> 
     assert daemon.owners() == (os.getpid(),) * 128
     assert daemon.snapshot().instance.logical_neuroncore_config == 1
     attachment.close()
+
+
+def test_a_node_of_an_ultraserver_says_so_wherever_the_original_would(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--simulate", "trn2u.48xlarge", "--ultraserver", "us-1:2")
+    instance = daemon.snapshot().instance
+    assert instance.ultraserver_id == "us-1"
+    assert instance.ultraserver_node is not None
+    assert instance.ultraserver_node.index == 2
+    environment = os.environ | {"NEURONTOOLS_SOCKET": daemon.socket}
+
+    def said(*command: str) -> str:
+        return subprocess.run(
+            [sys.executable, str(NEURON_LS), *command], env=environment, capture_output=True, text=True, check=True
+        ).stdout
+
+    assert json.loads(said("--output-format", "json"))["ultraserver_id"] == "us-1"
+    assert "[node 2 here ]" in said("-t")
 
 
 def test_snapshots_come_at_the_interval(start_daemon: StartDaemon) -> None:

@@ -117,3 +117,22 @@ def test_ecc_counters_are_those_that_are_given() -> None:
     now = source.read().devices
     assert now[3].ecc.mem_corrected_total == 1
     assert [index for index in range(16) if now[index] is not before[index]] == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "links", "inferred"),
+    [
+        ("trn2u.48xlarge", "ring", ("links",)),
+        ("trn3s.48xlarge", "switched", ()),
+        ("trn3e.24xlarge", "switched", ("links", "name", "node_count")),
+    ],
+)
+def test_a_node_of_an_ultraserver_says_what_is_only_concluded(name: str, links: str, inferred: tuple[str, ...]) -> None:
+    kind = catalog.load(name)
+    source = SimulatedSource(kind, Ledger(shape_of(kind)), place=("us-1", 1))
+    node = source.instance.ultraserver_node
+    assert kind.ultraserver is not None
+    assert node is not None
+    assert source.instance.ultraserver_id == "us-1"
+    assert (node.index, node.node_count, node.links) == (1, kind.ultraserver.node_count, links)
+    assert node.inferred_fields == inferred

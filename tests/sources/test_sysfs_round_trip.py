@@ -95,6 +95,24 @@ def _read(tree: ExportedTree, lnc: int | None) -> Iterator[Snapshot]:
         yield read()
 
 
+@pytest.mark.parametrize(
+    ("instance_type", "index"), [("trn2u.48xlarge", 0), ("trn2u.48xlarge", 3), ("trn3s.48xlarge", 2)]
+)
+def test_a_node_of_an_ultraserver_is_read_back_as_that_node(place: Path, instance_type: str, index: int) -> None:
+    kind = catalog.load(instance_type)
+    ledger = Ledger(shape_of(kind))
+    load = SyntheticLoad(ledger, "steady", peak_flops_per_core=1e12, started_at_seconds=0.0)
+    load.advance(30.0)
+    server_id = "00000000000000a7"
+    source = SimulatedSource(kind, ledger, place=(server_id, index))
+    exported = Sampler(source, ledger, None, 1.0).sample(whole=False)
+    with ExportedTree(str(place), exported) as tree, _read(tree, None) as found:
+        assert found.instance.ultraserver_id == server_id
+        assert found.instance.ultraserver_node == exported.instance.ultraserver_node
+        # Trainium2's odd nodes number their cores from the other die: the same core is still the same.
+        assert [core.flop_total for core in found.cores] == [core.flop_total for core in exported.cores]
+
+
 # What the tree can't carry, part by part. Each function gives a part without it.
 
 

@@ -10,6 +10,7 @@ from neurond.ownership.shape import Shape
 from neurond.sources.source import Reading
 from neurontools.catalog import Fact, InstanceType
 from neurontools.catalog.simulated import simulated_serial_number
+from neurontools.catalog.ultraserver import node_of
 from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, SourceKind
 
 INSTANCE_ID = "i-simulated"
@@ -32,7 +33,8 @@ def shape_of(instance_type: InstanceType, lnc: int | None = None) -> Shape:
 class SimulatedSource:
     """The devices of an instance type, with what the ledger knows of their cores.
 
-    `ecc` gives the ECC counters of a device by index; without it there are no errors. Cores and devices that did not
+    `ecc` gives the ECC counters of a device by index; without it there are no errors. `place` is the id of an
+    UltraServer and which node of it the host is. Cores and devices that did not
     change since the read before are the same objects.
     """
 
@@ -40,9 +42,17 @@ class SimulatedSource:
     is_slow = False
 
     def __init__(
-        self, instance_type: InstanceType, ledger: Ledger, ecc: Callable[[int], EccCounters] | None = None
+        self,
+        instance_type: InstanceType,
+        ledger: Ledger,
+        ecc: Callable[[int], EccCounters] | None = None,
+        place: tuple[str, int] | None = None,
     ) -> None:
         self.instance = _instance(instance_type, ledger.shape)
+        if place is not None:
+            ultraserver_id, node_index = place
+            node = node_of(instance_type.ultraserver, node_index)
+            self.instance = replace(self.instance, ultraserver_id=ultraserver_id, ultraserver_node=node)
         self._ledger = ledger
         self._shape = ledger.shape
         self._ecc = ecc

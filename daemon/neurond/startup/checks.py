@@ -12,6 +12,7 @@ from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
 from neurond.sources.simulated import shape_of
 from neurontools import catalog
+from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.http.access_files import problems
 
@@ -26,10 +27,20 @@ _OF_THE_LISTENER = {
 
 def check(settings: Settings) -> None:
     """UserError names the first that can't be."""
+    _check_ultraserver(settings)
     _check_metrics(settings)
     _check_otlp(settings)
     _check_load(settings)
     SocketFiles(settings.socket, settings.group).check()
+
+
+def _check_ultraserver(settings: Settings) -> None:
+    if settings.simulate is None or settings.ultraserver is None:
+        return
+    try:
+        asked_place(settings.ultraserver, catalog.load(settings.simulate))
+    except ValueError as error:
+        raise UserError(f"--ultraserver: {error}", EXIT_USAGE) from None
 
 
 def _check_metrics(settings: Settings) -> None:

@@ -59,6 +59,11 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--simulate", metavar="TYPE", help="simulate an instance of this type, such as trn1.32xlarge")
     add(
+        "--ultraserver",
+        metavar="NAME:INDEX",
+        help="make the simulated instance this node of an UltraServer, such as us-1:0; for trn2u and trn3 types",
+    )
+    add(
         "--lnc",
         type=int,
         choices=(1, 2),
@@ -138,7 +143,11 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "log_level": given.log_level,
         },
         "metrics": {"listen": given.metrics_listen, "otlp_endpoint": given.otlp_endpoint},
-        "simulate": {"instance_type": given.simulate, "logical_neuroncore_config": given.lnc},
+        "simulate": {
+            "instance_type": given.simulate,
+            "logical_neuroncore_config": given.lnc,
+            "ultraserver": given.ultraserver,
+        },
         "load": {"scenario": given.load, "seed": given.seed, "neuroncores": given.load_neuroncores},
     }
     tables["sysfs"] = {

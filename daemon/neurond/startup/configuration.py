@@ -19,6 +19,7 @@ from neurond.service.socket_files import group_id
 from neurond.settings import Settings
 from neurond.startup.checks import check
 from neurontools import catalog
+from neurontools.catalog.ultraserver import named_place
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
 from neurontools.rpc import socket_path
@@ -37,6 +38,11 @@ _Limit = Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)]
 
 def _listen_address(text: str) -> str:
     listen_address(text)
+    return text
+
+
+def _ultraserver_place(text: str) -> str:
+    named_place(text)
     return text
 
 
@@ -72,6 +78,7 @@ class SimulateTable(_Table):
     """[simulate] of the configuration file."""
 
     instance_type: str | None = None
+    ultraserver: Annotated[str, AfterValidator(_ultraserver_place)] | None = None
     logical_neuroncore_config: Literal[1, 2] | None = None
 
 
@@ -163,6 +170,8 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     daemon, simulate, load = configuration.daemon, configuration.simulate, configuration.load
     if load.scenario and not simulate.instance_type:
         raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+    if simulate.ultraserver is not None and not simulate.instance_type:
+        raise UserError("--ultraserver needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if configuration.export.sysfs and not simulate.instance_type:
         raise UserError("--export-sysfs needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if written.get("simulate", {}).get("instance_type") and written.get("sysfs"):
@@ -205,6 +214,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         otlp_interval_seconds=metrics.otlp_interval_seconds,
         health_thresholds=configuration.health.changed(),
         simulate=_known_instance_type(simulate.instance_type, lnc),
+        ultraserver=simulate.ultraserver,
         lnc=lnc,
         load=load.scenario,
         load_seed=load.seed,
@@ -256,6 +266,7 @@ FLAGS = {
     "metrics.otlp_endpoint": "--otlp-endpoint",
     "simulate.instance_type": "--simulate",
     "simulate.logical_neuroncore_config": "--lnc",
+    "simulate.ultraserver": "--ultraserver",
     "load.scenario": "--load",
     "load.seed": "--seed",
     "load.neuroncores": "--load-neuroncores",

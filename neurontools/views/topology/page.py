@@ -14,6 +14,7 @@ from neurontools.views.drawing.gauge import bar, memory_style
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, fit_marked, styled
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.style import SELECTED
+from neurontools.views.topology.nodes import device_links_text, place_text
 
 _BOX_CELLS, _ROOMY_BOX_CELLS = 14, 16
 _RICH_BOX_CELLS = 24
@@ -117,6 +118,9 @@ def topology_page(scene: Scene, width: int, height: int) -> Page:
     plan = arrangement(scene, width)
     what = "memory" if scene.colour_by == "memory" else "utilization"
     page = Page([heading(scene, f"NeuronLink: {plan.name}, coloured by {what}", width, "c changes")])
+    place = place_text(scene.snapshot.instance)
+    if place and height > len(plan.rows) * 3 + 3 + 6:
+        page.add(fit(((f" {place}", "text"),), width))
     if not scene.snapshot.devices:
         page.add(fit((("  no devices", "dim"),), width))
         return page
@@ -252,8 +256,11 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
         f"{hops} hop{'s' if hops > 1 else ''}: {ranges(others)}" for hops, others in sorted(by_hops.items())
     )
     used = scene.figures.device_used_bytes[index]
+    node = scene.snapshot.instance.ultraserver_node
+    other_nodes = "" if node is None else device_links_text(node, device.index)
     rows: list[tuple[str, str, str]] = [
         ("hops", reach or "no links to other devices", "text"),
+        *([("nodes", other_nodes, "text")] if other_nodes else []),
         (
             "memory",
             (
@@ -263,17 +270,17 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
             "text",
         ),
     ]
+    for verdict in scene.verdicts:
+        if verdict.device_index == index:
+            rows += [
+                ("health", f"{sentence(finding, scene.snapshot)}; {finding.action}", "warn")
+                for finding in verdict.findings[:2]
+            ]
     for core in scene.figures.cores:
         if core.device_index == index:
             busy, flops = units.percent_text(core.utilization_ratio), units.flops_text(core.flops_per_second)
             text = f"{busy:>8}  {flops:>12}  {owner_text(scene.figures, core)}"
             rows.append((f"NC {core.index}", text, "dim" if core.is_free else "text"))
-    for verdict in scene.verdicts:
-        if verdict.device_index == index:
-            rows[2:2] = [
-                ("health", f"{sentence(finding, scene.snapshot)}; {finding.action}", "warn")
-                for finding in verdict.findings[:2]
-            ]
     if device.inferred_fields:
         rows.append(("inferred", ", ".join(device.inferred_fields), "dim"))
     for name, text, style in rows[: height - 1]:

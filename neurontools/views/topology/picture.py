@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from neurontools.catalog.topology import Topology, TopologyKind, kind_of
 from neurontools.model import Device, Snapshot
+from neurontools.views.topology.nodes import nodes_picture
 
 _TITLE = "Neuron Device Topology"
 _LINK = "◄––►"
@@ -14,8 +15,10 @@ _WRAP_RIGHT = "◄––*"
 _LEGEND = f"\nLegend:\n\n        {_WRAP_LEFT} = Wrap-around link\n"
 
 
-def topology_picture(snapshot: Snapshot) -> str:
+def topology_picture(snapshot: Snapshot, lnc: int | None = None) -> str:
     """The picture under its title, every line ended by a newline; drawn from the links, so right for any of the shapes.
+
+    Below it the nodes of the UltraServer, where the host is one of them, with their cores under this LNC (the host's).
 
     Links that have none of the shapes, such as those of a container that sees only some devices, are listed.
     """
@@ -28,7 +31,9 @@ def topology_picture(snapshot: Snapshot) -> str:
         "connected_to" in device.inferred_fields for device in devices
     )
     title = f"{_TITLE} (inferred)" if inferred else _TITLE
-    return "\n".join([title, *lines]) + "\n" + (_LEGEND if wraps else "")
+    nodes = nodes_picture(snapshot.instance, lnc or snapshot.instance.logical_neuroncore_config)
+    wraps = wraps or any(_WRAP_LEFT in line for line in nodes)
+    return "\n".join([title, *lines, *nodes]) + "\n" + (_LEGEND if wraps else "")
 
 
 def _picture(instance_topology: str, devices: Sequence[Device]) -> list[str] | None:

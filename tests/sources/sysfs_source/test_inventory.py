@@ -95,6 +95,40 @@ def test_odd_nodes_of_an_ultraserver_are_flipped(
     assert core_of(open_source(tree), 0).flop_total == 99
 
 
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({"node_id_4": "3", "server_id_4": "00000000000000a7"}, (3, 4, "00000000000000a7")),
+        ({"node_id_2": "1", "server_id_2": "00000000000000a7"}, (1, 2, "00000000000000a7")),
+        ({"node_id_4": "busy", "server_id_4": "busy"}, None),
+        ({"node_id_4": "7", "server_id_4": "00000000000000a7"}, None),
+        ({"node_id_4": "-1"}, None),
+        ({}, None),
+    ],
+)
+def test_the_place_in_an_ultraserver_is_what_its_nodes_elected(
+    make_tree: MakeTree, open_source: Open, files: dict[str, str], place: tuple[int, int, str] | None
+) -> None:
+    tree = make_tree("trn2u.48xlarge")
+    for name, text in files.items():
+        tree.write(f"sys/class/neuron_device/{name}", f"{text}\n")
+    instance = open_source(tree).instance
+    node = instance.ultraserver_node
+    assert (None if node is None else (node.index, node.node_count, instance.ultraserver_id)) == place
+    if node is not None:
+        assert (node.name, node.links, node.inferred_fields) == ("Trn2 UltraServer", "ring", ("links",))
+
+
+def test_trainium3_tells_its_node_without_saying_of_how_many(make_tree: MakeTree, open_source: Open) -> None:
+    tree = make_tree("trn3s.48xlarge")
+    tree.write("sys/class/neuron_device/node_id", "2\n")
+    tree.write("sys/class/neuron_device/server_id", "00000000000000a7\n")
+    instance = open_source(tree).instance
+    assert instance.ultraserver_id == "00000000000000a7"
+    assert instance.ultraserver_node is not None
+    assert (instance.ultraserver_node.index, instance.ultraserver_node.node_count) == (2, 4)
+
+
 def test_place_on_the_bus(make_tree: MakeTree, open_source: Open) -> None:
     tree = make_tree("trn1.32xlarge")
     device = open_source(tree).read().devices[0]
