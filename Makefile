@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test campaign mutants consumers frameworks check lint types imports spelling generated package man-pages format proto benchmarks clean
+.PHONY: help demo test campaign mutants consumers viewers frameworks check lint types imports spelling generated package man-pages format proto benchmarks clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -20,6 +20,7 @@ help:
 	@echo "make campaign    kill, flood and feed the suite odd input; MINUTES=20 CAMPAIGN='--seed 1 floods'"
 	@echo "make mutants     show which small changes to the central modules no test notices; SEED=1 COUNT=100 MODULE="
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, models of Kubernetes and Grafana"
+	@echo "make viewers     install what some tests open profiles in: Perfetto's user interface"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
 	@echo "make format      format the code"
@@ -40,6 +41,8 @@ mutants: $(VENV)/test.stamp
 	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)'
 
 consumers: $(VENV)/consumers/stamp
+
+viewers: $(VENV)/viewers/stamp
 
 frameworks: $(VENV)/frameworks/stamp
 
@@ -113,6 +116,14 @@ $(VENV)/consumers/stamp: $(VENV)/bin/python pyproject.toml
 	@$(BIN)/python -m venv $(VENV)/consumers
 	@$(VENV)/consumers/bin/python -m pip install --quiet --disable-pip-version-check \
 	    $$($(BIN)/python scripts/requirements-of consumers)
+	@touch $@
+
+# An environment of its own: these show what is written here, and nothing here needs them.
+$(VENV)/viewers/stamp: $(VENV)/bin/python pyproject.toml
+	@echo "installing what shows profiles into $(VENV)/viewers; this takes a minute"
+	@$(BIN)/python -m venv $(VENV)/viewers
+	@$(VENV)/viewers/bin/python -m pip install --quiet --disable-pip-version-check \
+	    $$($(BIN)/python scripts/requirements-of viewers)
 	@touch $@
 
 # An environment of its own: more than a gigabyte, torch once more among it, that only tests/frameworks/ needs.

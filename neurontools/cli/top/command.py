@@ -63,6 +63,10 @@ def _run(arguments: list[str]) -> int:
         from neurontools.cli.top import difference
 
         return difference.write(given)
+    if "export-perfetto" in given:
+        from neurontools.cli.top import perfetto
+
+        return perfetto.write(given)
     if "replay" in given:
         return _show(given, None, None)
     with ExitStack() as stack:
@@ -75,6 +79,9 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
     exclude_each_other(given, "replay", "record")
     for name in ("replay", "record", "once", "json-lines", "csv", "count", "page"):
         exclude_each_other(given, "diff", name)
+    exclude_each_other(given, "export-perfetto", "diff", "once", *_DATA_FORMATS)
+    if "export-perfetto" in given and "replay" not in given:
+        raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
     if "load" in given and "simulate" not in given:
         raise UserError("--load needs --simulate TYPE; a daemon that runs already has its own load", EXIT_USAGE)
 

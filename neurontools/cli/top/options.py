@@ -46,6 +46,9 @@ OPTIONS = (
     Option("record", "write all that is shown to a file", value="FILE", completes=FILES),
     Option("replay", "show a recording", value="FILE", completes=FILES),
     Option(
+        "export-perfetto", "with --replay: write the recording as a trace for Perfetto", value="OUT", completes=FILES
+    ),
+    Option(
         "diff", "what differs between two moments or recordings: FILE, FILE@14:05, @-5min", value="A B", completes=FILES
     ),
     Option("read-only", "never send signals"),

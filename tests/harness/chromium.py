@@ -1,0 +1,134 @@
+"""Debian's Chromium without a window, spoken to by its debugging pipe: pages are loaded, asked and pictured."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.harness.waiting import HANG_SECONDS
+
+PROGRAM = shutil.which("chromium")
+_FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+    *("--no-first-run", "--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe"),
+)
+
+
+class Chromium:
+    """One page. `problems` are errors and warnings that it told, `requested` all addresses that it asked for."""
+
+    def __init__(self, to_browser: int, from_browser: int) -> None:
+        self._to, self._from = to_browser, from_browser
+        self._unread = b""
+        self._last_id = 0
+        self.problems: list[str] = []
+        self.requested: list[str] = []
+        target = self._call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
+        attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, None)
+        self._session = str(attached["sessionId"])
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Call a method of the DevTools protocol; AssertionError when the browser refuses."""
+        return self._call(method, parameters, self._session)
+
+    def load(self, address: str) -> None:
+        """Go to an address, and wait until the page and what it names are there."""
+        self.call("Page.navigate", url=address)
+        self.value("new Promise(done => document.readyState === 'complete' ? done() : addEventListener('load', done))")
+
+    def value(self, expression: str) -> Any:
+        """What an expression of JavaScript has as its value, waited for where it is a promise."""
+        told = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        assert "exceptionDetails" not in told, told["exceptionDetails"]
+        return told["result"].get("value")
+
+    def picture(self, width: int, height: int) -> bytes:
+        """The page as PNG, in a window of this size."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        return base64.b64decode(self.call("Page.captureScreenshot", captureBeyondViewport=True)["data"])
+
+    def _call(self, method: str, parameters: dict[str, Any], session: str | None) -> dict[str, Any]:
+        self._last_id += 1
+        message: dict[str, Any] = {"id": self._last_id, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._message()
+            if answer.get("id") == self._last_id:
+                assert "error" not in answer, (method, answer["error"])
+                return dict(answer["result"])
+            self._take_event(answer)
+
+    def _take_event(self, event: dict[str, Any]) -> None:
+        parameters = event.get("params", {})
+        if event.get("method") == "Network.requestWillBeSent":
+            self.requested.append(parameters["request"]["url"])
+        elif event.get("method") == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
+            self.problems.append(parameters["entry"]["text"])
+        elif event.get("method") == "Runtime.exceptionThrown":
+            self.problems.append(json.dumps(parameters["exceptionDetails"])[:500])
+
+    def _message(self) -> dict[str, Any]:
+        while b"\0" not in self._unread:
+            assert select.select([self._from], [], [], HANG_SECONDS)[0], "the browser says nothing"
+            part = os.read(self._from, 1 << 20)
+            assert part, "the browser has ended"
+            self._unread += part
+        told, _, self._unread = self._unread.partition(b"\0")
+        return dict(json.loads(told))
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Chromium]:
+    """A browser of its own, with a profile of its own that is gone with it."""
+    assert PROGRAM is not None, "chromium is not installed"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, contextlib.ExitStack() as stack:
+        commands, answers = os.pipe(), os.pipe()
+
+        def pipes() -> None:
+            os.dup2(commands[0], 3, inheritable=True)
+            os.dup2(answers[1], 4, inheritable=True)
+
+        # The browser has its pipe at 3 and 4; its ends here must not lie there.
+        first, second = (os.dup(end) if end > 4 else _above(end) for end in (commands[0], answers[1]))
+        os.close(commands[0])
+        os.close(answers[1])
+        commands, answers = (first, commands[1]), (answers[0], second)
+        browser = subprocess.Popen(
+            [PROGRAM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            close_fds=False,
+            preexec_fn=pipes,
+        )
+        stack.callback(browser.wait)
+        stack.callback(browser.kill)
+        os.close(first)
+        os.close(second)
+        stack.callback(os.close, commands[1])
+        stack.callback(os.close, answers[0])
+        yield Chromium(commands[1], answers[0])
+
+
+def _above(descriptor: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 5)
+
+
+def write_picture(browser: Chromium, path: Path, width: int, height: int) -> None:
+    """Store a picture of the page, for a person to look at."""
+    path.write_bytes(browser.picture(width, height))

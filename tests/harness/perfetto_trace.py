@@ -1,0 +1,111 @@
+"""Perfetto's messages as protobuf reads them, as far as our traces go; numbers and types from Perfetto's own protos."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+# A field: its name, its number, and its type: a scalar's, or the name of a message; + for repeated ones.
+MESSAGES = {
+    "Trace": "packet 1 TracePacket+",
+    "TracePacket": "timestamp 8 uint64; trusted_packet_sequence_id 10 uint32; track_event 11 TrackEvent; "
+    "track_descriptor 60 TrackDescriptor; clock_snapshot 6 ClockSnapshot",
+    "TrackDescriptor": "uuid 1 uint64; parent_uuid 5 uint64; name 2 string; description 14 string; "
+    "process 3 ProcessDescriptor; counter 8 CounterDescriptor; child_ordering 11 uint32; sibling_order_rank 12 int32",
+    "ProcessDescriptor": "pid 1 int32; cmdline 2 string+; process_name 6 string",
+    "CounterDescriptor": "unit 3 uint32; unit_name 6 string",
+    "TrackEvent": "type 9 uint32; track_uuid 11 uint64; name 23 string; categories 22 string+; "
+    "double_counter_value 44 double; debug_annotations 4 DebugAnnotation+",
+    "DebugAnnotation": "name 10 string; uint_value 3 uint64; string_value 6 string",
+    "ClockSnapshot": "clocks 1 Clock+",
+    "Clock": "clock_id 1 uint32; timestamp 2 uint64",
+}
+BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
+REALTIME, BOOTTIME = 1, 6
+
+
+@dataclass
+class Slice:
+    track: str
+    text: str
+    begun_ns: int
+    ended_ns: int | None = None
+    notes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Read:
+    """A trace taken apart; tracks are named with those above them, `Host/memory in use`."""
+
+    names: dict[int, str] = field(default_factory=dict)
+    slices: list[Slice] = field(default_factory=list)
+    instants: list[Slice] = field(default_factory=list)
+    values: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    units: dict[str, str | int] = field(default_factory=dict)
+    clocks: list[dict[int, int]] = field(default_factory=list)
+
+    def value_at(self, track: str, at_ns: int) -> float:
+        """What a counter shows at a time; NaN for nothing."""
+        known = [value for when, value in self.values.get(track, ()) if when <= at_ns]
+        return known[-1] if known else float("nan")
+
+
+def read(content: bytes) -> Read:
+    """Takes a trace apart, and checks on the way what every trace has to keep to."""
+    found, opened, last_ns = Read(), dict[int, list[Slice]](), 0
+    for packet in _trace_class().FromString(content).packet:
+        assert not any(len(UnknownFieldSet(part)) for part in (packet, packet.track_event, packet.track_descriptor))
+        if packet.HasField("track_descriptor"):
+            told = packet.track_descriptor
+            assert told.uuid not in found.names
+            above = f"{found.names[told.parent_uuid]}/" if told.parent_uuid else ""
+            name = found.names[told.uuid] = f"{above}{told.name}"
+            if told.HasField("counter"):
+                found.units[name] = told.counter.unit or told.counter.unit_name
+        if packet.HasField("clock_snapshot"):
+            found.clocks.append({clock.clock_id: clock.timestamp for clock in packet.clock_snapshot.clocks})
+        if packet.HasField("track_event"):
+            assert packet.trusted_packet_sequence_id
+            assert packet.timestamp >= last_ns
+            last_ns = packet.timestamp
+            _take_event(found, opened, packet.timestamp, packet.track_event)
+    assert not any(opened.values()), "slices that nothing ends"
+    return found
+
+
+def _take_event(found: Read, opened: dict[int, list[Slice]], at_ns: int, event: Any) -> None:
+    track = found.names[event.track_uuid]
+    if event.type == COUNTER:
+        found.values.setdefault(track, []).append((at_ns, event.double_counter_value))
+    elif event.type == END:
+        opened[event.track_uuid].pop().ended_ns = at_ns
+    else:
+        notes = {each.name: each.string_value or each.uint_value for each in event.debug_annotations}
+        told = Slice(track, event.name, at_ns, notes=notes)
+        (found.slices if event.type == BEGIN else found.instants).append(told)
+        if event.type == BEGIN:
+            opened.setdefault(event.track_uuid, []).append(told)
+
+
+@cache
+def _trace_class() -> Any:
+    types = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="perfetto_part.proto", package="part", syntax="proto2")
+    for message, fields in MESSAGES.items():
+        made = file.message_type.add(name=message)
+        for text in fields.split("; "):
+            name, number, kind = text.split()
+            label = types.LABEL_REPEATED if kind.endswith("+") else types.LABEL_OPTIONAL
+            kind = kind.rstrip("+")
+            added = made.field.add(name=name, number=int(number), label=label)
+            if kind in MESSAGES:
+                added.type, added.type_name = types.TYPE_MESSAGE, f".part.{kind}"
+            else:
+                added.type = types.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("part.Trace"))
