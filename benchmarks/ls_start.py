@@ -27,6 +27,7 @@ def main() -> None:
                 "python -c pass": partial(run, sys.executable, "-c", "pass"),
                 "neuron-ls": partial(run, installed("neuron-ls")),
                 "neuron-ls -j": partial(run, installed("neuron-ls"), "-j"),
+                "neuron-healthcheck": partial(run, installed("neuron-healthcheck")),
                 "python -c 'import grpc'": partial(run, sys.executable, "-c", "import grpc"),
             },
             ROUNDS,
@@ -46,6 +47,7 @@ def main() -> None:
             *(Figure(name, value, "ms") for name, value in medians.items()),
             Figure("neuron-ls / bare interpreter", medians["neuron-ls"] / bare, "times", "at most 1.2"),
             Figure("neuron-ls -j / bare interpreter", medians["neuron-ls -j"] / bare, "times", "at most 1.2"),
+            Figure("neuron-healthcheck / bare interpreter", medians["neuron-healthcheck"] / bare, "times"),
             Figure(
                 "import grpc / neuron-ls",
                 medians["python -c 'import grpc'"] / medians["neuron-ls"],

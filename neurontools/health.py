@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neurontools.model import Finding, Severity, Snapshot
+from neurontools.model import Finding, Health, Severity, Snapshot
 from neurontools.text.units import duration_text
 
 __all__ = ["Finding", "Kind", "Severity", "Verdict", "age_seconds", "is_healthy", "sentence", "summary", "verdicts"]
@@ -81,9 +81,13 @@ class Verdict:
 
 def verdicts(snapshot: Snapshot) -> tuple[Verdict, ...]:
     """A verdict for each device that is there or is missing, by index."""
-    judged = snapshot.health
-    if judged is None:
+    if snapshot.health is None:
         return tuple(Verdict(device.index, is_known=False) for device in snapshot.devices)
+    return of_health(snapshot.health)
+
+
+def of_health(judged: Health) -> tuple[Verdict, ...]:
+    """A verdict for each device that was judged, by index."""
     found: dict[int, list[Finding]] = {index: [] for index in judged.device_indices}
     for finding in judged.findings:
         for index in finding.device_indices:
@@ -129,6 +133,11 @@ def sentence(finding: Finding, snapshot: Snapshot) -> str:
 
 def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
     """The verdicts in one line: "all 16 devices are healthy", "2 of 16 devices unhealthy", and what is not known."""
+    return told(found, is_judged=snapshot.health is not None, daemon_version=snapshot.daemon_version)
+
+
+def told(found: Sequence[Verdict], *, is_judged: bool, daemon_version: str) -> str:
+    """`summary` of verdicts that a daemon of this version has made, or of devices that it has not judged."""
     count = len(found)
     unhealthy = sum(verdict.is_healthy is False for verdict in found)
     unknown = sum(verdict.is_healthy is None for verdict in found)
@@ -138,7 +147,7 @@ def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:
         return "1 device is healthy" if count == 1 else f"all {count} devices are healthy"
     parts = [f"{unhealthy} of {count} devices unhealthy"] if unhealthy else []
     if unknown:
-        version = snapshot.daemon_version or "of an unknown version"
-        why = f"neurond {version} makes no verdicts" if snapshot.health is None else "the driver tells nothing of it"
+        version = daemon_version or "of an unknown version"
+        why = "the driver tells nothing of it" if is_judged else f"neurond {version} makes no verdicts"
         parts.append(f"health of {unknown} of {count} devices not known: {why}")
     return "; ".join(parts)

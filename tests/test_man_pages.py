@@ -20,6 +20,7 @@ PAGES = {
     "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor.command"],
     "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor.prometheus"],
     "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
+    "neuron-healthcheck.8": [sys.executable, str(ROOT / "scripts/neuron-healthcheck")],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }
 

@@ -60,16 +60,17 @@ class Ecc:
 def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iterator[Finding]:
     at, limit = evidence.snapshot.taken_at_unix_seconds, evidence.limits.ecc_corrected_events
     now, where = device.ecc, (device.index,)
-    uncorrected = (now.mem_uncorrected_total or 0) + (now.sram_uncorrected_total or 0)
-    if uncorrected:
-        yield Finding(
-            Kind.ECC_UNCORRECTED,
-            Severity.CRITICAL,
-            f"{counted(uncorrected, 'uncorrected ECC error')} since the driver was loaded",
-            "move the work off this device; stop and start the instance to get another host",
-            at,
-            where,
-        )
+    for part, uncorrected in (("hbm", now.mem_uncorrected_total), ("sram", now.sram_uncorrected_total)):
+        if uncorrected:
+            yield Finding(
+                Kind.ECC_UNCORRECTED,
+                Severity.CRITICAL,
+                f"{counted(uncorrected, 'uncorrected ECC error')} in {part.upper()} since the driver was loaded",
+                "move the work off this device; stop and start the instance to get another host",
+                at,
+                where,
+                part=part,
+            )
     if now.mem_repairable_uncorrected_total:
         yield Finding(
             Kind.ECC_REPAIRABLE,

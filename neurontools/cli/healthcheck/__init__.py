@@ -1,0 +1,1 @@
+"""`neuron-healthcheck`: one verdict on the host, in the form of whoever acts on it."""

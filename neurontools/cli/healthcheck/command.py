@@ -1,0 +1,186 @@
+"""`neuron-healthcheck`: asks the monitor daemon what it has found, and says it in one line.
+
+Whoever runs it every few seconds pays for its start, so it asks as neuron-ls does, without protobuf, and what only
+some formats need is imported by them.
+"""
+
+import os
+from time import time
+
+from neurontools.cli.healthcheck.options import FORMATS, LEVELS, PROBLEMS
+from neurontools.cli.line import choice, frame
+from neurontools.errors import EXIT_NAGIOS_UNKNOWN, EXIT_USAGE, UserError
+
+TYPE_CHECKING = False  # as in typing, whose import takes too long
+if TYPE_CHECKING:
+    from types import FrameType
+    from typing import NoReturn
+
+    from neurontools.query.host_verdict import Asked, HostVerdict
+
+_COMMAND = "neuron-healthcheck"
+_TIMEOUTS_SECONDS = {"npd": 3.0, "slurm": 40.0}
+_TIMEOUT_SECONDS = 10.0
+_LONGEST_TIMEOUT_SECONDS = 3600.0
+_MOST_DEVICES = 1024
+_OF_SLURM = ("node", "no-undrain", "dry-run")
+
+
+class _OutOfTime(Exception):
+    """--timeout is over."""
+
+
+def main() -> None:
+    """Run the command and end the process."""
+    frame.run(_COMMAND, _run)
+
+
+def _run(arguments: list[str]) -> int:
+    from neurontools.cli.healthcheck import options
+    from neurontools.cli.line.options import is_about_itself, parse
+
+    try:
+        given = parse(options.OPTIONS, arguments)
+        if is_about_itself(given):
+            from neurontools.cli.line import about
+
+            frame.write_text(about.text(_COMMAND, options, given))
+            return 0
+        from neurontools.light import dataclasses
+
+        dataclasses.install()
+        return _Check(given).run()
+    except UserError as error:
+        # 1 would be read as a host that is not well.
+        raise UserError(str(error), _exit_of_misuse(arguments)) from error
+
+
+def _exit_of_misuse(arguments: list[str]) -> int:
+    said = "=".join(arguments)  # the value behind the option, or joined to it
+    return EXIT_NAGIOS_UNKNOWN if "--format=nagios" in said else EXIT_USAGE
+
+
+class _Check:
+    """One check: what the options ask for."""
+
+    def __init__(self, given: dict[str, str]) -> None:
+        self._given = given
+        self._format = _word(given, "format", FORMATS, "text")
+        for name in _OF_SLURM:
+            if name in given and self._format != "slurm":
+                raise UserError(f"--{name} is for --format slurm; leave it out", EXIT_USAGE)
+        self._timeout_seconds = _seconds(given.get("timeout"), _TIMEOUTS_SECONDS.get(self._format, _TIMEOUT_SECONDS))
+        self._asked = self._what_is_asked()
+
+    def run(self) -> int:
+        """Prints the verdict; the exit code."""
+        from signal import ITIMER_REAL, SIGALRM, setitimer, signal
+
+        from neurontools.query import host_verdict
+
+        signal(SIGALRM, _out_of_time)
+        setitimer(ITIMER_REAL, self._timeout_seconds)
+        try:
+            verdict = self._verdict()
+        except _OutOfTime:
+            verdict = host_verdict.not_known(f"no answer within {self._timeout_seconds:g} s")
+        except UserError as error:
+            verdict = host_verdict.not_known(str(error))
+        if self._format == "slurm":
+            from neurontools.cli.healthcheck import slurm
+
+            line, exit_code = slurm.act(verdict, self._given)
+        else:
+            from neurontools.cli.healthcheck import lines
+
+            line, exit_code = lines.WRITERS[self._format](verdict)
+        setitimer(ITIMER_REAL, 0)
+        frame.write_text(line + "\n")
+        return exit_code
+
+    def _verdict(self) -> "HostVerdict":
+        from neurontools.query import host_verdict
+        from neurontools.rpc import socket_path
+
+        named = socket_path.named(self._given.get("socket"), os.environ)
+        if named is not None:
+            return self._of_daemon(named)
+        verdict = choice.first_answer(self._of_daemon, os.environ)
+        if verdict is not None:
+            return verdict
+        from neurontools.sysfs.roots import Roots
+
+        if not Roots.from_environment(os.environ).has_devices:
+            return host_verdict.no_devices(self._asked, time())
+        from neurontools.cli.daemon.private import PrivateDaemon
+
+        with PrivateDaemon(None, start_seconds=self._timeout_seconds) as daemon:
+            return self._of_daemon(daemon.socket_path)
+
+    def _of_daemon(self, path: str) -> "HostVerdict":
+        """The verdict by the daemon at this socket; NoDaemon or UserError."""
+        from neurontools.query.host_verdict import host_verdict
+        from neurontools.rpc import health_reply
+        from neurontools.rpc.ask import ask
+
+        reply = ask(path, health_reply.METHOD, b"", self._timeout_seconds)
+        try:
+            judged, at_unix_seconds, version = health_reply.judged(reply)
+        except ValueError:
+            raise UserError(f"the reply of unix:{path} holds no snapshot; is something else listening there?") from None
+        return host_verdict(judged, version, at_unix_seconds, self._asked)
+
+    def _what_is_asked(self) -> "Asked":
+        from neurontools.model import Severity
+        from neurontools.query import problems
+        from neurontools.query.host_verdict import Asked
+
+        given = self._given
+        whose = _word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
+        owners = tuple(problems.Owner) if whose == "all" else (problems.Owner(whose),)
+        names = None
+        if "only" in given:
+            names = tuple(name.strip().upper() for name in given["only"].split(","))
+            for name in names:
+                if name not in problems.NAMES:
+                    known = ", ".join(problems.NAMES)
+                    raise UserError(f"--only: {_shown(name)} is no name of a problem; the names: {known}", EXIT_USAGE)
+        level = Severity[_word(given, "level", LEVELS, "warning").upper()]
+        return Asked(level, owners, names, _count(given.get("expect")))
+
+
+def _word(given: dict[str, str], option: str, words: tuple[str, ...], default: str) -> str:
+    word = given.get(option, default)
+    if word not in words:
+        raise UserError(f"--{option}: {_shown(word)} is none of {', '.join(words)}; give one of them", EXIT_USAGE)
+    return word
+
+
+def _seconds(text: str | None, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        seconds = float(text) if len(text) <= 20 else 0.0
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= _LONGEST_TIMEOUT_SECONDS:  # NaN fails too
+        raise UserError(f"--timeout: {_shown(text)} is no time; give seconds, 0.1 to 3600", EXIT_USAGE)
+    return seconds
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 1 <= int(text) <= _MOST_DEVICES):
+        raise UserError(f"--expect: {_shown(text)} is no number of devices; give 1 to {_MOST_DEVICES}", EXIT_USAGE)
+    return int(text)
+
+
+def _shown(text: str) -> str:
+    from neurontools.text.terminal import cut, visible
+
+    return cut(visible(text), 60) or '""'
+
+
+def _out_of_time(_number: int, _frame: "FrameType | None") -> "NoReturn":
+    raise _OutOfTime

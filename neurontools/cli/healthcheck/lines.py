@@ -1,0 +1,89 @@
+"""The verdict as a line: for people, programs, the node problem detector and Nagios. Each with its exit code.
+
+The detector's contract: 0 is well, 1 is not, anything else is not known; its message is cut at a length of its own
+configuration (https://github.com/kubernetes/node-problem-detector, pkg/custompluginmonitor). That of Nagios: 0 OK,
+1 WARNING, 2 CRITICAL, 3 UNKNOWN, and what follows a bar is performance data (https://www.monitoring-plugins.org).
+"""
+
+from __future__ import annotations
+
+from neurontools.errors import EXIT_NAGIOS_UNKNOWN
+from neurontools.model import Finding, Severity
+from neurontools.query import problems
+from neurontools.query.host_verdict import HostVerdict
+from neurontools.text.terminal import cut, visible
+
+NO_ERROR = "Neuron has no error"
+NOT_KNOWN = "Neuron health is not known: "
+HAS_ERROR = "NeuronHasError_"  # before the name of the error; both as AWS's detector has them
+_MOST_NPD_CHARACTERS = 500
+_EXIT_CODES = {True: 0, False: 1, None: 2}
+_STATUS = {True: "ok", False: "unhealthy", None: "unknown"}
+_NAGIOS = {0: "OK", 1: "WARNING", 2: "CRITICAL", 3: "UNKNOWN"}
+
+
+def _text(verdict: HostVerdict) -> tuple[str, int]:
+    """ "critical: device 3: REASON; ACTION (and 1 more)", "ok: all 16 devices are healthy"."""
+    return f"{severity_word(verdict)}: {_line(verdict.sentence)}", _EXIT_CODES[verdict.is_healthy]
+
+
+def _json(verdict: HostVerdict) -> tuple[str, int]:
+    from neurontools.text.json_text import json_text
+
+    answer = {
+        "status": _STATUS[verdict.is_healthy],
+        "healthy": verdict.is_healthy,
+        "severity": None if verdict.severity is None else verdict.severity.name.lower(),
+        "devices": verdict.device_count,
+        "summary": verdict.sentence,
+        "findings": [_object(finding) for finding in verdict.findings],
+    }
+    return json_text(answer), _EXIT_CODES[verdict.is_healthy]
+
+
+def _npd(verdict: HostVerdict) -> tuple[str, int]:
+    if verdict.is_healthy:
+        return NO_ERROR, 0
+    named = f"{HAS_ERROR}{problems.name(verdict.findings[0])}: " if verdict.findings else NOT_KNOWN
+    return cut(_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
+
+
+def _nagios(verdict: HostVerdict) -> tuple[str, int]:
+    severity = verdict.severity
+    exit_code = EXIT_NAGIOS_UNKNOWN if severity is None else max(0, severity - Severity.NOTICE)
+    counts = (
+        "" if verdict.device_count is None else f" | devices={verdict.device_count} findings={len(verdict.findings)}"
+    )
+    return f"NEURON {_NAGIOS[exit_code]} - {_line(verdict.sentence).replace('|', '/')}{counts}", exit_code
+
+
+WRITERS = {"text": _text, "json": _json, "npd": _npd, "nagios": _nagios}
+"""Of each format that only tells: the line and the exit code of a verdict."""
+
+
+def severity_word(verdict: HostVerdict) -> str:
+    """ "ok", "notice", "warning", "critical" or "unknown"."""
+    return "unknown" if verdict.severity is None else verdict.severity.name.lower()
+
+
+def _line(text: str) -> str:
+    """One line, whatever is in it."""
+    return visible(text)
+
+
+def _object(finding: Finding) -> dict[str, object]:
+    return {
+        "name": problems.name(finding),
+        "problem": str(problems.owner(finding)),
+        "kind": str(finding.kind),
+        "severity": finding.severity.name.lower(),
+        "reason": finding.reason,
+        "action": finding.action,
+        "began_at_unix_seconds": finding.began_at_unix_seconds,
+        "device_indices": list(finding.device_indices),
+        "neuroncore_index": finding.neuroncore_index,
+        "part": finding.part,
+        "pid": finding.pid,
+        "job": finding.job,
+        "synthetic": finding.synthetic,
+    }

@@ -1,0 +1,130 @@
+"""What the verdict means to Slurm: as its HealthCheckProgram, drain this node with a reason, or undrain it.
+
+Slurm does nothing by itself with what such a program finds (slurm.conf(5), HealthCheckProgram), and kills it after
+60 seconds. What others have drained is never touched: a node is this program's when its reason begins with MARK.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+from dataclasses import dataclass
+
+from neurontools.cli.healthcheck.lines import severity_word
+from neurontools.cli.line.telling import tell
+from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.query import problems
+from neurontools.query.host_verdict import HostVerdict
+from neurontools.query.problems import Owner
+from neurontools.text.terminal import cut, visible
+
+MARK = "neuron-healthcheck: "
+_PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}
+_SCONTROL_SECONDS = 5.0  # three calls of it, and the verdict, stay below Slurm's 60 seconds
+_MOST_REASON_CHARACTERS = 250
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,254}")
+
+
+@dataclass(frozen=True)
+class _Node:
+    """What Slurm says of this node."""
+
+    is_drained: bool
+    reason: str  # without who gave it, and when
+
+    @property
+    def is_ours(self) -> bool:
+        return self.is_drained and self.reason.startswith(tuple(prefix + MARK for prefix in _PREFIXES.values()))
+
+
+def act(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
+    """Does what the verdict asks for; a line that says what, and the exit code.
+
+    Where there is no Slurm, nothing is done and that is fine. What is not known changes nothing.
+    """
+    signal.setitimer(signal.ITIMER_REAL, 0)  # from here on scontrol's own limit holds
+    name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
+    if not _NODE_NAME.fullmatch(name):
+        raise UserError(f"{cut(visible(name), 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
+    told = f"{severity_word(verdict)}: {visible(verdict.sentence)}"
+    if shutil.which("scontrol") is None:
+        return f"{told} [no scontrol here: nothing done]", 0
+    try:
+        node = _look(name)
+        done = _settle(name, node, verdict, given)
+    except _Failed as failure:
+        tell(f"neuron-healthcheck: {visible(str(failure))}")
+        return f"{told} [Slurm could not be asked: nothing done]", EXIT_FAILURE
+    return f"{told} [{done}]", 0
+
+
+def reason_of(verdict: HostVerdict) -> str:
+    """The reason of the node: whose problem, whose word, the name, the place and the cause."""
+    first = verdict.findings[0]
+    # The owner of the node hears of it where one of the findings is his.
+    owner = Owner.NODE if any(problems.owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
+    cause = visible(verdict.sentence).replace('"', "'")
+    return cut(f"{_PREFIXES[owner]}{MARK}{problems.name(first)}: {cause}", _MOST_REASON_CHARACTERS)
+
+
+def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str]) -> str:
+    """Brings the node to where the verdict wants it; what was done."""
+    would = "would be " if "dry-run" in given else ""
+    if verdict.is_healthy is None:
+        return f"node {name} left as it is"
+    if verdict.is_healthy:
+        if not node.is_ours:
+            return f"node {name} left as it is"
+        if "no-undrain" in given:
+            return f"node {name} is drained by an earlier check; undrain it by hand"
+        if not would:
+            _scontrol("update", f"NodeName={name}", "State=UNDRAIN")
+        return f"node {name} {would}undrained"
+    reason = reason_of(verdict)
+    if node.is_drained and not node.is_ours:
+        return f"node {name} is drained already: {visible(cut(node.reason, 80))}"
+    if node.is_ours and node.reason == reason:
+        return f"node {name} stays drained"
+    if not would:
+        _scontrol("update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
+    return f"node {name} {would}drained"
+
+
+class _Failed(Exception):
+    """scontrol did not do it; the text says why."""
+
+
+def _look(name: str) -> _Node:
+    told = _scontrol("show", "node", name)
+    state = re.search(r"^\s*State=(\S+)", told, re.MULTILINE)
+    if state is None:
+        raise _Failed(f"scontrol show node {name}: says no state; is the node's name right (--node NAME)?")
+    reason = re.search(r"^\s*Reason=(.*)$", told, re.MULTILINE)
+    flags = {flag.rstrip("*$#~%@^!-") for flag in state[1].split("+")}
+    said = re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1].strip()) if reason else ""
+    return _Node("DRAIN" in flags, said)
+
+
+def _scontrol(*arguments: str) -> str:
+    """What scontrol prints."""
+    try:
+        done = subprocess.run(
+            ["scontrol", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_SCONTROL_SECONDS,
+            check=False,
+            env={**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
+        )
+    except subprocess.TimeoutExpired:
+        raise _Failed(f"scontrol {arguments[0]} gave no answer within {_SCONTROL_SECONDS:g} s; see slurmctld") from None
+    except OSError as error:
+        raise _Failed(f"scontrol: {error.strerror}") from error
+    if done.returncode:
+        cause = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines() or ["no word why"]
+        raise _Failed(f"scontrol {arguments[0]}: {cause[0]}; is slurmctld running?")
+    return done.stdout.decode("utf-8", "replace")
