@@ -239,6 +239,348 @@ class ListEndedResponse(google.protobuf.message.Message):
 global___ListEndedResponse = ListEndedResponse
 
 @typing.final
+class WatchHostSummaryRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INTERVAL_SECONDS_FIELD_NUMBER: builtins.int
+    interval_seconds: builtins.float
+    """Shortest time between two summaries, seconds; 0 or absent: every snapshot of the daemon."""
+    def __init__(
+        self,
+        *,
+        interval_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["interval_seconds", b"interval_seconds"]) -> None: ...
+
+global___WatchHostSummaryRequest = WatchHostSummaryRequest
+
+@typing.final
+class WatchHostSummaryResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: builtins.int
+    @property
+    def summary(self) -> global___HostSummary: ...
+    def __init__(
+        self,
+        *,
+        summary: global___HostSummary | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["summary", b"summary"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["summary", b"summary"]) -> None: ...
+
+global___WatchHostSummaryResponse = WatchHostSummaryResponse
+
+@typing.final
+class HostSummary(google.protobuf.message.Message):
+    """One host at one moment, in short. NeuronCores are logical, under the host's default LNC."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HOST_NAME_FIELD_NUMBER: builtins.int
+    INSTANCE_TYPE_FIELD_NUMBER: builtins.int
+    INSTANCE_ID_FIELD_NUMBER: builtins.int
+    ULTRASERVER_ID_FIELD_NUMBER: builtins.int
+    ULTRASERVER_NODE_INDEX_FIELD_NUMBER: builtins.int
+    SOURCE_FIELD_NUMBER: builtins.int
+    SYNTHETIC_LOAD_FIELD_NUMBER: builtins.int
+    DRIVER_VERSION_FIELD_NUMBER: builtins.int
+    DAEMON_VERSION_FIELD_NUMBER: builtins.int
+    SEQUENCE_FIELD_NUMBER: builtins.int
+    TAKEN_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    TAKEN_AT_SECONDS_FIELD_NUMBER: builtins.int
+    INTERVAL_SECONDS_FIELD_NUMBER: builtins.int
+    IS_JUDGED_FIELD_NUMBER: builtins.int
+    CRITICAL_COUNT_FIELD_NUMBER: builtins.int
+    WARNING_COUNT_FIELD_NUMBER: builtins.int
+    NOTICE_COUNT_FIELD_NUMBER: builtins.int
+    FINDINGS_FIELD_NUMBER: builtins.int
+    DEVICES_FIELD_NUMBER: builtins.int
+    NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    HELD_NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    BUSY_NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    FREE_NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
+    FLOPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    MFU_RATIO_FIELD_NUMBER: builtins.int
+    DEVICE_MEMORY_USED_BYTES_FIELD_NUMBER: builtins.int
+    DEVICE_MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    PROCESS_COUNT_FIELD_NUMBER: builtins.int
+    JOB_COUNT_FIELD_NUMBER: builtins.int
+    JOBS_FIELD_NUMBER: builtins.int
+    PROBLEM_COUNT_FIELD_NUMBER: builtins.int
+    host_name: builtins.str
+    """As the host calls itself."""
+    instance_type: builtins.str
+    """"trn1.32xlarge"."""
+    instance_id: builtins.str
+    """"i-…"."""
+    ultraserver_id: builtins.str
+    """UltraServer that it is a node of."""
+    ultraserver_node_index: builtins.int
+    """Which node of it, from 0."""
+    source: global___SourceKind.ValueType
+    """Where the state of its devices comes from."""
+    synthetic_load: builtins.str
+    """Scenario that invents its processes; absent: none."""
+    driver_version: builtins.str
+    """Version of the Neuron driver."""
+    daemon_version: builtins.str
+    """Version of the daemon."""
+    sequence: builtins.int
+    """Number of the snapshot."""
+    taken_at_unix_seconds: builtins.float
+    """When the snapshot was taken, Unix time in seconds."""
+    taken_at_seconds: builtins.float
+    """The same by CLOCK_MONOTONIC of the host, seconds."""
+    interval_seconds: builtins.float
+    """The daemon's sampling interval."""
+    is_judged: builtins.bool
+    """False: nobody has looked for what is wrong."""
+    critical_count: builtins.int
+    """Findings that are critical; those that are alike are one."""
+    warning_count: builtins.int
+    """Findings that are warnings."""
+    notice_count: builtins.int
+    """Findings that are worth knowing."""
+    neuroncore_count: builtins.int
+    """NeuronCores."""
+    held_neuroncore_count: builtins.int
+    """Those that somebody holds."""
+    busy_neuroncore_count: builtins.int
+    """Those of them that work."""
+    free_neuroncore_count: builtins.int
+    """Those that nobody holds; what is neither held nor free is unknown."""
+    utilization_ratio: builtins.float
+    """Mean utilization of the held cores."""
+    flops_per_second: builtins.float
+    """FLOPS of the held cores."""
+    mfu_ratio: builtins.float
+    """The same as a share of their peak for bf16."""
+    device_memory_used_bytes: builtins.int
+    """Device memory in use, bytes."""
+    device_memory_bytes: builtins.int
+    """Device memory, bytes."""
+    process_count: builtins.int
+    """Processes that use cores."""
+    job_count: builtins.int
+    """Jobs; a process of which none is known is one."""
+    problem_count: builtins.int
+    """How much the daemon could not read."""
+    @property
+    def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryFinding]:
+        """The gravest first, not all."""
+
+    @property
+    def devices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeviceCell]:
+        """By index, those that are missing included."""
+
+    @property
+    def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryJob]:
+        """Those with most cores first, not all."""
+
+    def __init__(
+        self,
+        *,
+        host_name: builtins.str = ...,
+        instance_type: builtins.str = ...,
+        instance_id: builtins.str | None = ...,
+        ultraserver_id: builtins.str | None = ...,
+        ultraserver_node_index: builtins.int | None = ...,
+        source: global___SourceKind.ValueType = ...,
+        synthetic_load: builtins.str | None = ...,
+        driver_version: builtins.str | None = ...,
+        daemon_version: builtins.str = ...,
+        sequence: builtins.int = ...,
+        taken_at_unix_seconds: builtins.float = ...,
+        taken_at_seconds: builtins.float = ...,
+        interval_seconds: builtins.float = ...,
+        is_judged: builtins.bool = ...,
+        critical_count: builtins.int = ...,
+        warning_count: builtins.int = ...,
+        notice_count: builtins.int = ...,
+        findings: collections.abc.Iterable[global___SummaryFinding] | None = ...,
+        devices: collections.abc.Iterable[global___DeviceCell] | None = ...,
+        neuroncore_count: builtins.int = ...,
+        held_neuroncore_count: builtins.int = ...,
+        busy_neuroncore_count: builtins.int = ...,
+        free_neuroncore_count: builtins.int = ...,
+        utilization_ratio: builtins.float | None = ...,
+        flops_per_second: builtins.float | None = ...,
+        mfu_ratio: builtins.float | None = ...,
+        device_memory_used_bytes: builtins.int | None = ...,
+        device_memory_bytes: builtins.int = ...,
+        process_count: builtins.int = ...,
+        job_count: builtins.int = ...,
+        jobs: collections.abc.Iterable[global___SummaryJob] | None = ...,
+        problem_count: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_utilization_ratio", b"_utilization_ratio", "device_memory_used_bytes", b"device_memory_used_bytes", "driver_version", b"driver_version", "flops_per_second", b"flops_per_second", "instance_id", b"instance_id", "mfu_ratio", b"mfu_ratio", "synthetic_load", b"synthetic_load", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes"]) -> typing.Literal["device_memory_used_bytes"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_driver_version", b"_driver_version"]) -> typing.Literal["driver_version"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_flops_per_second", b"_flops_per_second"]) -> typing.Literal["flops_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_instance_id", b"_instance_id"]) -> typing.Literal["instance_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_synthetic_load", b"_synthetic_load"]) -> typing.Literal["synthetic_load"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_ultraserver_id", b"_ultraserver_id"]) -> typing.Literal["ultraserver_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_ultraserver_node_index", b"_ultraserver_node_index"]) -> typing.Literal["ultraserver_node_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
+
+global___HostSummary = HostSummary
+
+@typing.final
+class SummaryFinding(google.protobuf.message.Message):
+    """One of the gravest things that are wrong on a host."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    SEVERITY_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    BEGAN_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    JOB_FIELD_NUMBER: builtins.int
+    SYNTHETIC_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """As in Finding."""
+    severity: global___Severity.ValueType
+    """How grave."""
+    reason: builtins.str
+    """A sentence, cut where it is long."""
+    began_at_unix_seconds: builtins.float
+    """Since when, Unix time in seconds."""
+    job: builtins.str
+    """Whose processes these are."""
+    synthetic: builtins.bool
+    """It is about processes that a synthetic load invents."""
+    @property
+    def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices it is about, the first of them."""
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        severity: global___Severity.ValueType = ...,
+        reason: builtins.str = ...,
+        began_at_unix_seconds: builtins.float = ...,
+        device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        job: builtins.str | None = ...,
+        synthetic: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_job", b"_job", "job", b"job"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_job", b"_job", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "job", b"job", "kind", b"kind", "reason", b"reason", "severity", b"severity", "synthetic", b"synthetic"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_job", b"_job"]) -> typing.Literal["job"] | None: ...
+
+global___SummaryFinding = SummaryFinding
+
+@typing.final
+class SummaryJob(google.protobuf.message.Message):
+    """One of the largest jobs of a host, as far as it runs there."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    RANK_COUNT_FIELD_NUMBER: builtins.int
+    WORLD_SIZE_FIELD_NUMBER: builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
+    STEPS_PER_SECOND_FIELD_NUMBER: builtins.int
+    MFU_RATIO_FIELD_NUMBER: builtins.int
+    SEVERITY_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """As in Job; absent: a process of which no job is known."""
+    neuroncore_count: builtins.int
+    """NeuronCores that it holds on this host."""
+    rank_count: builtins.int
+    """Ranks that run on this host."""
+    world_size: builtins.int
+    """Ranks on all hosts."""
+    utilization_ratio: builtins.float
+    """Mean of its cores."""
+    steps_per_second: builtins.float
+    """Optimizer steps a second of its slowest rank."""
+    mfu_ratio: builtins.float
+    """Share of the peak of its cores for bf16."""
+    severity: global___Severity.ValueType
+    """The gravest finding on its processes."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str | None = ...,
+        neuroncore_count: builtins.int = ...,
+        rank_count: builtins.int = ...,
+        world_size: builtins.int | None = ...,
+        utilization_ratio: builtins.float | None = ...,
+        steps_per_second: builtins.float | None = ...,
+        mfu_ratio: builtins.float | None = ...,
+        severity: global___Severity.ValueType = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "severity", b"severity", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_name", b"_name"]) -> typing.Literal["name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_steps_per_second", b"_steps_per_second"]) -> typing.Literal["steps_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_world_size", b"_world_size"]) -> typing.Literal["world_size"] | None: ...
+
+global___SummaryJob = SummaryJob
+
+@typing.final
+class DeviceCell(google.protobuf.message.Message):
+    """One device in a summary, or the place of one that is missing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    IS_PRESENT_FIELD_NUMBER: builtins.int
+    SEVERITY_FIELD_NUMBER: builtins.int
+    UTILIZATION_RATIO_FIELD_NUMBER: builtins.int
+    HELD_NEURONCORE_COUNT_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Position on the host."""
+    is_present: builtins.bool
+    """False: it should be there and is not."""
+    severity: builtins.int
+    """The gravest of its findings, a number of Severity; absent: its health is not known."""
+    utilization_ratio: builtins.float
+    """Mean of its cores."""
+    held_neuroncore_count: builtins.int
+    """How many of its NeuronCores somebody holds."""
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        is_present: builtins.bool = ...,
+        severity: builtins.int | None = ...,
+        utilization_ratio: builtins.float | None = ...,
+        held_neuroncore_count: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_severity", b"_severity", "_utilization_ratio", b"_utilization_ratio", "severity", b"severity", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_severity", b"_severity", "_utilization_ratio", b"_utilization_ratio", "held_neuroncore_count", b"held_neuroncore_count", "index", b"index", "is_present", b"is_present", "severity", b"severity", "utilization_ratio", b"utilization_ratio"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_severity", b"_severity"]) -> typing.Literal["severity"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
+
+global___DeviceCell = DeviceCell
+
+@typing.final
 class RenderDeviceListRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

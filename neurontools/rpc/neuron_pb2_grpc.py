@@ -55,6 +55,11 @@ class MonitorServiceStub(object):
                 request_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.SerializeToString,
                 response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.FromString,
                 _registered_method=True)
+        self.WatchHostSummary = channel.unary_stream(
+                '/neurontools.v1.MonitorService/WatchHostSummary',
+                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryRequest.SerializeToString,
+                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryResponse.FromString,
+                _registered_method=True)
         self.RenderDeviceList = channel.unary_unary(
                 '/neurontools.v1.MonitorService/RenderDeviceList',
                 request_serializer=neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListRequest.SerializeToString,
@@ -94,6 +99,14 @@ class MonitorServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchHostSummary(self, request, context):
+        """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
+        snapshot, and only while somebody reads it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RenderDeviceList(self, request, context):
         """What neuron-ls prints.
         """
@@ -123,6 +136,11 @@ def add_MonitorServiceServicer_to_server(servicer, server):
                     servicer.ListEnded,
                     request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.FromString,
                     response_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.SerializeToString,
+            ),
+            'WatchHostSummary': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchHostSummary,
+                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryRequest.FromString,
+                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryResponse.SerializeToString,
             ),
             'RenderDeviceList': grpc.unary_unary_rpc_method_handler(
                     servicer.RenderDeviceList,
@@ -239,6 +257,33 @@ class MonitorService(object):
             '/neurontools.v1.MonitorService/ListEnded',
             neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.SerializeToString,
             neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchHostSummary(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/neurontools.v1.MonitorService/WatchHostSummary',
+            neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryRequest.SerializeToString,
+            neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -49,6 +49,14 @@ class MonitorServiceStub:
     ]
     """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
 
+    WatchHostSummary: grpc.UnaryStreamMultiCallable[
+        neurontools.rpc.neuron_pb2.WatchHostSummaryRequest,
+        neurontools.rpc.neuron_pb2.WatchHostSummaryResponse,
+    ]
+    """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
+    snapshot, and only while somebody reads it.
+    """
+
     RenderDeviceList: grpc.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
         neurontools.rpc.neuron_pb2.RenderDeviceListResponse,
@@ -81,6 +89,14 @@ class MonitorServiceAsyncStub:
         neurontools.rpc.neuron_pb2.ListEndedResponse,
     ]
     """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
+
+    WatchHostSummary: grpc.aio.UnaryStreamMultiCallable[
+        neurontools.rpc.neuron_pb2.WatchHostSummaryRequest,
+        neurontools.rpc.neuron_pb2.WatchHostSummaryResponse,
+    ]
+    """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
+    snapshot, and only while somebody reads it.
+    """
 
     RenderDeviceList: grpc.aio.UnaryUnaryMultiCallable[
         neurontools.rpc.neuron_pb2.RenderDeviceListRequest,
@@ -122,6 +138,16 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.ListEndedResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.ListEndedResponse]]:
         """The processes that have ended or let their cores go, oldest first, as far as the daemon knows of them."""
+
+    @abc.abstractmethod
+    def WatchHostSummary(
+        self,
+        request: neurontools.rpc.neuron_pb2.WatchHostSummaryRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.WatchHostSummaryResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.WatchHostSummaryResponse]]:
+        """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
+        snapshot, and only while somebody reads it.
+        """
 
     @abc.abstractmethod
     def RenderDeviceList(

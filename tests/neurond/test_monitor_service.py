@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 import zlib
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import grpc
 import pytest
 
 from neurontools import catalog, model
+from neurontools.fleet.summary import HostSummary
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc import neuron_pb2_grpc as api
 from neurontools.rpc.convert import from_message
@@ -51,6 +53,28 @@ def test_a_snapshot_has_everything(monitor: api.MonitorServiceStub, shared_daemo
     assert (snapshot.processes, snapshot.warnings, snapshot.synthetic_load) == ((), (), None)
     assert abs(snapshot.taken_at_seconds - time.monotonic()) < 60
     assert snapshot.host.memory_total_bytes
+
+
+def test_the_summary_is_that_of_the_snapshots_and_goes_on(monitor: api.MonitorServiceStub) -> None:
+    stream = monitor.WatchHostSummary(pb.WatchHostSummaryRequest())
+    summaries = [from_message(HostSummary, next(stream).summary) for _ in range(3)]
+    stream.cancel()
+    sequences = [summary.sequence for summary in summaries]
+    assert sequences == sorted(set(sequences))
+    snapshot = from_message(model.Snapshot, monitor.GetSnapshot(pb.GetSnapshotRequest()).snapshot)
+    assert summaries[0].instance_type == snapshot.instance.instance_type
+    assert summaries[0].free_neuroncore_count == 32
+    assert summaries[0].host_name == os.uname().nodename
+    assert summaries[0].taken_at_seconds <= snapshot.taken_at_seconds
+
+
+@pytest.mark.parametrize("seconds", [-1.0, float("nan"), 1e9])
+def test_a_senseless_interval_of_summaries_is_refused(monitor: api.MonitorServiceStub, seconds: float) -> None:
+    code, details = refused(
+        lambda: next(monitor.WatchHostSummary(pb.WatchHostSummaryRequest(interval_seconds=seconds)))
+    )
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
+    assert "interval_seconds" in (details or "")
 
 
 def test_a_stream_has_every_snapshot_or_those_of_an_interval(monitor: api.MonitorServiceStub) -> None:

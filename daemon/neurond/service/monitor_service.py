@@ -7,14 +7,17 @@ request.
 from __future__ import annotations
 
 import asyncio
+import os
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from neurond.journal.ended_log import EndedLog
-from neurond.snapshots.store import Store
+from neurond.snapshots.store import Entry, Store
+from neurontools.fleet.summarize import summarize
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2
@@ -39,6 +42,9 @@ class MonitorService:
         self._settle = settle
         self._rendered: dict[object, bytes] = {}
         self._rendered_sequence = -1
+        self._summarized = b""
+        self._summarized_sequence = -1
+        self._host_name = os.uname().nodename
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
         """The latest snapshot, or one of the past."""
@@ -52,17 +58,39 @@ class MonitorService:
         self, request: neuron_pb2.WatchSnapshotsRequest, context: Context
     ) -> AsyncIterator[bytes]:
         """Snapshots as they are made; a slow reader skips to the latest."""
-        interval_seconds = await _checked_seconds(request.interval_seconds, "interval_seconds", context)
+        async with aclosing(self._entries(request.interval_seconds, context)) as entries:
+            async for entry in entries:
+                yield entry.message
+
+    async def watch_host_summary(
+        self, request: neuron_pb2.WatchHostSummaryRequest, context: Context
+    ) -> AsyncIterator[bytes]:
+        """The host in short, as of each snapshot that a reader comes to."""
+        async with aclosing(self._entries(request.interval_seconds, context)) as entries:
+            async for entry in entries:
+                yield self._summary(entry.snapshot)
+
+    async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[Entry, None]:
+        """The latest entry, then those that come, at least so far apart; a slow reader skips to the latest."""
+        interval_seconds = await _checked_seconds(interval_seconds, "interval_seconds", context)
         loop = asyncio.get_running_loop()
         sequence = -1
         while True:
             entry = await self._store.after(sequence)
             sequence = entry.snapshot.sequence
             sent_at = loop.time()
-            yield entry.message
+            yield entry
             wait_seconds = sent_at + interval_seconds - _EARLY_SECONDS - loop.time()
             if wait_seconds > 0:
                 await asyncio.sleep(wait_seconds)
+
+    def _summary(self, snapshot: Snapshot) -> bytes:
+        """The summary of a snapshot, made for its first reader."""
+        if self._summarized_sequence != snapshot.sequence:
+            summary = summarize(snapshot, self._host_name)
+            self._summarized = neuron_pb2.WatchHostSummaryResponse(summary=to_message(summary)).SerializeToString()
+            self._summarized_sequence = snapshot.sequence
+        return self._summarized
 
     async def list_history(self, request: neuron_pb2.ListHistoryRequest, context: Context) -> AsyncIterator[bytes]:
         """The recent past, oldest first unless asked for otherwise."""

@@ -45,6 +45,9 @@ def make_server(
         "MonitorService": {
             "GetSnapshot": _unary(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
             "WatchSnapshots": _stream(calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, Kind.CALL),
+            "WatchHostSummary": _stream(
+                calls, monitor.watch_host_summary, neuron_pb2.WatchHostSummaryRequest, Kind.CALL
+            ),
             "ListHistory": _stream(calls, monitor.list_history, neuron_pb2.ListHistoryRequest, Kind.CALL, Kind.HISTORY),
             "ListEnded": _stream(calls, monitor.list_ended, neuron_pb2.ListEndedRequest, Kind.CALL),
             "RenderDeviceList": _unary(calls, monitor.render_device_list, neuron_pb2.RenderDeviceListRequest),

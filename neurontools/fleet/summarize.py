@@ -1,0 +1,139 @@
+"""The summary of a host from its snapshot: pure, and bounded whatever the snapshot holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from neurontools import catalog, health
+from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding, SummaryJob
+from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
+from neurontools.model.job import RunningJob, jobs
+
+MOST_FINDINGS = 3
+MOST_JOBS = 3
+MOST_DEVICES = 64  # as the driver has them at most
+_MARK = "…"
+BUSY_FROM_RATIO = 0.02  # as neuron-top draws a core that is held and works
+_MOST_INDICES = 8
+# Bytes of UTF-8, so that a host of 16 devices says all of it in 1,200 bytes, whatever its names are.
+_LONGEST_HOST, _LONGEST_REASON, _LONGEST_JOB, _LONGEST_WORD = 48, 72, 32, 24
+
+
+def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
+    """The summary of this moment of the host of this name."""
+    instance = snapshot.instance
+    cores = logical_cores(snapshot, max(1, instance.logical_neuroncore_config))
+    found_jobs = sorted(jobs(snapshot), key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
+    found = health.alike(snapshot.health.findings if snapshot.health else ())
+    counts = health.counts(snapshot)
+    held = [core for core in cores if core.is_free is False]
+    peak = catalog.peak_flops_per_core(instance.instance_type)
+    flops = _sum(core.flops_per_second for core in held)
+    held_physical = sum(len(core.cores) for core in held)
+    node = instance.ultraserver_node
+    return HostSummary(
+        host_name=_cut(host_name, _LONGEST_HOST),
+        instance_type=_cut(instance.instance_type),
+        instance_id=_cut_or_none(instance.instance_id),
+        ultraserver_id=_cut_or_none(instance.ultraserver_id),
+        ultraserver_node_index=None if node is None else node.index,
+        source=snapshot.source,
+        synthetic_load=_cut_or_none(snapshot.synthetic_load),
+        driver_version=_cut_or_none(instance.driver_version),
+        daemon_version=_cut(snapshot.daemon_version),
+        sequence=snapshot.sequence,
+        taken_at_unix_seconds=snapshot.taken_at_unix_seconds,
+        taken_at_seconds=snapshot.taken_at_seconds,
+        interval_seconds=snapshot.interval_seconds,
+        is_judged=snapshot.health is not None,
+        critical_count=counts.get(Severity.CRITICAL, 0),
+        warning_count=counts.get(Severity.WARNING, 0),
+        notice_count=counts.get(Severity.NOTICE, 0),
+        findings=tuple(
+            SummaryFinding(
+                kind=_cut(finding.kind),
+                severity=finding.severity,
+                reason=_cut(finding.reason, _LONGEST_REASON),
+                began_at_unix_seconds=finding.began_at_unix_seconds,
+                device_indices=indices[:_MOST_INDICES],
+                job=_cut_or_none(finding.job, _LONGEST_JOB),
+                synthetic=finding.synthetic,
+            )
+            for finding, indices in found[:MOST_FINDINGS]
+        ),
+        devices=_cells(snapshot, cores),
+        neuroncore_count=len(cores),
+        held_neuroncore_count=len(held),
+        busy_neuroncore_count=sum((core.utilization_ratio or 0.0) >= BUSY_FROM_RATIO for core in held),
+        free_neuroncore_count=sum(core.is_free is True for core in cores),
+        utilization_ratio=_mean(core.utilization_ratio for core in held),
+        flops_per_second=flops,
+        mfu_ratio=flops / (peak * held_physical) if flops is not None and peak and held_physical else None,
+        device_memory_used_bytes=_sum_of_bytes(core.memory.total_bytes for core in snapshot.cores),
+        device_memory_bytes=sum(device.memory_bytes for device in snapshot.devices),
+        process_count=sum(len(job.ranks) for job in found_jobs),
+        job_count=len(found_jobs),
+        jobs=tuple(_job(job, peak) for job in found_jobs[:MOST_JOBS]),
+        problem_count=len(snapshot.warnings),
+    )
+
+
+def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[DeviceCell, ...]:
+    """Each device that is there or is missing, with its verdict."""
+    on_device: dict[int, list[LogicalNeuronCore]] = {}
+    for core in cores:
+        on_device.setdefault(core.device_index, []).append(core)
+    present = {device.index for device in snapshot.devices}
+    verdicts = {verdict.device_index: verdict.severity for verdict in health.verdicts(snapshot)}
+    return tuple(
+        DeviceCell(
+            index=index,
+            is_present=index in present,
+            severity=None if (severity := verdicts.get(index)) is None else int(severity),
+            utilization_ratio=_mean(core.utilization_ratio for core in on_device.get(index, ())),
+            held_neuroncore_count=sum(core.is_free is False for core in on_device.get(index, ())),
+        )
+        for index in sorted(present | set(verdicts))[:MOST_DEVICES]
+    )
+
+
+def _job(job: RunningJob, peak_flops_per_core: float | None) -> SummaryJob:
+    flops, cores = job.flops_per_second, job.cores
+    known = flops is not None and peak_flops_per_core and cores
+    return SummaryJob(
+        name=_cut_or_none(job.name, _LONGEST_JOB),
+        neuroncore_count=len(job.neuroncore_indices),
+        rank_count=len(job.ranks),
+        world_size=job.world_size,
+        utilization_ratio=job.utilization_ratio,
+        steps_per_second=job.steps_per_second,
+        mfu_ratio=(flops or 0.0) / ((peak_flops_per_core or 1.0) * len(cores)) if known else None,
+        severity=max((finding.severity for finding in job.findings), default=Severity.OK),
+    )
+
+
+def _cut(text: str, longest_bytes: int = _LONGEST_WORD) -> str:
+    """The text, cut with a mark where its UTF-8 is longer."""
+    octets = text.encode("utf-8", "replace")
+    if len(octets) <= longest_bytes:
+        return octets.decode()
+    return octets[: longest_bytes - len(_MARK.encode())].decode("utf-8", "ignore") + _MARK
+
+
+def _cut_or_none(text: str | None, longest_bytes: int = _LONGEST_WORD) -> str | None:
+    return None if text is None else _cut(text, longest_bytes)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _sum_of_bytes(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,110 @@
+"""What a host says of itself to who looks at many hosts: about a kilobyte, and as true as its snapshot.
+
+The fields are those of the messages of the same names in `neuron.proto`. None is unknown, which is never 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neurontools.model import Severity, SourceKind
+from neurontools.model.brief import showing
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCell:
+    """One device, or the place of one that is missing."""
+
+    index: int
+    is_present: bool
+    severity: int | None  # the gravest of its findings, as in `Severity`; None: its health is not known
+    utilization_ratio: float | None  # mean of its cores
+    held_neuroncore_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryFinding:
+    """One of the gravest things that are wrong; those that are alike are one."""
+
+    kind: str
+    severity: Severity
+    reason: str  # cut where it is long
+    began_at_unix_seconds: float
+    device_indices: tuple[int, ...]
+    job: str | None
+    synthetic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryJob:
+    """One of the largest jobs, as far as it runs on this host."""
+
+    name: str | None  # None: a process of which no job is known
+    neuroncore_count: int  # logical
+    rank_count: int  # that run here
+    world_size: int | None
+    utilization_ratio: float | None
+    steps_per_second: float | None
+    mfu_ratio: float | None
+    severity: Severity  # the gravest finding on its processes
+
+
+@dataclass(frozen=True, slots=True)
+class HostSummary:
+    """One host at one moment. NeuronCores are logical, under the host's default LNC."""
+
+    host_name: str
+    instance_type: str
+    instance_id: str | None
+    ultraserver_id: str | None
+    ultraserver_node_index: int | None
+    source: SourceKind
+    synthetic_load: str | None
+    driver_version: str | None
+    daemon_version: str
+    sequence: int
+    taken_at_unix_seconds: float
+    taken_at_seconds: float  # CLOCK_MONOTONIC of the host
+    interval_seconds: float
+    is_judged: bool  # False: nobody has looked for what is wrong
+    critical_count: int  # findings, those that are alike as one
+    warning_count: int
+    notice_count: int
+    findings: tuple[SummaryFinding, ...]  # the gravest first, not all
+    devices: tuple[DeviceCell, ...]  # by index
+    neuroncore_count: int
+    held_neuroncore_count: int
+    busy_neuroncore_count: int
+    free_neuroncore_count: int  # what is neither held nor free is unknown
+    utilization_ratio: float | None  # mean of the held cores
+    flops_per_second: float | None
+    mfu_ratio: float | None  # of the held cores, against the peak for bf16
+    device_memory_used_bytes: int | None
+    device_memory_bytes: int
+    process_count: int  # that use cores
+    job_count: int
+    jobs: tuple[SummaryJob, ...]  # those with most cores first, not all
+    problem_count: int  # what the daemon could not read
+
+    __repr__ = showing("host_name", "instance_type", "sequence", "critical_count", "warning_count")
+
+    @property
+    def severity(self) -> Severity | None:
+        """The gravest that was found; None: not known."""
+        if not self.is_judged:
+            return None
+        if self.critical_count:
+            return Severity.CRITICAL
+        if self.warning_count:
+            return Severity.WARNING
+        return Severity.NOTICE if self.notice_count else Severity.OK
+
+    @property
+    def unknown_neuroncore_count(self) -> int:
+        """Cores of which nobody knows whether they are held."""
+        return max(0, self.neuroncore_count - self.held_neuroncore_count - self.free_neuroncore_count)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Of the largest job that tells them."""
+        return next((job.steps_per_second for job in self.jobs if job.steps_per_second is not None), None)

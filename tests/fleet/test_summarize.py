@@ -1,0 +1,106 @@
+"""What a host says of itself in short is what its snapshot says, and never more than its bound."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summary import HostSummary
+from neurontools.model import Finding, Health, Severity, Snapshot
+from neurontools.rpc.convert import from_message, to_message
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.snapshots import snapshot_of
+
+MOST_BYTES = 1200
+
+
+def burst() -> Snapshot:
+    host = ScenarioHost("trn1.32xlarge", "ecc-burst")
+    for seconds in range(0, 200, 10):
+        host.at(float(seconds))
+    return host.at(200.0)
+
+
+def test_an_idle_host_is_all_free() -> None:
+    summary = summarize(snapshot_of("trn2.48xlarge"), "a")
+    assert (summary.neuroncore_count, summary.free_neuroncore_count, summary.held_neuroncore_count) == (64, 64, 0)
+    assert (summary.process_count, summary.jobs, summary.utilization_ratio, summary.mfu_ratio) == (0, (), None, None)
+    assert len(summary.devices) == 16
+
+
+def test_nobody_judged_is_not_well() -> None:
+    summary = summarize(replace(snapshot_of("trn1.2xlarge"), health=None), "a")
+    assert summary.severity is None
+    assert summary.devices[0].severity is None
+    assert summarize(replace(snapshot_of("trn1.2xlarge"), health=Health((0,))), "a").severity is Severity.OK
+
+
+def test_a_host_at_work_with_something_wrong() -> None:
+    snapshot = burst()
+    summary = summarize(snapshot, "a")
+    assert summary.severity is not None
+    assert summary.severity >= Severity.WARNING
+    assert summary.findings[0].severity == summary.severity
+    assert summary.held_neuroncore_count == summary.busy_neuroncore_count == 32
+    assert summary.unknown_neuroncore_count == 0
+    ratios = [core.utilization_ratio for core in snapshot.cores if core.utilization_ratio is not None]
+    assert summary.utilization_ratio == pytest.approx(sum(ratios) / 32)
+    (job,) = summary.jobs
+    assert (job.neuroncore_count, job.rank_count) == (32, 32)
+    assert summary.job_count == 1
+    marked = (
+        {index for finding in snapshot.health.findings for index in finding.device_indices}
+        if snapshot.health
+        else set()
+    )
+    assert {cell.index for cell in summary.devices if cell.severity} == marked
+
+
+def test_a_device_that_is_missing_has_its_place() -> None:
+    snapshot = snapshot_of("trn1.32xlarge")
+    missing = Finding("device_missing", Severity.CRITICAL, "gone", "restart", 1.0, device_indices=(3,))
+    there = tuple(device for device in snapshot.devices if device.index != 3)
+    summary = summarize(replace(snapshot, devices=there, health=Health(tuple(range(16)), (), (missing,))), "a")
+    assert [cell.index for cell in summary.devices] == list(range(16))
+    assert [cell.index for cell in summary.devices if not cell.is_present] == [3]
+    assert summary.devices[3].severity == Severity.CRITICAL
+    assert summary.devices[3].utilization_ratio is None
+
+
+def test_it_goes_over_the_wire_as_it_is() -> None:
+    summary = replace(summarize(snapshot_of("trn1.32xlarge"), "host-1"), jobs=())
+    read = from_message(HostSummary, to_message(summary))
+    assert read == summary
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "語", "🚀"])
+def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> None:
+    text = letter * 500
+    snapshot = burst()
+    findings = tuple(
+        Finding(text, Severity.CRITICAL, text, text + str(number), 1.7e9, tuple(range(16)), job=text + str(number))
+        for number in range(40)
+    )
+    processes = tuple(
+        replace(process, job=replace(process.job, name=f"{number}{text}", world_size=2**31)) if process.job else process
+        for number, process in enumerate(snapshot.processes)
+    )
+    instance = replace(
+        snapshot.instance, instance_id=text, ultraserver_id=text, driver_version=text, instance_type=text
+    )
+    full = replace(
+        snapshot,
+        instance=instance,
+        processes=processes,
+        synthetic_load=text,
+        daemon_version=text,
+        health=Health(tuple(range(16)), (), findings),
+    )
+    summary = summarize(full, text)
+    assert len(to_message(summary).SerializeToString()) <= MOST_BYTES
+    assert summary.critical_count == 40
+    assert summary.host_name.startswith(letter * 5)
+    assert summary.host_name.endswith("…")
+    assert len(summary.jobs) == 3
