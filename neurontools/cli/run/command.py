@@ -20,7 +20,7 @@ from neurontools.cli.line.choice import named_or_simulated
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself
 from neurontools.cli.line.telling import tell, tell_lines
-from neurontools.cli.run import options, summary, warden
+from neurontools.cli.run import options, profile, summary, warden
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.core_request import parse_visible_cores
@@ -69,6 +69,7 @@ def _main(arguments: list[str]) -> int:
     longest_wait_seconds = options.count(given, "wait", 10**8)
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
+    profile.ask_for(given, environment)
     if "top" in given:
         from neurontools.cli.run import top
 

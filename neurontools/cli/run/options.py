@@ -26,6 +26,13 @@ OPTIONS = (
         completes=FILES,
     ),
     Option(
+        "profile",
+        "write a profile of each worker into this directory, for neuron-profile, TensorBoard and Perfetto",
+        value="DIR",
+        completes=FILES,
+    ),
+    Option("profile-steps", "profile these steps alone, such as 10:15; 10: is all from the tenth", value="STEPS"),
+    Option(
         "estimate",
         "say what the run would need, take and cost on these instance types, or on all",
         value="TYPES",
@@ -49,6 +56,7 @@ Options of neuron-run come before the script; what follows it is the script's.
 
 Environment:
   NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES  the NeuronCores to use; --cores goes before them
+  NEURON_RT_INSPECT_ENABLE=1, NEURON_RT_INSPECT_OUTPUT_DIR  as --profile
   NEURONTOOLS_SOCKET                            as --socket
   NEURONTOOLS_SIMULATE                          as --simulate, when no socket is named
   NEURONTOOLS_DEVICE                            the name of the device in torch, xla or neuron

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 
+from neurontools.profile.kinds import Kind
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import alias, buffers
 from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.runtime.tensors.device import device
@@ -50,7 +53,10 @@ def device_tensor(value: Tensor, core: Core) -> Tensor:
         value = copy.copy_(value)
     with buffers.lock:
         reserve(core, layout.nbytes)
-        return buffers.create(layout, value, core)[0]
+        tensor, buffer = buffers.create(layout, value, core)
+        if ring.is_on:
+            ring.allocated(core.global_index, buffer.address, layout.nbytes)
+        return tensor
 
 
 def refuse_unstrided(value: Tensor) -> None:
@@ -126,8 +132,12 @@ def run_at_once(
         if operator.has_device:
             named["device"] = torch.device("cpu")
         with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+            begun_ns = time.perf_counter_ns()
             result = operator.call(*values, **named)
             metrics.fallback(operator.name)
+            if ring.is_on:
+                ended_ns = time.perf_counter_ns()
+                ring.span(Kind.FALLBACK, operator.name, -1, begun_ns, ended_ns, stack=ring.origins.here())
             if results is not None:
                 results += result if len(operator.returns) > 1 else (result,)
             for tensor in written:

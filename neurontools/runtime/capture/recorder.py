@@ -21,6 +21,7 @@ from neurontools.runtime.operators.signature import (
     Unverified,
     signatures,
 )
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Buffer, Core, Tensor
 from neurontools.runtime.tensors.device import device
@@ -125,6 +126,8 @@ def recording_kernel(operator: Operator) -> Callable[..., Any]:
             return _verify(first, operator, arguments, keywords, core)
         except NeedsResize:
             return immediate.run_resizing(operator, arguments, keywords)
+        if ring.is_on:
+            core.pending.origins[len(core.pending.signatures) - 1] = ring.origins.of_operator()
         if signature.single is not None:
             result = new_result(signature.single, core)
         elif in_place_result:

@@ -18,6 +18,7 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.execution import ranks
 from neurontools.runtime.execution.gloo import carry_out
 from neurontools.runtime.operators.operator import Operator, operators
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Tensor
 from neurontools.runtime.tensors.device import device
@@ -67,7 +68,11 @@ def collective(
             torch.ops.neuron.collective(list(outputs), list(inputs), kind, reduction, root, group)
         else:
             device.flush_all("Collective")  # what was recorded before it must happen before it
+            begun_ns = time.perf_counter_ns()
             _collective(outputs, inputs, kind, reduction, root, group)
+            if ring.is_on:
+                nbytes = sum(t.nbytes for t in (inputs or outputs))
+                ring.collected(f"neuron::{kind}", device.current.global_index, begun_ns, nbytes)
 
 
 def _collective(

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.capture.course import Course, Observed
-from neurontools.runtime.capture.following import Place, following
+from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
-from neurontools.runtime.execution.deadline import EXEC_TIMEOUT, deadline
+from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
 from neurontools.runtime.execution.graph_changes import GraphChanges
-from neurontools.runtime.execution.numerical_errors import NanCheck
+from neurontools.runtime.execution.loaded_program import LoadedProgram
+from neurontools.runtime.execution.policy import FAIL_ON_NAN, Policy
+from neurontools.runtime.execution.profiled import FIRST_GRAPH, GraphOrigin, described
 from neurontools.runtime.execution.target import check_load
-from neurontools.runtime.execution.work import Work, work_of
+from neurontools.runtime.execution.work import Work
 from neurontools.runtime.operators.bounded import RecentlyUsed
+from neurontools.runtime.profiling.ring import GraphEntry, ring
 from neurontools.runtime.programs import compiler, compiler_flags
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
-from neurontools.runtime.programs.numerics import STOCHASTIC_SEED, Numerics, stochastic_rounding
+from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.tensors.buffer_table import buffers, release
 from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
@@ -35,68 +37,7 @@ from neurontools.runtime.tensors.storages import storages
 
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
-FAIL_ON_NAN = "NEURON_FAIL_ON_NAN"
-EXTRACT_ONLY = "NEURON_EXTRACT_GRAPHS_ONLY"
 _TOUCH_EVERY = 64  # executions after which a program that is followed counts as used
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What the variables ask of executions. `stochastic` is the generator of random rounding, None when it is off.
-
-    `extracts_only`: graphs are compiled into the cache and not executed, as neuron_parallel_compile asks.
-    """
-
-    fail_on_nan: bool
-    timeout_seconds: float | None
-    stochastic: torch.Generator | None
-    extracts_only: bool = False
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> Policy:
-        """Reads the variables; a time-out that is no number is none."""
-        timeout = environment.get(EXEC_TIMEOUT, "")
-        stochastic = None
-        if stochastic_rounding(environment):
-            stochastic = torch.Generator()
-            seed = environment.get(STOCHASTIC_SEED, "")
-            stochastic.manual_seed(int(seed) if seed.lstrip("-").isdigit() else 0)
-        return cls(
-            fail_on_nan=environment.get(FAIL_ON_NAN, "0") not in ("", "0", "false"),
-            timeout_seconds=float(timeout) if timeout.isdigit() and int(timeout) else None,
-            stochastic=stochastic,
-            extracts_only=environment.get(EXTRACT_ONLY, "0") not in ("", "0", "false"),
-        )
-
-
-class LoadedProgram:
-    """A program on a core, with the HBM it takes and what the daemon knows it by."""
-
-    __slots__ = (
-        "code_bytes",
-        "executions",
-        "flops",
-        "handle",
-        "nan_check",
-        "output_bytes",
-        "output_bytes_total",
-        "place",
-        "program",
-        "work",
-    )
-
-    def __init__(self, program: Program, code_bytes: int, handle: Any) -> None:
-        compiled = program.compiled
-        self.program = program
-        self.code_bytes = code_bytes
-        self.handle = handle
-        self.flops = compiled.flops
-        self.work = work_of(compiled, program.numerics)
-        self.executions = 0
-        self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
-        self.output_bytes_total = sum(self.output_bytes)
-        self.nan_check = NanCheck(compiled)
-        self.place = Place()
 
 
 class Executor:
@@ -143,6 +84,8 @@ class Executor:
             if course is None and not graph.signatures:
                 return
             metrics.count(f"Flush:{reason}")
+            if ring.is_on:
+                ring.reason = ring.name(reason)
             listed: Sequence[Buffer | None] = graph.buffers if course is None else course.buffers
             try:
                 if course is None:
@@ -153,6 +96,8 @@ class Executor:
             except BaseException as error:
                 _abandon(listed, error)
                 raise
+            if ring.is_watching:
+                ring.flushed()
 
     def _execute(self, core: Core, graph: Graph, observed: list[Observed] | None) -> None:
         """Executes a graph as it was recorded; `observed` is what was seen of its calls meanwhile."""
@@ -167,6 +112,8 @@ class Executor:
         if not loaded.program.compiled.instructions:
             _forget(graph.buffers)
             return
+        if ring.is_on and loaded.entry is None:
+            loaded.entry = described(loaded.program, graph, alive, loaded.origin)
         self._run(core, loaded, graph.buffers, graph.scalars, graph.hosts, queued)
         if is_known and observed is not None:
             following.learn(core, observed, graph, alive, loaded.place, loaded)
@@ -196,6 +143,9 @@ class Executor:
         memory = core.memory
         output_bytes = loaded.output_bytes_total
         memory.allocate(Category.TENSORS, output_bytes)
+        entry = loaded.entry if ring.is_on else None
+        if entry is not None:
+            loaded.program.prepare_timed()
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
         inputs: Any = [known[number].value for number in compiled.inputs]
@@ -210,7 +160,10 @@ class Executor:
                 torch._C._DisableAutocast(),
                 torch._C.DisableTorchFunction(),
             ):
-                outputs = loaded.program.run(inputs, scalars, hosts, core.generator)
+                if entry is None:
+                    outputs = loaded.program.run(inputs, scalars, hosts, core.generator)
+                else:
+                    outputs, times = loaded.program.run_timed(inputs, scalars, hosts, core.generator)
                 deadline.check()
                 bad = loaded.nan_check.finds(outputs, known, is_exact=policy.fail_on_nan)
         except BaseException as error:
@@ -218,6 +171,8 @@ class Executor:
             core.statistics.failed_executions_total += 1
             status = _status_of(error)
             self.monitor.end(started, 0, status, begun - queued)
+            if entry is not None:
+                ring.failed(entry)
             raise
         finally:
             deadline.clear()
@@ -228,6 +183,9 @@ class Executor:
             buffer.value = value
             if buffer.category is not Category.TENSORS:
                 memory.move(Category.TENSORS, buffer.category, nbytes)
+        if entry is not None:
+            begun, ended = times[0] * 1e-9, times[-1] * 1e-9  # so that the sums of both are one
+            self._note(core, loaded, entry, known, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
         statistics = core.statistics
@@ -238,6 +196,16 @@ class Executor:
         metrics.time("ExecuteLatency", ended - queued)
         metrics.count("ExecuteComputation")
         self._finish(core, started, loaded.flops, begun - queued, bad)
+
+    def _note(
+        self, core: Core, loaded: LoadedProgram, entry: GraphEntry, known: Any, queued_ns: int, times: Any
+    ) -> None:
+        """Tells the profile of an execution, while all that it had is still there."""
+        index = core.global_index
+        ring.levels(index, core.memory.levels)
+        addresses = [known[number].address for number in loaded.program.compiled.outputs]
+        ring.allocated_outputs(entry, index, addresses)
+        ring.executed(entry, index, loaded.flops, queued_ns, times)
 
     def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool) -> None:
         """Reports the outcome and raises what the variables ask to raise."""
@@ -276,7 +244,14 @@ class Executor:
             metrics.count("CachedCompile")
             return loaded
         flags = self.flags
-        loaded = self._load(core, self._compiled(core, graph, alive, flags), flags)
+        began_ns, compilations = time.perf_counter_ns(), core.statistics.compilations_total
+        compiled = self._compiled(core, graph, alive, flags)
+        was_cached = core.statistics.compilations_total == compilations
+        reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
+        origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
+        loaded = self._load(core, compiled, flags, origin)
+        if ring.is_on:
+            ring.compiled(began_ns, "found in the cache" if was_cached else "compiled", core.global_index)
         for forgotten in self.programs.put(key, loaded):
             self._unload(forgotten)
         return loaded
@@ -316,7 +291,9 @@ class Executor:
             raise
         return compiled
 
-    def _load(self, core: Core, compiled: CompiledGraph, flags: compiler_flags.CompilerFlags) -> LoadedProgram:
+    def _load(
+        self, core: Core, compiled: CompiledGraph, flags: compiler_flags.CompilerFlags, origin: GraphOrigin
+    ) -> LoadedProgram:
         reporter = getattr(self.monitor, "reporter", None)
         instance_type, lnc = (
             (None, None) if reporter is None else (reporter.instance_type, reporter.logical_neuroncore_config)
@@ -337,7 +314,7 @@ class Executor:
         numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
         handle = self.monitor.load_model(core, compiled.module, code_bytes, compiled.scratchpad_bytes)
         check = None if self.policy.timeout_seconds is None else deadline.check
-        loaded = LoadedProgram(Program(compiled, numerics, check), code_bytes, handle)
+        loaded = LoadedProgram(Program(compiled, numerics, check), code_bytes, handle, origin)
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 

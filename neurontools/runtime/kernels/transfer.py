@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from neurontools.profile.kinds import Kind
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.capture.immediate import check_room, device_tensor, host_value, point_at
 from neurontools.runtime.capture.recorder import recording_kernel
@@ -15,6 +16,7 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator, operators, resolve
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.runtime.tensors.device import device
@@ -84,6 +86,8 @@ def to_device(source: Tensor, core: Core) -> Tensor:
     nbytes = buffers.of(result).layout.nbytes
     core.statistics.to_device_bytes += nbytes
     metrics.time("TransferToDeviceTime", time.perf_counter() - started)
+    if ring.is_on:
+        ring.transferred(Kind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
     metrics.sample("InboundData", source.nbytes)
     return result
 
@@ -97,6 +101,8 @@ def from_device(source: Tensor) -> Tensor:
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
     metrics.time("TransferFromDeviceTime", time.perf_counter() - started)
+    if ring.is_on:
+        ring.transferred(Kind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)
     metrics.sample("OutboundData", source.nbytes)
     return value
 

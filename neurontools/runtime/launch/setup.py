@@ -13,7 +13,7 @@ from neurontools.runtime.counting import steps
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.kernels import registration
-from neurontools.runtime.launch import optimizer_memory
+from neurontools.runtime.launch import optimizer_memory, profile_session
 from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
@@ -24,6 +24,7 @@ from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.cores import take_cores
 from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device
 from neurontools.runtime.tensors.monitoring import Reported
+from neurontools.runtime.tensors.worker import worker
 from neurontools.runtime.torch_device import (
     accelerator,
     backward_errors,
@@ -100,6 +101,9 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         made.cores, made.monitor = take_cores(environment)
         if isinstance(made.monitor, Reported):
             made.monitor.reporter.before_reports(observe)
+            worker.instance_type = made.monitor.reporter.instance_type
+        device.taken = made.cores
+        profile_session.begin(environment)
         return made.cores
 
     device.take = take
@@ -128,6 +132,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         kept_parameters,
         parameters,
         process_group,
+        profile_session,
         resized_storages,
         steps,
         stock_torch,
@@ -149,6 +154,7 @@ def give_back_cores() -> None:
     """Detaches from the daemon, so that processes started from here can have the cores; nothing runs here any more."""
     if not is_set_up():
         return
+    profile_session.give_up()
     monitor = executor().monitor
     if isinstance(monitor, Reported):
         monitor.reporter.close()

@@ -78,6 +78,13 @@ def compile_graph(graph: Graph, alive: bytes, hash_text: str, flags_hash: str) -
     )
 
 
+def kept_operators(graph: Graph, alive: bytes) -> list[tuple[int, Signature]]:
+    """The operators that `compile_graph` keeps, in its order: where each is among the recorded ones, and how."""
+    calls, _, _ = _calls(graph)
+    positions = {id(call): position for position, call in enumerate(calls)}
+    return [(positions[id(call)], call.signature) for call in _without_dead(calls, alive)]
+
+
 def _calls(graph: Graph) -> tuple[list[_Call], dict[int, Layout], list[int]]:
     """The calls, the layout of every value, and which values are inputs."""
     calls: list[_Call] = []

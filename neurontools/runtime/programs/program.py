@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from neurontools.runtime.tensors.buffer_table import reinterpreted
 from neurontools.runtime.tensors.core import Tensor
 
 Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
+TimedRun = Callable[
+    [Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], tuple[list[Tensor], tuple[int, ...]]
+]
 
 
 class MetaMismatch(RuntimeError):
@@ -55,6 +59,7 @@ class Program:
         self.restrided: set[int] = set()
         self.source = ""
         self._run: Run | None = None
+        self._run_timed: TimedRun | None = None
         self._checked = False
 
     def run(
@@ -64,11 +69,30 @@ class Program:
         if self._run is not None:
             return self._run(inputs, scalars, hosts, generator)
         if not self._checked:
-            outputs = _interpret(self, inputs, scalars, hosts, generator)
+            outputs = _interpret(self, inputs, scalars, hosts, generator, _nothing)
             self._checked = True
             return outputs
         self.source, self._run = _generate(self)
         return self._run(inputs, scalars, hosts, generator)
+
+    def run_timed(
+        self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
+    ) -> tuple[list[Tensor], tuple[int, ...]]:
+        """As `run`, with the times before the first instruction and after each, of time.perf_counter_ns."""
+        if self._run_timed is not None:
+            return self._run_timed(inputs, scalars, hosts, generator)
+        if self._checked:
+            self.prepare_timed()
+            return self.run_timed(inputs, scalars, hosts, generator)
+        times = [perf_counter_ns()]
+        outputs = _interpret(self, inputs, scalars, hosts, generator, lambda: times.append(perf_counter_ns()))
+        self._checked = True
+        return outputs, tuple(times)
+
+    def prepare_timed(self) -> None:
+        """Makes the code of `run_timed` where it is wanted, so that an execution's time has only the execution."""
+        if self._checked and self._run_timed is None:
+            _, self._run_timed = _generate(self, is_timed=True)
 
 
 def _interpret(
@@ -77,7 +101,9 @@ def _interpret(
     scalars: Sequence[Any],
     hosts: Sequence[Tensor],
     generator: torch.Generator,
+    tick: Callable[[], None],
 ) -> list[Tensor]:
+    """Executes and checks; `tick` is called after each instruction."""
     compiled = program.compiled
     values: dict[int, Tensor] = dict(zip(compiled.inputs, inputs, strict=True))
 
@@ -102,7 +128,12 @@ def _interpret(
             values.pop(number, None)
         if program.check is not None:
             program.check()
+        tick()
     return [values[number] for number in compiled.outputs]
+
+
+def _nothing() -> None:
+    return None
 
 
 def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor]) -> Any:
@@ -221,13 +252,22 @@ class _Writer:
         return self.name(_on_device(part), "k")
 
 
-def _generate(program: Program) -> tuple[str, Run]:
+def _generate(program: Program, *, is_timed: bool = False) -> tuple[str, Any]:
+    """The source of a program and what runs it: a Run, or a TimedRun."""
     compiled, writer = program.compiled, _Writer()
     lines = ["def run(I, S, H, G):"]
+    times: list[str] = []
+
+    def take_time() -> None:
+        if is_timed:
+            times.append(f"t{len(times)}")
+            lines.append(f"    {times[-1]} = {writer.name(perf_counter_ns, 'now')}()")
+
     if compiled.inputs:
         lines.append("    " + "".join(f"v{number}," for number in compiled.inputs) + " = I")
     made_layouts = compiled.layouts
     sources: dict[int, Layout] = {number: made_layouts[number] for number in made_layouts}
+    take_time()
     for instruction, operator_call in zip(compiled.instructions, program.calls, strict=True):
         call = operator_call
         arguments = [_view(writer, a, sources) for a in instruction.arguments]
@@ -256,12 +296,13 @@ def _generate(program: Program) -> tuple[str, Run]:
             lines.append("    del " + ", ".join(f"v{number}" for number in instruction.dead))
         if program.check is not None:
             lines.append(f"    {writer.name(program.check, 'c')}()")
-    lines.append("    return [" + ", ".join(f"v{number}" for number in compiled.outputs) + "]")
+        take_time()
+    outputs = "[" + ", ".join(f"v{number}" for number in compiled.outputs) + "]"
+    lines.append(f"    return {outputs}, ({', '.join(times)},)" if is_timed else f"    return {outputs}")
     source = "\n".join(lines) + "\n"
     # The source is made of numbers and of names given here; nothing in it comes from a file or from the script.
     exec(compile(source, f"<{compiled.module}>", "exec"), writer.names)  # noqa: S102
-    run: Run = writer.names["run"]
-    return source, run
+    return source, writer.names["run"]
 
 
 def _view(writer: _Writer, part: Any, sources: dict[int, Layout]) -> str:

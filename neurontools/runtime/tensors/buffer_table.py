@@ -11,6 +11,7 @@ from threading import RLock
 import torch
 
 from neurontools.runtime.operators.layout import Layout
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.core import Buffer, Core, Tensor, missing
 from neurontools.runtime.tensors.memory import Category, CoreMemory
 from neurontools.runtime.tensors.storages import storages
@@ -105,6 +106,8 @@ def _nothing() -> None:
 
 def release(buffer: Buffer) -> None:
     """Gives back the bytes of a buffer that has a value."""
+    if ring.is_on:
+        ring.freed(buffer.core.global_index, buffer.address, buffer.layout.nbytes, buffer.category)
     buffer.core.memory.free(buffer.category, buffer.layout.nbytes)
     buffer.value = None
 

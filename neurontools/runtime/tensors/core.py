@@ -46,10 +46,10 @@ class Graph:
 
     `key` says everything about the structure in small integers: for each input -1 - its layout's id, for each operator
     its signature's id and the indices of the buffers it gets. `scalars` and `hosts` are the inputs that are not device
-    tensors.
+    tensors. `origins` is where operators were recorded, by position, as far as a profile has looked.
     """
 
-    __slots__ = ("buffers", "hosts", "key", "scalars", "signatures")
+    __slots__ = ("buffers", "hosts", "key", "origins", "scalars", "signatures")
 
     def __init__(self) -> None:
         self.key: list[int] = []
@@ -57,6 +57,7 @@ class Graph:
         self.buffers: list[Buffer] = []
         self.scalars: list[Any] = []
         self.hosts: list[Tensor] = []
+        self.origins: dict[int, tuple[int, bool]] = {}
 
     def index_of(self, buffer: Buffer) -> int:
         """The number of a buffer in this graph; it becomes an input if the graph does not know it."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.core import Core
 
 # A training step of a large transformer is some thousand operators; this many without a mark_step is a script that
@@ -69,8 +70,15 @@ class Device:
 
     def flush_all(self, reason: str) -> None:
         """Executes the pending graphs of all cores."""
-        for core in self.taken:
-            self.flush(core, reason)
+        is_watched = ring.is_watching
+        if is_watched:
+            ring.enter_flush_all()
+        try:
+            for core in self.taken:
+                self.flush(core, reason)
+        finally:
+            if is_watched:
+                ring.leave_flush_all()
 
     def enter_lazy_scope(self) -> None:
         """From here to `leave_lazy_scope` operators are recorded even where the device is eager."""

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from neurontools.nrt.status import NrtStatus
-from neurontools.runtime.execution.executor import Policy
 from neurontools.runtime.execution.failure import ExecutionFailed
+from neurontools.runtime.execution.policy import Policy
 
 
 class Told:

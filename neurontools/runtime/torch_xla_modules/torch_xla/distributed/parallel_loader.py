@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import device as _device
 
 from ..core import xla_model as xm
@@ -125,6 +126,8 @@ class PerDeviceLoader:
         waited = time.perf_counter()
         item = self._batches.next()
         steps.loader_wait_seconds += time.perf_counter() - waited
+        if ring.is_on:
+            ring.waited_for_input(int(waited * 1e9))
         if item is _END:
             xm.mark_step()
             raise StopIteration

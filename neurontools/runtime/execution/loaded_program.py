@@ -1,0 +1,46 @@
+"""A program on a core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neurontools.runtime.capture.following import Place
+from neurontools.runtime.execution.numerical_errors import NanCheck
+from neurontools.runtime.execution.profiled import GraphOrigin
+from neurontools.runtime.execution.work import work_of
+from neurontools.runtime.profiling.ring import GraphEntry
+from neurontools.runtime.programs.program import Program
+
+
+class LoadedProgram:
+    """A program on a core, with the HBM it takes and what the daemon knows it by."""
+
+    __slots__ = (
+        "code_bytes",
+        "entry",
+        "executions",
+        "flops",
+        "handle",
+        "nan_check",
+        "origin",
+        "output_bytes",
+        "output_bytes_total",
+        "place",
+        "program",
+        "work",
+    )
+
+    def __init__(self, program: Program, code_bytes: int, handle: Any, origin: GraphOrigin) -> None:
+        compiled = program.compiled
+        self.program = program
+        self.code_bytes = code_bytes
+        self.handle = handle
+        self.flops = compiled.flops
+        self.work = work_of(compiled, program.numerics)
+        self.executions = 0
+        self.output_bytes = [compiled.layouts[number].nbytes for number in compiled.outputs]
+        self.output_bytes_total = sum(self.output_bytes)
+        self.nan_check = NanCheck(compiled)
+        self.place = Place()
+        self.origin = origin
+        self.entry: GraphEntry | None = None  # what a profile knows it by

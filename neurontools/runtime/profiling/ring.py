@@ -1,0 +1,290 @@
+"""The ring: what the places of the runtime note while a profile is taken, until somebody takes it from here.
+
+Times in it are those of time.perf_counter_ns, which is CLOCK_MONOTONIC; what leaves it has that of the host's clock.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Any, Protocol
+
+from neurontools.profile.definitions import Graph, Operator
+from neurontools.profile.kinds import ALLOCATED, FREED, Kind
+from neurontools.runtime.profiling.batch import Batch, batch_of
+from neurontools.runtime.profiling.origins import Origins
+
+_TENSORS = 4  # the category of new storages, as in neurontools.profile.kinds.CATEGORIES
+
+
+class Taker(Protocol):
+    """Who gets what was noted. May raise nothing."""
+
+    def take(self, batch: Batch) -> None:
+        """The next of what was noted, in a thread of the ring's or of whoever stops it."""
+
+
+class GraphEntry:
+    """A graph that is known to the ring, for as long as its program is loaded."""
+
+    __slots__ = ("collectives", "number", "operator_count", "output_bytes", "output_stacks")
+
+    def __init__(self, number: int, operator_count: int) -> None:
+        self.number = number
+        self.operator_count = operator_count
+        self.collectives: tuple[int, ...] = ()  # positions of collectives among its operators
+        self.output_stacks: Sequence[int] = ()
+        self.output_bytes: Sequence[int] = ()
+
+
+class _Parts:
+    """What the time of a step went to so far."""
+
+    __slots__ = ("collective_ns", "compile_ns", "compute_ns", "executions", "flops", "input_wait_ns", "transfer_ns")
+
+    def __init__(self) -> None:
+        self.compile_ns = self.input_wait_ns = self.transfer_ns = self.compute_ns = self.collective_ns = 0
+        self.executions = self.flops = 0
+
+    def row(self) -> tuple[int, ...]:
+        return (
+            self.compile_ns,
+            self.input_wait_ns,
+            self.transfer_ns,
+            self.compute_ns,
+            self.collective_ns,
+            self.executions,
+            self.flops,
+        )
+
+    def without(self, row: tuple[int, ...]) -> _Parts:
+        """What came after these."""
+        rest = _Parts()
+        for name, now, before in zip(
+            ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns", "executions", "flops"),
+            self.row(),
+            row,
+            strict=True,
+        ):
+            setattr(rest, name, now - before)
+        return rest
+
+
+class Ring:
+    """One a process. Hooks look at `is_on` first, those of steps at `is_watching`: without a profile both are False.
+
+    The methods that note something hold the runtime's lock, or note what a single append keeps whole. A step ends when
+    an optimizer has stepped and what it left to be executed has been: with the execution after it, or with the
+    mark_step that finds nothing to execute, or at once where the device is eager.
+    """
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.is_watching = False
+        self.is_eager = False
+        self.step = 1
+        self.correlation = 0
+        self.reason = 0
+        self.last_end_ns = 0
+        self.origins = Origins()
+        self.names: list[str] = []
+        self.graphs: list[Graph] = []
+        self.operators: list[Operator] = []
+        self.at_steps: list[Any] = []  # called with the number of the step that begins
+        self.before_start: list[Any] = []  # called before the first taker gets anything
+        self.takers: list[Taker] = []
+        self._numbers: dict[str, int] = {}
+        self._executions: list[Any] = []
+        self._failures: list[int] = []
+        self._spans: list[Any] = []
+        self._levels: list[Any] = []
+        self._allocations: list[Any] = []
+        self._steps: list[Any] = []
+        self._parts = _Parts()
+        self._step_begun_ns = 0
+        self._done: tuple[int, tuple[int, ...]] | None = None
+        self._flushing_all = 0
+        self._drain_lock = threading.RLock()
+        self.offset_ns = 0
+        """What makes times of the ring those of the host's clock."""
+
+    def name(self, text: str) -> int:
+        """The number of a name."""
+        number = self._numbers.get(text)
+        if number is None:
+            self.names.append(text)
+            number = self._numbers[text] = len(self.names) - 1
+        return number
+
+    def watch(self, steps_total: int) -> None:
+        """From here on steps are looked at, of which there were so many."""
+        if not self.is_watching:
+            self.is_watching = True
+            self.step = steps_total + 1
+            self._done = None
+
+    def start(self, taker: Taker) -> None:
+        """From here on a taker gets what is noted; the runtime's lock is held."""
+        with self._drain_lock:
+            if not self.takers:
+                for prepare in self.before_start:
+                    prepare()
+                self.offset_ns = time.time_ns() - perf_counter_ns()
+                self._forget()
+                self.is_on = True
+            else:
+                self.drain()
+            self.takers.append(taker)
+
+    def stop(self, taker: Taker) -> None:
+        """A taker gets what is left, and nothing any more."""
+        with self._drain_lock:
+            if taker not in self.takers:
+                return
+            self.drain()
+            self.takers.remove(taker)
+            if not self.takers:
+                self.is_on = False
+                self._forget()
+
+    def drain(self) -> None:
+        """Hands what was noted to the takers; any thread may do that."""
+        with self._drain_lock:
+            batch = batch_of(
+                self.offset_ns,
+                [_taken(each) for each in (self._executions, self._spans, self._levels, self._allocations)],
+                _taken(self._steps),
+                _taken(self._failures),
+            )
+            for taker in tuple(self.takers):
+                taker.take(batch)
+
+    def switch_off_in_child(self) -> None:
+        """In a forked child nothing is noted."""
+        self._drain_lock = threading.RLock()
+        self.is_on = self.is_watching = False
+        self.takers.clear()
+        self.at_steps.clear()
+        self._forget()
+
+    def _forget(self) -> None:
+        for each in (self._executions, self._spans, self._levels, self._allocations, self._steps, self._failures):
+            each.clear()
+        self._parts = _Parts()
+        self._step_begun_ns = perf_counter_ns()
+
+    def executed(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
+        """A graph was executed: `times` are before its first operator and after each."""
+        self.correlation += 1
+        begun_ns, ended_ns = times[0], times[-1]
+        collective_ns = 0
+        for position in entry.collectives:
+            collective_ns += times[position + 1] - times[position]
+        parts = self._parts
+        parts.collective_ns += collective_ns
+        parts.compute_ns += ended_ns - begun_ns - collective_ns
+        parts.executions += 1
+        parts.flops += flops
+        self.last_end_ns = ended_ns
+        self._executions.append((entry, core, self.step, self.correlation, self.reason, queued_ns, times))
+
+    def failed(self, entry: GraphEntry) -> None:
+        """An execution failed."""
+        self._failures.append(entry.number)
+
+    def compiled(self, begun_ns: int, name: str, core: int) -> None:
+        """A graph was compiled, or found in the cache."""
+        ended_ns = perf_counter_ns()
+        self._parts.compile_ns += ended_ns - begun_ns
+        self.last_end_ns = ended_ns
+        self.span(Kind.COMPILE, name, core, begun_ns, ended_ns)
+
+    def transferred(self, kind: Kind, core: int, begun_ns: int, nbytes: int) -> None:
+        """Bytes were moved; what was executed for that meanwhile is not counted."""
+        ended_ns = perf_counter_ns()
+        begun_ns = max(begun_ns, self.last_end_ns)
+        self._parts.transfer_ns += ended_ns - begun_ns
+        name = "to device" if kind is Kind.TO_DEVICE else "from device"
+        self.span(kind, name, core, begun_ns, ended_ns, nbytes, self.origins.here())
+
+    def waited_for_input(self, begun_ns: int) -> None:
+        """The script waited for its loader."""
+        ended_ns = perf_counter_ns()
+        self._parts.input_wait_ns += ended_ns - begun_ns
+        self.span(Kind.INPUT_WAIT, "input wait", -1, begun_ns, ended_ns)
+
+    def collected(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
+        """A collective of CPU tensors was carried out."""
+        ended_ns = perf_counter_ns()
+        self._parts.collective_ns += ended_ns - begun_ns
+        self.span(Kind.COLLECTIVE, name, core, begun_ns, ended_ns, nbytes)
+
+    def span(
+        self, kind: Kind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
+    ) -> None:
+        """Something else took time; `core` is -1 for the host."""
+        self._spans.append((int(kind), self.name(name), core, self.step, begun_ns, ended_ns, nbytes, -1, stack))
+
+    def levels(self, core: int, levels: Sequence[int]) -> None:
+        """How the HBM of a core is used now, bytes by category."""
+        self._levels.append((perf_counter_ns(), core, *levels))
+
+    def allocated(self, core: int, address: int, nbytes: int) -> None:
+        """A storage was made, for the line of the script that is being executed."""
+        stack = self.origins.here()
+        self._allocations.append((perf_counter_ns(), ALLOCATED, core, address, nbytes, _TENSORS, stack))
+
+    def allocated_outputs(self, entry: GraphEntry, core: int, addresses: list[int]) -> None:
+        """The storages of an execution's results got their bytes."""
+        self._allocations.append((perf_counter_ns(), entry, core, addresses))
+
+    def freed(self, core: int, address: int, nbytes: int, category: int) -> None:
+        """A storage gave its bytes back."""
+        self._allocations.append((perf_counter_ns(), FREED, core, address, nbytes, category, -1))
+
+    def step_done(self) -> None:
+        """An optimizer has stepped; what it recorded may still have to be executed."""
+        now_ns = perf_counter_ns()
+        if self._done is not None:
+            self._end_step(*self._done)
+        self._done = now_ns, self._parts.row()
+        if self.is_eager:
+            self._end_step(*self._done)
+
+    def enter_flush_all(self) -> None:
+        """The graphs of all cores are about to be executed."""
+        self._flushing_all += 1
+
+    def leave_flush_all(self) -> None:
+        """They have been."""
+        self._flushing_all -= 1
+        self.flushed()
+
+    def flushed(self) -> None:
+        """What was pending has been executed."""
+        if self._done is not None and not self._flushing_all:
+            self._end_step(perf_counter_ns(), self._parts.row())
+
+    def _end_step(self, now_ns: int, row: tuple[int, ...]) -> None:
+        if self.is_on:
+            self._steps.append((self.step, self._step_begun_ns, now_ns, *row))
+        self._done = None
+        self._parts = self._parts.without(row)
+        self._step_begun_ns = now_ns
+        self.step += 1
+        for call in tuple(self.at_steps):
+            call(self.step)
+
+
+def _taken(rows: list[Any]) -> list[Any]:
+    """What is in a list now, taken out; what others append meanwhile stays."""
+    taken = rows[:]
+    del rows[: len(taken)]
+    return taken
+
+
+ring = Ring()
+os.register_at_fork(after_in_child=ring.switch_off_in_child)

@@ -1,0 +1,43 @@
+"""What the environment asks of profiles, under the names of the original runtime where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from neurontools.nrt.environment import INSPECT_ENABLE, INSPECT_MOST_EVENTS, INSPECT_OUTPUT_DIRECTORY, PROFILE_STEPS
+from neurontools.nrt.profile_steps import steps_of
+
+_DEFAULT_DIRECTORY = "./output"
+_DEFAULT_EVENTS = 250_000
+_EVENT_BYTES = 32  # at the most, compressed
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A profile that the environment asks for: where, of which steps (None is without end), and how many events."""
+
+    directory: Path
+    first_step: int = 1
+    last_step: int | None = None
+    most_events: int = _DEFAULT_EVENTS
+
+    @property
+    def most_event_bytes(self) -> int:
+        """What the events may take in the file."""
+        return max(self.most_events, 1_000) * _EVENT_BYTES
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Wanted | None:
+        """None where no profile is asked for. Raises NoSteps."""
+        if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
+            return None
+        first, last = steps_of(environment.get(PROFILE_STEPS, ""))
+        most = environment.get(INSPECT_MOST_EVENTS, "")
+        return cls(
+            Path(environment.get(INSPECT_OUTPUT_DIRECTORY) or _DEFAULT_DIRECTORY).absolute(),
+            first,
+            last,
+            int(most) if most.isdigit() and most.isascii() and 0 < int(most) < 10**9 else _DEFAULT_EVENTS,
+        )

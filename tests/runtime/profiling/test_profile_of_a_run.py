@@ -1,0 +1,216 @@
+"""neuron-run --profile over real trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.profile import Engine, Kind, Profile, read_directory
+from tests.harness.neuron_run import TRAINING, Started
+from tests.harness.neuron_run_script import neuron_run
+from tests.harness.waiting import wait_until
+
+SCRIPT = """
+import torch, torch_xla.core.xla_model as xm
+device = xm.xla_device()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+for number in range(12):
+    optimizer.zero_grad()
+    output = model(torch.randn(8, 16).to(device))
+    loss = torch.nn.functional.cross_entropy(output, torch.zeros(8, dtype=torch.long).to(device))
+    loss.backward()
+    optimizer.step()
+    xm.mark_step()
+print(loss.item())
+"""
+MODEL_LINE, LOSS_LINE, STEP_LINE = 9, 10, 12
+
+
+def profiled(directory: Path, script: str, *options: str, **environment: str) -> tuple[list[Profile], Any, str]:
+    """The profiles of a script that ends well, the summary of neuron-run, and what was said."""
+    (directory / "script.py").write_text(script)
+    run = neuron_run(
+        directory,
+        *("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "--profile", "made", *options, "script.py"),
+        **environment,
+    )
+    assert run.returncode == 0, run.stderr
+    return read_directory(directory / "made"), json.loads((directory / "out.json").read_text()), run.stderr
+
+
+def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_script(tmp_path: Path) -> None:
+    (profile,), summary, said = profiled(tmp_path, SCRIPT)
+    assert "12 steps, 12 executions" in said
+    assert profile.state.has_ended
+    assert not profile.is_damaged
+    assert [step.step for step in profile.steps] == list(range(1, 13))
+    assert sum(step.flops for step in profile.steps) == summary["flop_total"]
+    assert sum(total.executions for total in profile.graph_totals) == summary["executions_total"]
+    flops = {total.graph: total.executions for total in profile.graph_totals}
+    assert sum(flops[each.graph] * each.flops for each in profile.operators) == summary["flop_total"]
+    moved = [event for event in profile.span_events() if event.kind is Kind.TO_DEVICE]
+    assert sum(event.bytes or 0 for event in moved) == summary["ranks"][0]["to_device_bytes"]
+    assert profile.metadata.instance_type == "trn1.2xlarge"
+    assert profile.metadata.script.endswith("script.py")
+    by_name = {(operator.name, operator.is_backward): operator for operator in profile.operators}
+    product = by_name["aten::linear", False]
+    assert product.engine is Engine.TENSOR
+    assert product.scope == "Sequential/Linear"
+    assert profile.stack(product.stack)[0].line == MODEL_LINE
+    gradient = by_name["aten::linear_backward", True]
+    assert profile.stack(gradient.stack)[0].line == MODEL_LINE
+    updates = [each for each in profile.operators if each.name.startswith("aten::_foreach")]
+    assert {profile.stack(each.stack)[0].line for each in updates} == {STEP_LINE}
+    assert profile.graphs[0].reason == "the first one"
+    assert "operators" in profile.graphs[1].reason
+
+
+def test_the_times_of_operators_fill_their_executions_and_those_the_busy_time(tmp_path: Path) -> None:
+    (profile,), summary, _ = profiled(tmp_path, SCRIPT)
+    busy_ns = sum(total.total_ns for total in profile.graph_totals)
+    assert sum(total.total_ns for total in profile.operator_totals) == busy_ns
+    assert sum(each.end_ns - each.start_ns for each in profile.executions) == busy_ns
+    assert busy_ns / 1e9 == pytest.approx(summary["ranks"][0]["busy_seconds"], rel=1e-6)
+    for step in profile.steps:
+        assert 0 < step.compute_ns <= step.duration_ns
+    for execution in profile.executions:
+        assert execution.queued_ns <= execution.start_ns <= execution.end_ns
+        step = profile.steps[execution.step - 1]
+        assert step.start_ns <= execution.start_ns < execution.end_ns <= step.end_ns
+
+
+def test_every_allocation_has_its_line_and_what_is_left_is_what_the_core_holds(tmp_path: Path) -> None:
+    (profile,), summary, _ = profiled(tmp_path, SCRIPT)
+    assert sum(block.bytes for block in profile.blocks) == summary["ranks"][0]["hbm_bytes"]
+    assert profile.state.hbm_peak_bytes == (summary["ranks"][0]["hbm_peak_bytes"],)
+    assert max(levels.total_bytes for levels in profile.memory_levels) <= profile.state.hbm_peak_bytes[0]
+    tensors = [block for block in profile.blocks if block.category in (0, 4)]
+    assert all(profile.stack(block.stack) for block in tensors)
+
+
+def test_only_the_steps_that_were_asked_for_are_profiled(tmp_path: Path) -> None:
+    (profile,), _, said = profiled(tmp_path, SCRIPT, "--profile-steps", "4:6")
+    assert [step.step for step in profile.steps] == [4, 5, 6]
+    assert [each.step for each in profile.executions] == [4, 5, 6]
+    assert all(operator.stack is not None for operator in profile.operators)
+    assert "3 steps, 3 executions" in said
+
+
+def test_a_bounded_profile_keeps_all_steps_and_sums_and_says_what_it_dropped(tmp_path: Path) -> None:
+    script = SCRIPT.replace("range(12)", "range(3000)")
+    (profile,), summary, said = profiled(tmp_path, script, NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC="1000")
+    assert len(profile.steps) == 3000
+    assert sum(each.executions for each in profile.graph_totals) == summary["executions_total"]
+    assert 0 < len(profile.executions) < 3000
+    assert profile.state.dropped["executions"] == 3000 - len(profile.executions)
+    assert "of its events dropped" in said
+    assert max(path.stat().st_size for path in (tmp_path / "made").iterdir()) < 600_000
+
+
+def test_two_workers_have_a_file_each_and_one_clock(tmp_path: Path) -> None:
+    script = SCRIPT.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)")
+    profiles, _, _ = profiled(tmp_path, script, "--nproc-per-node", "2")
+    assert [each.metadata.rank for each in profiles] == [0, 1]
+    assert {each.metadata.world_size for each in profiles} == {2}
+    assert len({each.metadata.boot_id for each in profiles}) == 1
+    ends: list[list[int]] = []
+    for profile in profiles:
+        assert profile.steps[-1].collective_ns > 0
+        events = [event for event in profile.execution_events() if event.kind is Kind.COLLECTIVE]
+        assert {event.engine for event in events} == {Engine.COLLECTIVES}
+        assert {event.name for event in events} == {"neuron::all_reduce"}
+        ends.append([event.start_ns for event in events])
+    assert len(ends[0]) == len(ends[1]) > 0
+    began, ended = max(each.steps[0].start_ns for each in profiles), min(each.steps[-1].end_ns for each in profiles)
+    assert began < ended
+
+
+def test_a_worker_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TRAINING)
+    started = Started(tmp_path, "--simulate", "trn1.2xlarge", "--profile", "made", "script.py")
+    try:
+        pid = started.pid_of()
+
+        def has_steps() -> bool:
+            found = list((tmp_path / "made").glob("*.neuronprofile"))
+            return bool(found) and len(read_directory(tmp_path / "made")[0].steps) > 3
+
+        wait_until(has_steps)
+        os.kill(pid, signal.SIGKILL)
+        started.end()
+    finally:
+        started.close()
+    (profile,) = read_directory(tmp_path / "made")
+    assert not profile.state.has_ended
+    assert len(profile.steps) > 3
+    assert len(profile.operator_ns) == sum(profile.executions.column("operator_count"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_may_not_be_written_costs_a_line(tmp_path: Path) -> None:
+    (tmp_path / "made").mkdir(mode=0o500)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = neuron_run(tmp_path, "--profile", "made", "script.py")
+    assert run.returncode == 0
+    assert "profile: none is made" in run.stderr
+
+
+@pytest.mark.parametrize("where", ["/proc/self/made", "script.py", "script.py/below"])
+def test_a_place_where_no_directory_can_be_costs_a_line_and_the_training_goes_on(tmp_path: Path, where: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--profile", where, "script.py")
+    assert run.returncode == 0, run.stderr
+    (line,) = [line for line in run.stderr.splitlines() if "profile: none is made" in line]
+    assert "give a directory that can be written" in line
+
+
+def test_a_disk_that_fills_up_costs_a_line_and_the_training_goes_on(tmp_path: Path) -> None:
+    limited = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+{SCRIPT.replace("range(12)", "range(300)")}
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+print("trained", flush=True)
+"""
+    (tmp_path / "script.py").write_text(limited)
+    run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--profile", "made", "script.py")
+    assert run.returncode == 0, run.stderr
+    assert "trained" in run.stdout
+    assert [line for line in run.stderr.splitlines() if "it ends here" in line and "free space" in line]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+
+
+def test_forked_children_leave_the_profile_alone(tmp_path: Path) -> None:
+    script = SCRIPT.replace(
+        "    optimizer.zero_grad()",
+        "    import os\n    if number == 5 and not os.fork(): raise SystemExit\n    optimizer.zero_grad()",
+    )
+    (profile,), _, _ = profiled(tmp_path, script)
+    assert len(profile.steps) == 12
+    assert profile.state.has_ended
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--profile-steps", "1:2"), "add --profile DIR"),
+        (("--profile", "made", "--profile-steps", "5:2"), "the last one not before the first"),
+        (("--profile", "made", "--profile-steps", "x"), "no steps; give the first and the last one"),
+        (("--profile", "made", "--profile-steps", ":"), "no steps"),
+        (("--profile", "made", "--profile-steps", "0:2"), "the first step is 1"),
+    ],
+)
+def test_steps_that_can_not_be_meant_are_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = neuron_run(tmp_path, *options, "script.py")
+    assert run.returncode == 2
+    assert said in run.stderr
+    assert run.stderr.count("\n") == 1
