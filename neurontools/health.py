@@ -50,6 +50,8 @@ class Kind(StrEnum):
     LATENCY_RISEN = "latency_risen"
     IDLE = "idle"
     ORPHANED = "orphaned"
+    KERNEL_ERROR = "kernel_error"
+    WAS_RESET = "was_reset"
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from neurond.snapshots.ticks import Ticks
 from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, is_out_of_memory, tell_out_of_memory
+from neurond.system.kernel_log import KernelLog
 from neurond.system.processes import is_alive
 from neurond.system.steady_clock import SteadyClock
 from neurond.system.supervisor import most_files, notify_ready
@@ -79,6 +80,7 @@ class Daemon:
         proc_root = "/proc" if settings.simulate else settings.proc_root
         self._attributions = Attributions(proc_root)
         self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
+        self._kernel_log = _kernel_log(settings)
         self._announcer = Announcer()
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
@@ -168,7 +170,11 @@ class Daemon:
             warnings = self._refresher.warnings + self._kubelet.warnings
             snapshot = self._sampler.sample(whole=whole, warnings=warnings)
             attributed = self._attributions.attribute(snapshot)
-            judged = self._judge.judge(attributed, self._sampler.ended) if whole else self._judge.carry(attributed)
+            if whole:
+                logged = () if self._kernel_log is None else self._kernel_log.read()
+                judged = self._judge.judge(attributed, self._sampler.ended, logged)
+            else:
+                judged = self._judge.carry(attributed)
             moved_seconds = self._clock.moved_seconds()
             self._note_ended(attributed, moved_seconds)
             shown = self._with_ended(by_wall_clock(judged, moved_seconds))
@@ -195,6 +201,13 @@ class Daemon:
         """The snapshot with what has ended lately."""
         recent = self._ended.recent(snapshot.taken_at_unix_seconds)
         return replace(snapshot, ended=recent) if recent else snapshot
+
+
+def _kernel_log(settings: Settings) -> KernelLog | None:
+    """The log that tells of these devices; None where there is none, as of simulated ones."""
+    if settings.kmsg is not None:
+        return KernelLog(settings.kmsg) if settings.kmsg else None
+    return None if settings.simulate else KernelLog(f"{settings.dev_root}/kmsg", is_named=False)
 
 
 def _ended_file(settings: Settings) -> EndedFile | None:

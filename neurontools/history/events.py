@@ -56,6 +56,8 @@ _WORDS: dict[str, str] = {
     Kind.NEEDS_RESET: "reset",
     Kind.RESET_FAILED: "reset",
     Kind.CORE_ERRORS: "error",
+    Kind.KERNEL_ERROR: "error",
+    Kind.WAS_RESET: "reset",
     Kind.UNHEALTHY_COMPONENT: "device",
 }
 """What a finding is called in the log; one that only a newer daemon knows is a "finding"."""

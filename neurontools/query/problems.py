@@ -1,7 +1,7 @@
 """Whose a problem is, and its name for those who act on nodes: one table of the kinds of findings.
 
-The names of the four errors that the Neuron runtime writes to the kernel's log are those by which AWS's node problem
-detector knows them (https://awsdocs-neuron.readthedocs-hosted.com, Neuron Runtime Troubleshooting, Hardware Errors).
+What the kernel's log may tell of too has the name that it has there (`kernel_log/hardware_error.py`, too slow to import
+for a health check), by which AWS's node problem detector goes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,14 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (Kind.RESET_FAILED, None): ("RESET_FAILED", Owner.NODE),
     (Kind.NEEDS_RESET, None): ("NEEDS_RESET", Owner.NODE),
     (Kind.HARDWARE_ERRORS, None): ("HARDWARE_ERROR", Owner.NODE),
+    (Kind.KERNEL_ERROR, "SRAM_UNCORRECTABLE_ERROR"): ("SRAM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (Kind.KERNEL_ERROR, "NC_UNCORRECTABLE_ERROR"): ("NC_UNCORRECTABLE_ERROR", Owner.NODE),
+    (Kind.KERNEL_ERROR, "HBM_UNCORRECTABLE_ERROR"): ("HBM_UNCORRECTABLE_ERROR", Owner.NODE),
+    (Kind.KERNEL_ERROR, "DMA_ERROR"): ("DMA_ERROR", Owner.NODE),
+    (Kind.KERNEL_ERROR, "dma_timeout"): ("DMA_TIMEOUT", Owner.NODE),
+    (Kind.KERNEL_ERROR, "reset_failed"): ("RESET_FAILED", Owner.NODE),
+    (Kind.KERNEL_ERROR, None): ("HARDWARE_ERROR", Owner.NODE),
+    (Kind.WAS_RESET, None): ("WAS_RESET", Owner.NODE),
     (Kind.STUCK, None): ("HANG", Owner.USER),
     (Kind.NUMERICAL_ERRORS, None): ("NUMERICAL_ERROR", Owner.USER),
     (Kind.MEMORY_NEARLY_FULL, None): ("MEMORY_NEARLY_FULL", Owner.USER),

@@ -96,6 +96,7 @@ WRONG_LINES = [
         'daemon.log_level = "loud"',
         "daemon.log_level: input should be 'error', 'warning', 'info' or 'debug', not 'loud'",
     ),
+    ("daemon.kmsg = 5", "daemon.kmsg: input should be a valid string, not 5"),
     ('daemon.state_directory = ""', "daemon.state_directory: string should have at least 1 character, not ''"),
     ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
     (

@@ -84,6 +84,12 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="keep the log of ended processes in this directory; default: STATE_DIRECTORY, else in memory alone",
     )
+    add(
+        "--kmsg",
+        metavar="FILE",
+        help="read the kernel's log from this file or FIFO; default: the kmsg beside the device files that are read, "
+        "where it can be read; an empty name: none",
+    )
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
     add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
     add(
@@ -138,6 +144,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "socket": given.socket,
             "group": given.group,
             "state_directory": given.state_directory,
+            "kmsg": given.kmsg,
             "interval_seconds": given.interval,
             "history_seconds": given.history,
             "log_level": given.log_level,

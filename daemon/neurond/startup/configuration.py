@@ -72,6 +72,7 @@ class DaemonTable(_Table):
     log_level: Literal["error", "warning", "info", "debug"] = "info"
     group: Annotated[str, Field(min_length=1)] | None = None
     state_directory: _Path | None = None
+    kmsg: str | None = None
 
 
 class SimulateTable(_Table):
@@ -203,6 +204,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         state_directory=_absolute(
             daemon.state_directory or environment.get(STATE_DIRECTORY, "").partition(":")[0] or None
         ),
+        kmsg=_absolute(daemon.kmsg) if daemon.kmsg else daemon.kmsg,
         metrics_listen=metrics.listen,
         metrics_tls_certificate=_absolute(metrics.tls_certificate),
         metrics_tls_key=_absolute(metrics.tls_key),
@@ -259,6 +261,7 @@ FLAGS = {
     "daemon.socket": "--socket",
     "daemon.group": "--group",
     "daemon.state_directory": "--state-directory",
+    "daemon.kmsg": "--kmsg",
     "daemon.interval_seconds": "--interval",
     "daemon.history_seconds": "--history",
     "daemon.log_level": "--log-level",

@@ -13,8 +13,10 @@ from neurond.verdicts.activity import activity
 from neurond.verdicts.evidence import Evidence, evidence
 from neurond.verdicts.failing_cores import FailingCores
 from neurond.verdicts.jobs import by_job
+from neurond.verdicts.kernel_errors import KernelErrors
 from neurond.verdicts.orphans import Orphans
 from neurond.verdicts.thresholds import Thresholds
+from neurontools.kernel_log.record import KernelRecord
 from neurontools.model import EccCounters, Finding, Health, Process, Snapshot, SourceKind
 
 _ANCHORS = 6  # snapshots kept for what is judged by growth
@@ -45,12 +47,16 @@ class Judge:
         self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc())
         self._failing_cores = FailingCores()
         self._orphans = Orphans()
+        self._kernel_errors = KernelErrors()
         self._known: dict[tuple[object, ...], Finding] = {}
         self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
         self._health: Health | None = None
 
-    def judge(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Snapshot:
-        """The snapshot of a tick with its verdicts; `ended` are the processes that ended since the tick before."""
+    def judge(self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()) -> Snapshot:
+        """The snapshot of a tick with its verdicts.
+
+        `ended` are the processes that ended since the tick before, `logged` what the kernel has logged since then.
+        """
         limits = self._limits
         earlier = self._anchors[0] if self._anchors else None
         found = evidence(snapshot, earlier, limits)
@@ -62,6 +68,7 @@ class Judge:
                     by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
                     self._failing_cores.look(snapshot, ended),
                     self._orphans.look(snapshot, limits.idle_seconds),
+                    self._kernel_errors.look(snapshot, logged, limits.window_seconds),
                 )
             ),
         )

@@ -1,0 +1,136 @@
+"""The kernel's log, read a little at each tick: /dev/kmsg, or a file or FIFO of the same form.
+
+Not by the event loop's selector: a plain file can't be waited for, and whoever floods the log would wake the daemon for
+each line. What is read at a tick is bounded; what is more waits for the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+from pathlib import Path
+
+from neurontools.kernel_log.record import KernelRecord, parsed
+
+_MOST_RECORDS = 2000  # at a tick
+_MOST_BYTES = 256 * 1024
+_LONGEST_RECORD_BYTES = 8192  # of the kernel; a longer line of a file is no record
+_AGAIN_TICKS = 10
+# What a line must hold to be looked at: the log of a kernel has much that is not about us.
+_OURS = (b"NEURON_HW_ERR", b"nd", b"Neuron Driver")
+
+_log = logging.getLogger(__name__)
+
+
+class KernelLog:
+    """Reads on from where it stopped; belongs to the event loop's thread.
+
+    Without the file it is silent, and looks for it again. `is_named`: somebody asked for this file, who is told once
+    when it can't be read.
+    """
+
+    def __init__(self, path: str, *, is_named: bool = True) -> None:
+        self.path = path
+        self._is_named = is_named
+        self._is_told = False
+        self._file = -1
+        self._is_device = False
+        self._identity: tuple[int, int] | None = None
+        self._rest = b""
+        self._waits_ticks = 0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the file is open."""
+        return self._file >= 0
+
+    def read(self) -> list[KernelRecord]:
+        """The records about Neuron devices that have come since the last call."""
+        if self._file < 0 and not self._open():
+            return []
+        try:
+            lines = self._device_lines() if self._is_device else self._file_lines()
+        except OSError as error:
+            self._tell(error.strerror or "it can't be read")
+            self.close()
+            return []
+        found = []
+        for line in lines:
+            if any(mark in line for mark in _OURS):
+                record = parsed(line)
+                if record is not None:
+                    found.append(record)
+        return found
+
+    def close(self) -> None:
+        """Let go of the file; reading opens it again."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._rest = -1, b""
+
+    def _open(self) -> bool:
+        if self._waits_ticks > 0:
+            self._waits_ticks -= 1
+            return False
+        try:
+            # A FIFO without a writer must not block.
+            self._file = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+            status = os.fstat(self._file)
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode)):
+                self.close()
+                raise OSError(22, "neither a file, nor a FIFO, nor a device of the kernel's log")
+        except OSError as error:
+            self._tell(error.strerror or "it can't be opened")
+            self._waits_ticks = _AGAIN_TICKS
+            return False
+        self._is_device = stat.S_ISCHR(status.st_mode)
+        self._identity = (status.st_dev, status.st_ino)
+        self._is_told = False
+        return True
+
+    def _tell(self, cause: str) -> None:
+        if self._is_named and not self._is_told:
+            _log.warning("%s: the kernel's log is not read: %s", self.path, cause)
+            self._is_told = True
+
+    def _device_lines(self) -> list[bytes]:
+        """A record is what one read gives; the lines after its first are variables."""
+        lines: list[bytes] = []
+        while len(lines) < _MOST_RECORDS:
+            try:
+                record = os.read(self._file, _LONGEST_RECORD_BYTES)
+            except BlockingIOError:
+                break
+            except BrokenPipeError:  # records were overwritten before they were read: the next read has the oldest
+                continue
+            if not record:
+                break
+            lines.append(record.partition(b"\n")[0])
+        return lines
+
+    def _file_lines(self) -> list[bytes]:
+        with contextlib.suppress(BlockingIOError):
+            data = os.read(self._file, _MOST_BYTES)
+            if not data:
+                self._follow()
+                return []
+            lines = (self._rest + data).split(b"\n")
+            self._rest = lines.pop()[:_LONGEST_RECORD_BYTES]
+            return [line for line in lines if len(line) <= _LONGEST_RECORD_BYTES]
+        return []
+
+    def _follow(self) -> None:
+        """At its end: begins anew with a file that was cut, or that another was put in the place of."""
+        status = os.fstat(self._file)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        if os.lseek(self._file, 0, os.SEEK_CUR) > status.st_size:
+            os.lseek(self._file, 0, os.SEEK_SET)
+            self._rest = b""
+            return
+        with contextlib.suppress(OSError):
+            there = Path(self.path).stat()
+            if (there.st_dev, there.st_ino) != self._identity:
+                self.close()
