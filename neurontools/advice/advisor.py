@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice
 from neurontools.advice.rules import (
     batches_per_execution,
+    checkpoint_cost,
+    compile_cache,
     deprecated_variable,
     fallback,
     float32,
@@ -16,8 +18,10 @@ from neurontools.advice.rules import (
     host_read,
     idle_cores,
     loader_wait,
+    memory_growth,
     nan,
     optimizer_on_host,
+    outside_loop,
     recompile,
     small_collectives,
     two_executions,
@@ -26,8 +30,8 @@ from neurontools.advice.rules import (
 LEAST_STEPS = 10
 """Fewer steps tell nothing that goes on."""
 
-_RULES: tuple[Callable[[Evidence], Advice | None], ...] = tuple(
-    module.advice
+_RULES: dict[str, Callable[[Evidence], Advice | None]] = {
+    module.RULE: module.advice
     for module in (
         recompile,
         host_read,
@@ -38,18 +42,28 @@ _RULES: tuple[Callable[[Evidence], Advice | None], ...] = tuple(
         optimizer_on_host,
         loader_wait,
         small_collectives,
+        memory_growth,
         hbm_headroom,
+        compile_cache,
+        checkpoint_cost,
+        outside_loop,
         nan,
         idle_cores,
         deprecated_variable,
     )
-)
+}
+RULES = tuple(_RULES)
+"""The names of all rules."""
 
 
-def advice(document: Mapping[str, Any]) -> list[Advice]:
-    """What to change, what costs most first; empty where nothing is wrong or too little was seen."""
+def advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> list[Advice]:
+    """What to change, what costs most first; empty where nothing is wrong or too little was seen.
+
+    Rules whose names are `ignored` say nothing.
+    """
     evidence = Evidence.of(document)
     if evidence is None or evidence.run.steps_total < LEAST_STEPS:
         return []
-    found = [each for rule in _RULES if (each := rule(evidence)) is not None]
+    rules = [rule for name, rule in _RULES.items() if name not in ignored]
+    found = [each for rule in rules if (each := rule(evidence)) is not None]
     return sorted(found, key=lambda each: -each.lost_ratio)

@@ -71,3 +71,12 @@ def test_advice_can_be_left_out_and_asked_for(tmp_path: Path) -> None:
     assert "source:" not in said
     assert "source:" in neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--advise", "script.py").stderr
     assert "host-read" not in neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--no-advice", "script.py").stderr
+    ignoring = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--ignore", "nan,host-read", "script.py")
+    assert "host-read" not in ignoring.stderr
+
+
+def test_a_rule_that_does_not_exist_is_told_before_the_script_runs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("print('ran')")
+    ended = neuron_run(tmp_path, "--ignore", "speed", "script.py")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "no rule of advice is called 'speed'; there are recompile, " in ended.stderr

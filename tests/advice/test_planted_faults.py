@@ -49,6 +49,19 @@ FAULTS = {
     "hbm-headroom": (
         BEGINNING + TRAINED + "held = torch.empty(15 << 30, dtype=torch.uint8, device=device)\n" + LOOP + "del held\n"
     ),
+    "memory-growth": (
+        BEGINNING + TRAINED + "kept = []\n"
+        "for value, target in pl.MpDeviceLoader(DataLoader(data, batch_size=4), device):  # HERE\n"
+        "    step(value, target)\n    kept.append(value.sum() * torch.ones(1 << 18, device=device))\n"
+    ),
+    "checkpoint-cost": (
+        BEGINNING + TRAINED + "import time\nclass Slow:\n"
+        "    def __reduce__(self):\n        time.sleep(0.6)\n        return (Slow, ())\n"
+        + PLAIN
+        + "    step(value, target)\n    torch.save(Slow(), 'checkpoint.pt')  # HERE\n"
+    ),
+    "outside-loop": (BEGINNING + TRAINED + "import time\ntime.sleep(31)\n" + LOOP),
+    "compile-cache": BEGINNING + TRAINED + LOOP,
     "small-collectives": (
         BEGINNING + TRAINED + PLAIN + "    for _ in range(25):\n        xm.all_reduce(xm.REDUCE_SUM, [value])\n"
         "    step(value, target)\n"
@@ -65,7 +78,11 @@ FAULTS = {
         + "    step(value, target)\n"
     ),
 }
-ENVIRONMENTS = {"idle-cores": {"NEURON_RT_NUM_CORES": "2"}, "deprecated-variable": {"XLA_USE_BF16": "1"}}
+ENVIRONMENTS = {
+    "idle-cores": {"NEURON_RT_NUM_CORES": "2"},
+    "deprecated-variable": {"XLA_USE_BF16": "1"},
+    "compile-cache": {"NEURON_CC_FLAGS": "--no_cache"},
+}
 OPTIONS = {"small-collectives": ("-n", "2")}
 
 

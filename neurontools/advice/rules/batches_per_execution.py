@@ -6,6 +6,7 @@ from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 from neurontools.estimate import prior
 
+RULE = "batches-per-execution"
 _MOST_BATCHES = 1.5
 _SHORT_SECONDS = 40e-3  # what an execution of a training cost the host where it was measured
 _HOST_RATIO = 0.3
@@ -25,7 +26,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not is_short and (peak_seconds < prior.LAUNCH_SECONDS or evidence.host_ratio < _HOST_RATIO):
         return None
     return Advice(
-        rule="batches-per-execution",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"an execution a batch, {1e3 * peak_seconds:.1f} ms at the bfloat16 peak of {evidence.machine.name}",
         place=evidence.first("mark_step"),

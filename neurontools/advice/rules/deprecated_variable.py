@@ -5,6 +5,8 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "deprecated-variable"
+
 
 def advice(evidence: Evidence) -> Advice | None:
     """XLA_USE_BF16 or XLA_DOWNCAST_BF16 is set."""
@@ -12,7 +14,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not names:
         return None
     return Advice(
-        rule="deprecated-variable",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{' and '.join(map(str, names))} is set; SDK 2.24 was the last to support it",
         place=None,

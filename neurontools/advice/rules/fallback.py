@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "fallback"
 _A_STEP = 0.5
 _PREFIX = "fallback "
 
@@ -17,7 +18,7 @@ def advice(evidence: Evidence) -> Advice | None:
     most = places[0]
     others = f", and others at {len(places) - 1} more place(s)" if len(places) > 1 else ""
     return Advice(
-        rule="fallback",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{most.what.removeprefix(_PREFIX)} ran on the host {most.count} times in "
         f"{evidence.run.steps_total} steps{others}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "float32"
 _SHARE = 0.5
 _COMPUTE_RATIO = 0.3
 
@@ -16,7 +17,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if wide <= _SHARE or 1 - evidence.host_ratio < _COMPUTE_RATIO:
         return None
     return Advice(
-        rule="float32",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{wide:.0%} of the FLOPs are float32; --auto-cast is none by default since SDK 2.27",
         place=None,

@@ -6,6 +6,7 @@ from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 from neurontools.text.units import bytes_text
 
+RULE = "hbm-headroom"
 _RATIO = 0.9
 
 
@@ -15,7 +16,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not limit or peak <= _RATIO * limit:
         return None
     return Advice(
-        rule="hbm-headroom",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{bytes_text(peak)} of {bytes_text(int(limit))} of HBM at the peak",
         place=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "host-read"
 _A_STEP = 0.5
 
 
@@ -15,7 +16,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if reads <= _A_STEP * evidence.run.steps_total:
         return None
     return Advice(
-        rule="host-read",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"the host read a value {reads} times in {evidence.run.steps_total} steps, and waited for the device",
         place=places[0].text,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "idle-cores"
+
 
 def advice(evidence: Evidence) -> Advice | None:
     """Any core of the process without an execution."""
@@ -13,7 +15,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not idle or not held:
         return None
     return Advice(
-        rule="idle-cores",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{idle} of {held} NeuronCores were held and computed nothing",
         place=None,

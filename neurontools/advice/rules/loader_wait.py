@@ -6,6 +6,7 @@ from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 from neurontools.text.units import duration_text
 
+RULE = "loader-wait"
 _RATIO = 0.1
 _LEAST_SECONDS = 20e-3  # a step; below that a busy CPU alone may be the cause
 
@@ -16,7 +17,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not training or waited < _RATIO * training or waited < _LEAST_SECONDS * evidence.run.steps_total:
         return None
     return Advice(
-        rule="loader-wait",
+        rule=RULE,
         truth=Truth.CPU,
         measured=f"steps waited {duration_text(waited)} of {duration_text(training)} for batches",
         place=evidence.first("mark_step"),

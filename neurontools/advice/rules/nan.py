@@ -5,6 +5,8 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "nan"
+
 
 def advice(evidence: Evidence) -> Advice | None:
     """Any execution with NaN in what it computed."""
@@ -12,7 +14,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not count:
         return None
     return Advice(
-        rule="nan",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{count:.0f} executions had NaN in their results",
         place=None,

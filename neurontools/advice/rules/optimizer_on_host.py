@@ -5,6 +5,8 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "optimizer-on-host"
+
 
 def advice(evidence: Evidence) -> Advice | None:
     """Any parameter with a gradient on the host."""
@@ -12,7 +14,7 @@ def advice(evidence: Evidence) -> Advice | None:
     if not count:
         return None
     return Advice(
-        rule="optimizer-on-host",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"an optimizer updates {count:.0f} parameter(s) on the host",
         place=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "recompile"
 _LEAST = 3
 _STEPS_A_GRAPH = 50
 
@@ -17,7 +18,7 @@ def advice(evidence: Evidence) -> Advice | None:
     changes = evidence.rank.get("graph_changes") or []
     changed = f"; in the last one {changes[-1]}" if changes else ""
     return Advice(
-        rule="recompile",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{late} new graphs after the fifth step of {evidence.run.steps_total}{changed}",
         place=evidence.first("graph"),

@@ -6,6 +6,7 @@ from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 from neurontools.text.units import bytes_text
 
+RULE = "small-collectives"
 _MOST = 20
 _SMALL_BYTES = 2**20
 
@@ -17,7 +18,7 @@ def advice(evidence: Evidence) -> Advice | None:
         return None
     mean = bytes_text(round(run.collective_bytes / run.collectives))
     return Advice(
-        rule="small-collectives",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{run.collectives:.0f} collectives a step of {mean} on average",
         place=None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.advice.evidence import Evidence
 from neurontools.advice.finding import Advice, Effect, Truth
 
+RULE = "two-executions"
 _MOST_A_BATCH = 1.5
 _A_STEP = 0.5
 
@@ -20,7 +21,7 @@ def advice(evidence: Evidence) -> Advice | None:
     # A loop over a loader marks by itself, at its own line: the other one is too many.
     extra = marks[-1] if len(marks) > 1 and marks[-1].count > run.steps_total / 2 else marks[0]
     return Advice(
-        rule="two-executions",
+        rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{run.executions / batches:.1f} executions for each batch; one is enough",
         place=extra.text,

@@ -59,6 +59,8 @@ def _main(arguments: list[str]) -> int:
         if not Path(script[0]).is_file():
             raise UserError(f"{script[0]}: no such file; give the path of a Python script", EXIT_USAGE)
     exclude_each_other(given, "advise", "no-advice")
+    exclude_each_other(given, "ignore", "no-advice")
+    _ignored(given)
     estimates = _estimates(given)
     named, instance_type = named_or_simulated(given, os.environ)
     if "export-sysfs" in given and instance_type is None:
@@ -116,13 +118,25 @@ def _advise(given: dict[str, str], document: dict[str, Any]) -> None:
     from neurontools.advice import report
     from neurontools.advice.advisor import advice
 
-    found = advice(document)
+    found = advice(document, _ignored(given))
     document["advice"] = [each.document() for each in found]
     told = report.text(found, None if "advise" in given else _MOST_ADVICE)
     if told and ("advise" in given or "quiet" not in given):
         tell_lines("\n" + told.rstrip("\n"))
     elif "advise" in given:
         tell_lines("\nadvice: nothing found, or fewer than ten steps")
+
+
+def _ignored(given: dict[str, str]) -> frozenset[str]:
+    """The rules that are to say nothing."""
+    if "ignore" not in given:
+        return frozenset()
+    from neurontools.advice.advisor import RULES
+
+    named = frozenset(given["ignore"].split(","))
+    for name in sorted(named.difference(RULES)):
+        raise UserError(f"no rule of advice is called {name!r}; there are {', '.join(RULES)}", EXIT_USAGE)
+    return named
 
 
 def _choose_cores(given: dict[str, str], workers: int | None, environment: dict[str, str]) -> None:

@@ -42,6 +42,7 @@ OPTIONS = (
     Option("prices", "estimate with the prices in this file too", value="FILE", completes=FILES),
     Option("samples", "samples of an epoch, for its cost", value="N"),
     Option("advise", "say all that could be better, with sources"),
+    Option("ignore", "leave out this advice, such as float32,nan", value="RULES"),
     Option("no-advice", "say nothing of what could be better"),
     Option("quiet", "neither progress nor summary", short="q"),
     Option("module", "run a module, as python -m", short="m", value="MODULE", ends=True),

@@ -76,30 +76,28 @@ def combined(
     document["flops_per_second"] = (
         document["flop_total"] / training if training and document["flop_total"] is not None else None
     )
-    document["instance_type"] = next((w["instance_type"] for w in workers if w.get("instance_type")), None)
+    document["instance_type"] = _first_known(workers, "instance_type")
     document["cores"] = sorted({core for worker in workers for core in worker.get("cores", ())})
-    document["mfu_ratio"] = _mfu(document)
+    document["mfu_ratio"] = _mfu(document, _first_known(workers, "logical_neuroncore_config"))
     document["ranks"] = workers
     return document
 
 
-def _mfu(document: dict[str, Any]) -> float | None:
+def _first_known(workers: list[dict[str, Any]], name: str) -> Any:
+    return next((worker[name] for worker in workers if worker.get(name)), None)
+
+
+def _mfu(document: dict[str, Any], logical_neuroncore_config: int | None) -> float | None:
     """Achieved FLOPs a second over the bf16 peak of the cores in use; None where either is unknown."""
     achieved, instance_type = document["flops_per_second"], document["instance_type"]
-    if achieved is None or instance_type is None or not document["cores"]:
+    if achieved is None or instance_type is None or not document["cores"] or not logical_neuroncore_config:
         return None
     from neurontools import catalog
 
-    try:
-        family = catalog.load(instance_type).family
-    except (catalog.UnknownInstanceType, AttributeError):
+    peak = catalog.peak_flops_per_core(instance_type)
+    if peak is None:
         return None
-    peak = family.peak_per_device.flops("bf16")
-    physical = family.physical_core_count.value
-    if peak is None or not physical:
-        return None
-    logical_per_device = physical / family.lnc_default
-    return float(achieved / (peak / logical_per_device * len(document["cores"])))
+    return float(achieved / (peak * logical_neuroncore_config * len(document["cores"])))
 
 
 def text(document: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
@@ -43,13 +44,11 @@ optimizer_memory = OptimizerMemory()
 
 
 def install() -> None:
-    """Looks after steps 1, 2, 4, 8 and so on; once a process."""
-    steps = 0
+    """Looks after steps 1, 2, 4, 8 and so on, after they were counted; once a process."""
 
     def stepped(optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        nonlocal steps
-        steps += 1
-        if steps & (steps - 1) == 0 and steps <= _LATEST_STEP:
+        count = steps.steps_total
+        if count & (count - 1) == 0 and count <= _LATEST_STEP:
             optimizer_memory.look(optimizer)
 
     register_optimizer_step_post_hook(stepped)

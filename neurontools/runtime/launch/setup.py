@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.counting import steps
+from neurontools.runtime.counting import saves, steps
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.kernels import registration
-from neurontools.runtime.launch import optimizer_memory, profile_session
+from neurontools.runtime.launch import hbm_growth, optimizer_memory, profile_session
 from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
@@ -123,18 +123,20 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     torch.__future__.set_swap_module_params_on_conversion(True)
     os.register_at_fork(after_in_child=buffers.renew_lock)
     for part in (
+        steps,
+        hbm_growth,
+        optimizer_memory,
         accelerator,
         backward_errors,
         compiled,
         distributed_tensors,
         fsdp_guard,
-        optimizer_memory,
         kept_parameters,
         parameters,
         process_group,
         profile_session,
         resized_storages,
-        steps,
+        saves,
         stock_torch,
         unused_parameters,
     ):

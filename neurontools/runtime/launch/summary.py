@@ -9,7 +9,9 @@ from typing import Any
 
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.saves import saves
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.launch.hbm_growth import hbm_growth
 from neurontools.runtime.launch.optimizer_memory import optimizer_memory
 from neurontools.runtime.launch.setup import executor
 from neurontools.runtime.launch.summary_files import SummaryFile
@@ -32,11 +34,13 @@ def document() -> dict[str, Any]:
         elapsed = steps.last_seconds - steps.first_seconds
     rate = (steps.steps_total - 1) / elapsed if elapsed else None
     monitor = executor().monitor
+    reporter = monitor.reporter if isinstance(monitor, Reported) else None
     work = executor().work()
     return {
         "pid": os.getpid(),
         "rank": int(os.environ.get("RANK", "0") or 0),
-        "instance_type": monitor.reporter.instance_type if isinstance(monitor, Reported) else None,
+        "instance_type": reporter.instance_type if reporter is not None else None,
+        "logical_neuroncore_config": reporter.logical_neuroncore_config if reporter is not None else None,
         "training_seconds": elapsed,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,
@@ -71,6 +75,12 @@ def document() -> dict[str, Any]:
         "weight_bytes": optimizer_memory.weight_bytes,
         "gradient_bytes": optimizer_memory.gradient_bytes,
         "optimizer_state_bytes": optimizer_memory.state_bytes,
+        "hbm_warm_bytes": hbm_growth.warm_bytes,
+        "hbm_latest_bytes": hbm_growth.latest_bytes,
+        "hbm_rises_total": hbm_growth.rises_total,
+        "saves_total": saves.saves_total,
+        "save_seconds": saves.seconds,
+        "compile_cache_stored_total": executor().cache.stored_total,
         "hbm_bytes": sum(buffers.account_of(c).total_bytes for c in cores),
         "hbm_peak_bytes": max((c.memory.peak_bytes for c in cores), default=0),
         "to_device_bytes": sum(c.statistics.to_device_bytes for c in cores),

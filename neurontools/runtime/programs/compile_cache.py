@@ -51,6 +51,7 @@ class CompileCache:
         version = f"{__version__}+{hashlib.sha256(f'{FORMAT} {torch.__version__}'.encode()).hexdigest()[:8]}"
         self.version_directory = f"neuronxcc-{version}"
         self.hits_total = 0
+        self.stored_total = 0
         self.rebuilt_total = 0
         self.longest_wait_seconds = entry_lock.LONGEST_WAIT_SECONDS
         self._announced: set[str] = set()
@@ -161,6 +162,7 @@ class CompileCache:
                 where = self.directory(flags)
                 _log("WARNING", f"the compile cache {where} can't be written ({error.strerror}); training goes on")
             return
+        self.stored_total += 1
         self._info("Compiler status PASS")
 
     @contextlib.contextmanager

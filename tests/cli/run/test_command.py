@@ -119,6 +119,7 @@ def test_the_summary_as_text() -> None:
         "rank": 0,
         "cores": [0],
         "instance_type": "trn1.2xlarge",
+        "logical_neuroncore_config": 1,
         "steps_total": 101,
         "samples_total": 808,
         "training_seconds": 50.0,
