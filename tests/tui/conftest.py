@@ -1,4 +1,4 @@
-"""A terminal for neuron-top, and a training for it to show."""
+"""A terminal for neuron-top, and a training for it to show; a dashboard without a terminal."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.settings import Settings
+from neurontools.views.drawing.glyphs import UNICODE
 from tests.harness.dashboard_terminal import TRAINING, Terminal
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
+from tests.harness.still_feed import StillFeed, snapshots
 
 
 @pytest.fixture
@@ -39,3 +43,8 @@ def training(daemon: RunningDaemon) -> Iterator[subprocess.Popen[str]]:
     process.kill()
     process.wait()
     process.stdout.close()
+
+
+@pytest.fixture
+def dashboard() -> Dashboard:
+    return Dashboard(StillFeed(snapshots()), Settings(), UNICODE)

@@ -15,12 +15,15 @@ from pathlib import Path
 import psutil
 import pytest
 
+from neurontools.errors import EXIT_FAILURE
 from tests.harness.dashboard_terminal import TRAINING, Terminal
 from tests.harness.host_clock import HostClock
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.terminal_screen import TerminalScreen
 from tests.harness.waiting import HANG_SECONDS, wait_until
+
+ANSI = re.compile(r"\x1b[\[\]>=][0-?]*[ -/]*[@-~]?")
 
 
 def test_a_training_is_seen_from_its_start_to_its_end(
@@ -126,6 +129,16 @@ def test_a_recording_is_made_and_replayed(
     again.shows("back [")
     again.press("q")
     assert again.ends() == 0
+    path.write_bytes(path.read_bytes()[:-40])
+    damaged = terminal("--replay", str(path))
+    damaged.shows("not whole")
+    damaged.press("q")
+    assert damaged.ends() == EXIT_FAILURE
+    told = damaged.raw.rpartition(b"\x1b[?1049l")[2].decode()
+    last = ANSI.sub("", told).strip()
+    assert last.startswith("neuron-top: ")
+    assert "cut off within a snapshot" in last
+    assert "\n" not in last
 
 
 def test_a_terminated_dashboard_gives_the_terminal_back(

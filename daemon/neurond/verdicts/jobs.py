@@ -6,25 +6,32 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from neurontools.model import Finding, Snapshot
+from neurontools.model.job import together
 
 
 def by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:
     """The findings; those of one kind on single processes of a job are one, told of the first of them."""
     jobs: dict[int, str] | None = None
-    together: dict[tuple[str, str], list[Finding]] = {}
+    alike: dict[tuple[str, str], list[Finding]] = {}
     for finding in found:
         if finding.pid is None or finding.job is not None:
             yield finding
             continue
         if jobs is None:
-            jobs = {process.pid: process.job.name for process in snapshot.processes if process.job is not None}
+            jobs = _jobs(snapshot)
         job = jobs.get(finding.pid)
         if job is None:
             yield finding
         else:
-            together.setdefault((finding.kind, job), []).append(finding)
-    for (_, job), findings in together.items():
+            alike.setdefault((finding.kind, job), []).append(finding)
+    for (_, job), findings in alike.items():
         yield findings[0] if len(findings) == 1 else _one(findings, job)
+
+
+def _jobs(snapshot: Snapshot) -> dict[int, str]:
+    """The name of the job that a process works in, by PID."""
+    groups = [(processes[0].job, processes) for processes in together(snapshot.processes)]
+    return {process.pid: job.name for job, processes in groups if job is not None for process in processes}
 
 
 def _one(findings: list[Finding], job: str) -> Finding:

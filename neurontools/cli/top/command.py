@@ -173,6 +173,8 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
         terminal.restore()
     if code > _BY_SIGNAL:
         raise frame.EndedBySignal(code - _BY_SIGNAL)
+    if not feed.is_live and feed.status.text:
+        raise UserError(feed.status.text)  # the recording is not whole
     return code
 
 

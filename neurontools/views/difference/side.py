@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neurontools import health
-from neurontools.model import Snapshot
+from neurontools.model import Process, Snapshot
 from neurontools.text.terminal import visible
 from neurontools.views.difference.quantities import (
     OF_DEVICE,
@@ -83,18 +83,17 @@ class Side:
 
 
 def _jobs(figures: Figures, passes: Passes | None) -> dict[str, Holder]:
-    """The processes that hold cores, by job; one that is of none is one by itself."""
-    found: dict[str, list[ProcessFigures]] = {}
-    for each in figures.by_pid.values():
-        if passes is None or passes(each):
-            found.setdefault(_name(each), []).append(each)
-    return {name: Holder(tuple(processes)) for name, processes in found.items()}
+    """What passes of the processes that hold cores, by job; one that is of none is one by itself."""
+    found: dict[str, Holder] = {}
+    for job in figures.jobs:
+        processes = [figures.by_pid[rank.process.pid] for rank in job.ranks]
+        kept = tuple(each for each in processes if passes is None or passes(each))
+        if kept:
+            found[job.name if job.name is not None else _name(kept[0].process)] = Holder(kept)
+    return found
 
 
-def _name(figures: ProcessFigures) -> str:
-    process = figures.process
-    if process.job is not None:
-        return process.job.name
+def _name(process: Process) -> str:
     return f"PID {process.pid}" if process.tag in ("", str(process.pid)) else f"{process.tag} (PID {process.pid})"
 
 
