@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from neurontools.tui.settings import Settings, load
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.style import THEMES
+from tests.harness.pictures import README_PICTURE, is_as_stored, picture, readme_picture, without_version
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -128,13 +127,10 @@ async def test_ascii_is_ascii() -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("page", PAGE_NAMES)
 async def test_pictures_of_every_page(page: str, size: tuple[int, int]) -> None:
-    app = app_of(page=page)
-    async with app.run_test(size=size) as pilot:
-        await pilot.pause()
-        picture = app.export_screenshot(title="neuron-top")
-    picture = re.sub(r"terminal-\d+", "terminal", re.sub(r"neuron-top \d[\w.]*", "neuron-top VERSION", picture))
     path = GOLDEN / f"{page}-{size[0]}x{size[1]}.svg"
-    if os.environ.get("UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(picture, encoding="utf-8")
-    assert picture == path.read_text("utf-8"), f"{path.name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
+    drawn = without_version(await picture(app_of(page=page), size))
+    assert is_as_stored(drawn, path), f"{path.name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
+
+
+async def test_the_picture_in_readme_shows_what_is_shown_now() -> None:
+    assert is_as_stored(await readme_picture(), README_PICTURE), "scripts/draw-picture draws it anew; look at it"
