@@ -128,7 +128,7 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
             if edited is None:
                 return False
             self.edited_search = edited
-            self.selected_pid = self.searched_from
+            self.go_to(self.searched_from)
             self.to_match(0)
         return True
 

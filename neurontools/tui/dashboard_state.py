@@ -23,15 +23,18 @@ from neurontools.views.drawing.thresholds import Thresholds
 from neurontools.views.frame import frame
 from neurontools.views.overview.job_list import job_rows
 from neurontools.views.pages import page_named
-from neurontools.views.processes.page import matches, process_rows
+from neurontools.views.processes.rows import process_rows
 
 if TYPE_CHECKING:
     from neurontools.history.events import Event
     from neurontools.model import Snapshot
+    from neurontools.views.job_rows import JobRow
 
 MESSAGE_SECONDS = 6.0
 # A recording may hold anything: one moment that makes no sense must not take the others with it.
 SENSELESS = (ArithmeticError, LookupError, ValueError, TypeError, OSError)
+_DEVICE_PAGES = ("topology", "history")
+_JOB_PAGES = ("overview", "processes")
 _VERDICT_PAGES = ("health", "topology")
 _EVENT_PAGES = ("health", "history", "heatmap", "processes")
 
@@ -78,13 +81,12 @@ class DashboardState:
     unfolded: frozenset[str] = frozenset()
     filter_text: str = ""
     edited_filter: str | None = None  # while it is being typed
-    search_text: str = ""
+    searches: dict[str, str] = field(default_factory=dict)  # what is looked for, by list
     edited_search: str | None = None  # while it is being typed
-    searched_from: int | None = None  # the process that was selected when a search began
+    searched_from: str = ""  # the row that was selected when a search began
     keymap: KeyMap = field(default_factory=KeyMap)
     tagged: frozenset[int] = frozenset()
-    selected_pid: int | None = None
-    selected_row: str = ""  # of the jobs on the overview
+    selected_rows: dict[str, str] = field(default_factory=dict)  # of jobs and processes, by page
     details_pid: int | None = None
     details_of: str = ""  # the page to go back to from details that were opened on another
     are_surroundings_shown: bool = False  # in the details, in place of the plots
@@ -110,11 +112,30 @@ class DashboardState:
     @property
     def list(self) -> ListState:
         """Where the list of the current page stands."""
-        name = "surroundings" if self._is_of_surroundings else self.page
-        return self.lists.setdefault(name, ListState())
+        return self.lists.setdefault(self._list_name, ListState())
 
     @property
-    def _is_of_surroundings(self) -> bool:
+    def _list_name(self) -> str:
+        return "surroundings" if self.is_of_surroundings else self.page
+
+    @property
+    def search_text(self) -> str:
+        """What is looked for in the list of the current page."""
+        return self.searches.get(self._list_name, "")
+
+    @search_text.setter
+    def search_text(self, text: str) -> None:
+        self.searches[self._list_name] = text
+
+    @property
+    def selected_pid(self) -> int | None:
+        """The selected row of the process list; None while that is a job."""
+        key = self.selected_rows.get("processes", "")
+        return int(key) if key.isdecimal() else None
+
+    @property
+    def is_of_surroundings(self) -> bool:
+        """Whether environment and tree of a process are shown."""
         return self.page == "processes" and self.details_pid is not None and self.are_surroundings_shown
 
     @property
@@ -154,6 +175,8 @@ class DashboardState:
             self.pid = None
         settings = self.settings
         where = self.list
+        if self.page in _DEVICE_PAGES:
+            where.cursor = self.device_index
         scene = Scene(
             snapshot=snapshot,
             figures=self._figures,
@@ -185,23 +208,23 @@ class DashboardState:
             device_index=min(self.device_index, max(0, len(snapshot.devices) - 1)),
             core_index=self.core_index,
             window_seconds=settings.window_seconds,
-            message=self._prompt(),
             is_read_only=self.is_read_only,
         )
         if self.page in _VERDICT_PAGES:
             from neurontools.health import verdicts
 
             scene.verdicts = verdicts(snapshot)
-        if self._is_of_surroundings:
+        if self.is_of_surroundings:
             scene.surroundings = self.beside.surroundings(self._figures, self.details_pid)
-        elif self.page == "processes":
+        elif self.page in _JOB_PAGES:
             self._follow_selected(scene)
-        elif self.page == "overview" and not self.is_tree_shown:
-            self._follow_row(scene)
         elif self.page == "usage":
             scene.ended = self.narrowing.ended(self.beside.ended(snapshot), snapshot, self._hidden)
         elif self.page == "host":
             scene.vcpus, scene.own_cost = self.beside.vcpus(snapshot, index), self.beside.own_cost()
+        if scene.search_text:
+            self._look_for(scene)
+        scene.message = self._prompt(scene.found_text)
         return scene
 
     @property
@@ -242,11 +265,12 @@ class DashboardState:
         page.lines = [*page.lines, *[fit((), width)] * height][:height]
         return page
 
-    def _prompt(self) -> str:
+    def _prompt(self, found_text: str) -> str:
         if self.edited_filter is not None:
             return f"filter: {self.edited_filter}_   (Enter keep, Esc clear; words, or column<value: user=root util<5)"
         if self.edited_search is not None:
-            return f"search: {self.edited_search}_   (Enter keep, then n and N go on; Esc clear)"
+            found = f"{found_text}; " if found_text else ""
+            return f"search: {self.edited_search}_   ({found}Enter keep, then n and N go on; Esc clear)"
         return self.message
 
     def _tell_of_recording(self) -> None:
@@ -265,51 +289,84 @@ class DashboardState:
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
-    def _follow_selected(self, scene: Scene) -> None:
-        """Keep the cursor on its process while the list is sorted anew."""
-        pids = [figures.pid for figures in process_rows(scene)]
-        where = self.list
-        if self.selected_pid in pids:
-            where.cursor = pids.index(self.selected_pid)
-        elif pids:
-            where.cursor = min(where.cursor, len(pids) - 1)
-            self.selected_pid = pids[where.cursor]
-        scene.cursor = where.cursor
+    def rows(self, scene: Scene) -> list[JobRow] | None:
+        """The jobs and processes that the page lists; None where it lists something else."""
+        if scene.page == "processes":
+            return process_rows(scene) if scene.surroundings is None else None
+        return job_rows(scene) if scene.page == "overview" and not scene.is_tree_shown else None
 
-    def _follow_row(self, scene: Scene) -> None:
-        """Keep the cursor on its job or process while others come and go."""
-        keys = [row.key for row in job_rows(scene)]
-        where = self.list
-        if self.selected_row in keys:
-            where.cursor = keys.index(self.selected_row)
+    def _follow_selected(self, scene: Scene) -> None:
+        """Keep the cursor on its job or process while others come and go, or the order changes."""
+        rows = self.rows(scene)
+        if rows is None:
+            return
+        where, keys = self.list, [row.key for row in rows]
+        selected = self.selected_rows.get(self.page)
+        if selected in keys:
+            where.cursor = keys.index(selected)
         elif keys:
             where.cursor = min(where.cursor, len(keys) - 1)
-            self.selected_row = keys[where.cursor]
+            self.selected_rows[self.page] = keys[where.cursor]
         scene.cursor = where.cursor
 
-    def pids_of_row(self) -> tuple[int, ...]:
-        """The process of the selected row of the overview, or all of its job."""
+    def selected_job_row(self) -> JobRow | None:
+        """The selected job or process of the page's list."""
         scene = self.scene()
-        rows = job_rows(scene) if scene is not None and self.page == "overview" and not self.is_tree_shown else []
-        return rows[min(self.list.cursor, len(rows) - 1)].pids if rows else ()
+        rows = self.rows(scene) if scene is not None else None
+        return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
+
+    def pids_of_row(self) -> tuple[int, ...]:
+        """The process of the selected row, or all of its job."""
+        row = self.selected_job_row()
+        return row.pids if row is not None else ()
+
+    def _look_for(self, scene: Scene) -> None:
+        from neurontools.views import search
+
+        scene.found = frozenset(search.found(scene, search.entries(scene)))
+        scene.found_text = search.place_text(scene)
+
+    def selected_key(self) -> str:
+        """The selected row of the page's list, as a search names it."""
+        from neurontools.views.search import entries
+
+        scene = self.scene()
+        rows = entries(scene) if scene is not None else []
+        return rows[min(self.list.cursor, len(rows) - 1)].key if rows else ""
 
     def to_match(self, step: int) -> bool:
         """Go to the next row that the search finds (1), the one before (-1) or the one here, else the next (0).
 
-        Round the end; whether there is any.
+        Round the end, into jobs and nodes that are not open; whether there is any.
         """
-        scene = self.scene() if self.page == "processes" else None
-        rows = process_rows(scene) if scene is not None else []
-        found = matches(scene, rows) if scene is not None else []
+        from neurontools.views import search
+
+        scene, key = self.scene(), self.selected_key()
+        rows = search.entries(scene, every=True) if scene is not None else []
+        found = search.found(scene, rows) if scene is not None else []
         if not found:
             return False
-        here = self.list.cursor
+        here = next((position for position, row in enumerate(rows) if row.key == key), 0)
         if step < 0:
             target = next((position for position in reversed(found) if position < here), found[-1])
         else:
             target = next((position for position in found if position >= here + step), found[0])
-        self.move_to(target)
+        if self.is_tree_shown and self.page == "overview":
+            self.opened |= frozenset(rows[target].within)
+        else:
+            self.unfolded |= frozenset(rows[target].within)
+        self.go_to(rows[target].key)
         return True
+
+    def go_to(self, key: str) -> None:
+        """Select the row that a search names so, if it is shown."""
+        from neurontools.views.search import entries
+
+        scene = self.scene()
+        keys = [row.key for row in entries(scene)] if scene is not None else []
+        if key in keys:
+            self.list.count = len(keys)
+            self.move_to(keys.index(key))
 
     def show_page(self, name: str) -> None:
         """Show the page of this name."""
@@ -321,20 +378,11 @@ class DashboardState:
     def move_to(self, position: int) -> None:
         """Move the cursor of the page's list to a row."""
         where = self.list
-        count = max(where.count, 1)
-        where.cursor = min(max(0, position), count - 1)
-        if self._is_of_surroundings:
-            return
-        if self.page == "processes":
-            scene = self.scene()
-            rows = process_rows(scene) if scene is not None else []
-            self.selected_pid = rows[min(position, len(rows) - 1)].pid if rows and position >= 0 else self.selected_pid
-            if position < 0 and rows:
-                self.selected_pid = rows[0].pid
-        elif self.page == "overview" and not self.is_tree_shown:
-            scene = self.scene()
-            keys = [row.key for row in job_rows(scene)] if scene is not None else []
-            where.cursor = min(max(0, position), max(0, len(keys) - 1))
-            self.selected_row = keys[where.cursor] if keys else ""
-        elif self.page in ("topology", "history"):
+        scene = self.scene() if self.page in _JOB_PAGES else None
+        rows = self.rows(scene) if scene is not None else None
+        count = where.count if rows is None else len(rows)
+        where.cursor = min(max(0, position), max(0, count - 1))
+        if rows:
+            self.selected_rows[self.page] = rows[where.cursor].key
+        elif self.page in _DEVICE_PAGES:
             self.device_index = where.cursor

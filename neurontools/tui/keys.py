@@ -41,7 +41,7 @@ ACTIONS = (
     KeyAction(("a",), "a", "previous_tab", "previous tab", "Tabs"),
     KeyAction(("d",), "d", "next_tab", "next tab", "Tabs"),
     KeyAction(("f",), "f", "toggle_flops", "cores in teraflops or in percent", "Overview"),
-    KeyAction(("x",), "x", "toggle_tree", "open the whole memory tree, or fold it to a line", "Overview"),
+    KeyAction(("x",), "x", "toggle_tree", "open the whole memory tree, or all jobs, or fold them", "Overview"),
     KeyAction(("v",), "v", "toggle_compact", "compact or full: more room for the jobs, or for the rest", "Overview"),
     KeyAction(("up", "k"), "Up, k", "move_up", "up", "Moving"),
     KeyAction(("down", "j"), "Down, j", "move_down", "down", "Moving"),
@@ -54,7 +54,11 @@ ACTIONS = (
     KeyAction(("enter",), "Enter", "enter", "unfold or fold a job or node; details; the device's history", "Moving"),
     KeyAction(("slash",), "/", "edit_filter", "filter: words and column<value, as user=root util<5", "Processes"),
     KeyAction(
-        ("backslash", "ctrl+f"), "\\, Ctrl-F", "edit_search", "search: goes to what a filter would show", "Processes"
+        ("backslash", "ctrl+f"),
+        "\\, Ctrl-F",
+        "edit_search",
+        "search the list of the page",
+        "Processes",
     ),
     KeyAction(("s", "f6"), "s, F6", "choose_sort", "choose the columns to sort by, first and second", "Processes"),
     KeyAction(("less_than_sign",), "<", "sort_left", "sort by the column to the left", "Processes"),

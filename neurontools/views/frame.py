@@ -19,9 +19,11 @@ from neurontools.views.drawing.line import (
     fit,
     foreign,
     line_width,
+    styled,
     width_of,
 )
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.style import FOUND
 from neurontools.views.drawing.tabs import tab_bar
 from neurontools.views.pages import PAGES, page_named
 
@@ -47,12 +49,20 @@ def frame(scene: Scene, width: int, height: int) -> Page:
         body = page_named(scene.page).draw(scene, width, body_lines)
         del body.lines[body_lines:]
         body.lines.extend([BLANK] * (body_lines - len(body.lines)))
+        _brighten(scene, body)
         page.append(body)
     page.append(foot)
     page.lines = [line if line_width(line) == width else fit(line, width) for line in page.lines[:height]]
     if scene.glyphs is ASCII:
         page.lines = [ascii_only(line) for line in page.lines]
     return page
+
+
+def _brighten(scene: Scene, body: Page) -> None:
+    """Make the rows bright that a search finds."""
+    for target in body.targets if scene.found else ():
+        if target.action == "row" and int(target.argument) in scene.found and target.row < len(body.lines):
+            body.lines[target.row] = styled(body.lines[target.row], FOUND)
 
 
 def title(scene: Scene, width: int) -> Page:

@@ -14,6 +14,7 @@ from neurontools.views.drawing.own_events import devices_of, events_of
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
 from neurontools.views.drawing.time_axis import loading_text
+from neurontools.views.entry import Entry
 
 _STYLES = {Gravity.OK: "good", Gravity.NOTICE: "label", Gravity.WARNING: "warn", Gravity.CRITICAL: "bad"}
 _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITICAL: "bad"}
@@ -51,6 +52,15 @@ def _since(scene: Scene) -> str:
     since = scene.clock.first_at_unix_seconds
     since = scene.snapshot.taken_at_unix_seconds if since is None else since
     return time.strftime("%H:%M:%S", time.localtime(since))
+
+
+def event_entries(scene: Scene) -> list[Entry]:
+    """What a search sees of the log, newest first."""
+    return [Entry(str(number), _told(event)) for number, event in enumerate(reversed(events_of(scene, scene.pid)))]
+
+
+def _told(event: Event) -> str:
+    return f"{event.kind} {event.severity.name} {foreign(event.text)}"
 
 
 def moment_of_row(scene: Scene, row: int) -> float | None:

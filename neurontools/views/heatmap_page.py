@@ -12,6 +12,7 @@ from neurontools.history.series import mean_of_cores
 from neurontools.model import LogicalNeuronCore
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Page, Run, fit, styled
 from neurontools.views.drawing.plots import window_text
@@ -27,6 +28,7 @@ from neurontools.views.drawing.time_axis import (
     scale_cells,
     time_axis,
 )
+from neurontools.views.entry import Entry
 
 _LEAST_FOOT_HEIGHT = 6  # from so many lines on, events and clock times are below
 
@@ -61,6 +63,19 @@ def cores_shown(scene: Scene) -> list[LogicalNeuronCore]:
     if scene.pid is None:
         return list(scene.figures.cores)
     return [core for core in scene.figures.cores if scene.pid in core.owner_pids]
+
+
+def core_entries(scene: Scene) -> list[Entry]:
+    """What a search sees of the cores: their names, who holds them, and the processes that do."""
+    figures = scene.figures
+    return [
+        Entry(
+            str(core.index),
+            f"ND{core.device_index} ND {core.device_index} NC{core.index} NC {core.index} {owner_text(figures, core)}",
+            tuple([figures.by_pid[pid] for pid in core.owner_pids if pid in figures.by_pid]),
+        )
+        for core in cores_shown(scene)
+    ]
 
 
 def _title(scene: Scene, count: int) -> str:

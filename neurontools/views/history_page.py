@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from neurontools.health import verdicts
 from neurontools.history import quantities
 from neurontools.history.axis import Axis
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
+from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.gauge import sparkline
-from neurontools.views.drawing.line import Line, Page, Run, Target, cell, fit, width_of
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, fit, foreign, width_of
 from neurontools.views.drawing.plots import Plot, percent, size, stacked, window_text
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.time_axis import loading_text, scale_cells, time_axis
+from neurontools.views.entry import Entry
 
 _NAME_CELLS = 10
 
@@ -42,6 +45,25 @@ def history_page(scene: Scene, width: int, height: int) -> Page:
     )
     page.add(*stacked(scene, plots, axis, width, height - len(page.lines)))
     return page
+
+
+def device_entries(scene: Scene) -> list[Entry]:
+    """What a search sees of the devices: their names, what is wrong with them, and the processes that hold cores."""
+    wrong: dict[int, str] = {}
+    for verdict in verdicts(scene.snapshot):
+        wrong[verdict.device_index] = " ".join(foreign(finding.reason) for finding in verdict.findings)
+    holders: dict[int, list[ProcessFigures]] = {}
+    for figures in scene.figures.by_pid.values():
+        for index in figures.process.device_indices:
+            holders.setdefault(index, []).append(figures)
+    return [
+        Entry(
+            str(device.index),
+            f"ND{device.index} ND {device.index} {device.bdf or ''} {wrong.get(device.index, '')}",
+            tuple(holders.get(device.index, ())),
+        )
+        for device in scene.snapshot.devices
+    ]
 
 
 def _device_bar(scene: Scene, width: int) -> Page:

@@ -82,7 +82,7 @@ PAGES = (
         "Who holds my cores",
         "Who",
         _processes,
-        (("/", "filter", "slash"), ("s", "sort", "s"), *_TIME),
+        (("/", "filter", "slash"), ("s", "sort", "s"), ("x", "jobs", "x"), *_TIME),
     ),
     PageKind("topology", "t", "Topology", "Topo", _topology, (("c", "colour", "c"), *_TIME)),
     PageKind("history", "h", "History", "Hist", _history, (("l", "window", "l"), *_TIME), True),

@@ -105,11 +105,11 @@ def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashb
 
 def test_the_cursor_of_the_overview_stays_on_its_process(dashboard: Dashboard) -> None:
     press(dashboard, "enter", "down", "down")
-    chosen = dashboard.selected_row
+    chosen = dashboard.selected_rows["overview"]
     fewer = [replace(each, processes=each.processes[1:]) for each in snapshots()]
     dashboard.feed = dashboard.time._feed = StillFeed(fewer)
     draw(dashboard)
-    assert (dashboard.selected_row, dashboard.list.cursor) == (chosen, 1)
+    assert (dashboard.selected_rows["overview"], dashboard.list.cursor) == (chosen, 1)
 
 
 def test_a_click_at_a_device_selects_who_holds_it(dashboard: Dashboard) -> None:

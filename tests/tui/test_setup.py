@@ -1,4 +1,4 @@
-"""The setup: columns, order, theme, page, devices and thresholds as the reader chooses them, and a search."""
+"""The setup: columns, order, theme, page, devices and thresholds as the reader chooses them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.style import THEMES
+from neurontools.views.processes.rows import process_rows
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.still_feed import StillFeed, snapshots
@@ -91,16 +92,19 @@ def test_rows_are_sorted_by_two_columns(dashboard: Dashboard) -> None:
     assert dashboard.choices is None
     settings = dashboard.settings
     assert (settings.sort, settings.then_sort, settings.is_then_descending) == ("count", "tag", False)
-    scene = dashboard.scene()
-    assert scene is not None
-    from neurontools.views.processes.page import process_rows
+    press(dashboard, "x")
 
-    tags = [row.process.tag for row in process_rows(scene)]
+    def tags_shown() -> list[str]:
+        shown_now = dashboard.scene()
+        assert shown_now is not None
+        return [row.rank.process.tag for row in process_rows(shown_now) if row.rank is not None]
+
+    tags = tags_shown()
     assert tags == sorted(tags)
     press(dashboard, "s")
     choose(dashboard, "TAG")
     press(dashboard, "space")
-    assert [row.process.tag for row in process_rows(dashboard.scene() or scene)] == sorted(tags, reverse=True)
+    assert tags_shown() == sorted(tags, reverse=True)
     press(dashboard, "space", "escape")
     assert settings.then_sort == ""
 
@@ -126,6 +130,8 @@ def test_theme_page_and_thresholds(dashboard: Dashboard) -> None:
 
 
 def test_thresholds_colour_the_list(dashboard: Dashboard) -> None:
+    press(dashboard, "x")
+
     def styles() -> set[str]:
         rows = [line for line in dashboard.draw(160, 40).lines if "synthetic-" in plain(line)]
         return {style for line in rows for text, style in line if text.strip().endswith("%")}
@@ -170,44 +176,6 @@ def test_what_was_chosen_is_kept(dashboard: Dashboard, tmp_path: Path) -> None:
     settings.columns, settings.then_sort, settings.start_page = ("tag", "util"), "util", "topology"
     save(tmp_path / "s.json", settings)
     assert load(tmp_path / "s.json") == (settings, "")
-
-
-def test_a_search_keeps_the_list_and_goes_to_matches(dashboard: Dashboard) -> None:
-    press(dashboard, "backslash")
-    for character in "tag~c-2":
-        dashboard.press(character, character)
-    assert "32 processes  search: tag~c-2, match 1 of 11" in shown(dashboard)[1]
-    assert dashboard.list.cursor == 2
-    press(dashboard, "enter", "n")
-    assert "match 2 of 11" in shown(dashboard)[1]
-    assert dashboard.list.cursor == 20
-    press(dashboard, "N", "N")
-    assert "match 11 of 11" in shown(dashboard)[1], "round the end"
-    press(dashboard, "n")
-    assert dashboard.list.cursor == 2
-    found = [line for line in dashboard.draw(160, 40).lines if "synthetic-2 " in plain(line)]
-    assert any(style.startswith("strong") for line in found for _, style in line)
-    press(dashboard, "escape")
-    assert "search" not in shown(dashboard)[1]
-    assert dashboard.list.cursor == 2
-
-
-def test_a_search_that_is_given_up_or_finds_nothing(dashboard: Dashboard) -> None:
-    press(dashboard, "down")
-    press(dashboard, "ctrl+f")
-    for character in "nobody":
-        dashboard.press(character, character)
-    assert "search: nobody, no match" in shown(dashboard)[1]
-    press(dashboard, "enter", "n")
-    assert "nothing is found: nobody" in shown(dashboard)[-1]
-    assert dashboard.list.cursor == 1
-    press(dashboard, "ctrl+f", "x", "escape")
-    assert dashboard.search_text == ""
-
-
-def test_n_goes_to_events_where_nothing_is_searched(dashboard: Dashboard) -> None:
-    press(dashboard, "g", "N")
-    assert dashboard.time.at is not None
 
 
 def test_the_setup_in_a_terminal_is_there_again_next_time(

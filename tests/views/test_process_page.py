@@ -7,12 +7,15 @@ from dataclasses import replace
 import pytest
 
 from neurontools.model import Attribution, Snapshot, TrainingCounters, TrainingRates
+from neurontools.model.job import jobs
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.job_rows import job_key
 from neurontools.views.processes.page import process_page
 from neurontools.views.top_document import document
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
+OPENED = frozenset(map(job_key, jobs(HOST)))
 PLACES = {
     "train/bert-0": Attribution(pod_name="bert-0", pod_namespace="train", container_id="ab" * 32),
     "bert-0": Attribution(pod_name="bert-0"),
@@ -34,7 +37,7 @@ def text_of(scene: Scene, width: int) -> str:
 @pytest.mark.parametrize("place", PLACES)
 def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
     snapshot = placed(PLACES[place])
-    listed = text_of(Scene.of(snapshot, page="processes"), 200).splitlines()
+    listed = text_of(Scene.of(snapshot, page="processes", unfolded=OPENED), 200).splitlines()
     titles = next(line for line in listed if "PID" in line and "TAG" in line)
     row = next(line for line in listed if str(snapshot.processes[0].pid) in line)
     assert row[titles.index("WHERE") :].split("  ")[0].strip() == place

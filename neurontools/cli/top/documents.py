@@ -20,6 +20,7 @@ from neurontools.views.drawing.glyphs import ASCII, glyphs_for
 from neurontools.views.drawing.line import Line, ascii_only, plain
 from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.scene import Clock, Scene
+from neurontools.views.job_rows import job_key
 from neurontools.views.processes.filter import parse_filter
 from neurontools.views.top_document import TopDocument, csv_text, document, json_text
 
@@ -242,7 +243,7 @@ def _scene(
 
     part = narrowing.part(snapshot)
     is_ascii = "ascii" in given or not shows_unicode()
-    return Scene.of(
+    scene = Scene.of(
         snapshot,
         narrowing,
         glyphs=glyphs_for(is_ascii=is_ascii, terminal=os.environ.get("TERM", "")),
@@ -252,6 +253,9 @@ def _scene(
         verdicts=health.verdicts(part),
         ended=narrowing.ended(ended, part),
     )
+    if scene.page == "processes":  # each of them, as in the other formats
+        scene.unfolded = frozenset(map(job_key, scene.figures.jobs))
+    return scene
 
 
 def _screen(scene: Scene, width: int) -> list[Line]:

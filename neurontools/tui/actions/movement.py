@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from neurontools.tui.actions.overview import OverviewActions
 from neurontools.tui.actions.process import ProcessActions
-from neurontools.tui.dashboard_state import ListState
 from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.memory_tree import nodes
 
@@ -101,9 +100,8 @@ class MovementActions(OverviewActions, ProcessActions):
         if self.page == "overview":
             self._enter_row()
         elif self.page == "processes":
-            self.details_pid = self.selected_pid if self.details_pid is None else None
+            self._enter_process()
         elif self.page == "topology":
-            self.lists.setdefault("history", ListState()).cursor = self.device_index
             self.show_page("history")
         elif self.page == "heatmap":
             self._enter_core()
@@ -117,17 +115,24 @@ class MovementActions(OverviewActions, ProcessActions):
         cores = cores_shown(scene) if scene is not None else []
         if cores:
             core = cores[min(self.list.cursor, len(cores) - 1)]
-            self.lists.setdefault("history", ListState()).cursor = core.device_index
             self.device_index, self.core_index = core.device_index, core.index
             self.show_page("history")
 
+    def _enter_process(self) -> None:
+        row = self.selected_job_row() if self.details_pid is None else None
+        if row is not None and row.rank is None:
+            self._toggle_job(is_open=None)
+        else:
+            self.details_pid = row.pid if row is not None else None
+
     def _enter_row(self) -> None:
-        row = None if self.is_tree_shown else self._selected_job_row()
+        row = self.selected_job_row()
         if row is None or row.pid is None:
             self._toggle_node()
             return
         self.show_page("processes")
-        self.selected_pid = self.details_pid = row.pid
+        self.selected_rows["processes"] = str(row.pid)
+        self.details_pid = row.pid
         self.details_of = "overview"
 
     def _enter_event(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.tui.dashboard_state import DashboardState, ListState
-from neurontools.views.overview.job_list import JobRow, job_rows
+from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.memory_tree import nodes
 
 
@@ -15,7 +15,10 @@ class OverviewActions(DashboardState):
         self.settings.show_flops = not self.settings.show_flops
 
     def toggle_tree(self) -> None:
-        """Open the whole tree, or fold it to its summary."""
+        """Open the whole tree, or fold it to its summary; on the list of processes, all jobs."""
+        if self.page == "processes":
+            self._toggle_jobs()
+            return
         from neurontools.views.overview.memory_tree import every_key
 
         scene = self.scene()
@@ -24,6 +27,13 @@ class OverviewActions(DashboardState):
         self.is_tree_shown = not self.is_tree_shown
         self.opened = every_key(scene) if self.is_tree_shown else frozenset()
         self.lists["overview"] = ListState()
+
+    def _toggle_jobs(self) -> None:
+        scene = self.scene()
+        rows = self.rows(scene) if scene is not None else None
+        folders = {row.key for row in rows or () if row.rank is None}
+        are_open = all(row.is_open for row in rows or () if row.rank is None)
+        self.unfolded = self.unfolded - folders if are_open else self.unfolded | folders
 
     def toggle_compact(self) -> None:
         """As many jobs as there is room for, or every section."""
@@ -54,14 +64,11 @@ class OverviewActions(DashboardState):
         self.opened = self.opened - {node.key} if node.is_open else self.opened | {node.key}
         return True
 
-    def _selected_job_row(self) -> JobRow | None:
-        scene = self.scene()
-        rows = job_rows(scene) if scene is not None else []
-        return rows[min(self.list.cursor, len(rows) - 1)] if rows else None
-
     def _toggle_job(self, *, is_open: bool | None) -> bool:
-        row = self._selected_job_row()
+        row = self.selected_job_row()
         if row is None or row.rank is not None or row.is_open is is_open:
             return False
+        if row.is_open and row.key not in self.unfolded:
+            self.tell("the filter passes a part of this job, which is listed; Esc clears it")
         self.unfolded = self.unfolded - {row.key} if row.is_open else self.unfolded | {row.key}
         return True

@@ -15,10 +15,10 @@ class ProcessActions(DashboardState):
         self.edited_filter = self.filter_text
 
     def edit_search(self) -> None:
-        """Begin to type what to look for."""
-        self.show_page("processes")
-        self.scene()  # which selects a process
-        self.edited_search, self.searched_from = "", self.selected_pid
+        """Begin to type what to look for in the list of the page."""
+        if not self.are_surroundings_shown:
+            self.details_pid = None  # plots have no list
+        self.edited_search, self.searched_from = "", self.selected_key()
 
     def sort_by(self, key: str) -> None:
         """Sort by a column, and show that."""
@@ -46,9 +46,10 @@ class ProcessActions(DashboardState):
         self.settings.is_descending = not self.settings.is_descending
 
     def tag_process(self) -> None:
-        """Tag or untag the selected process, and go on to the next."""
-        if self.page == "processes" and self.selected_pid is not None:
-            self.tagged ^= {self.selected_pid}
+        """Tag or untag the selected process, or those of the job, and go on to the next."""
+        pids = self.pids_of_row() if self.page == "processes" else ()
+        if pids:
+            self.tagged = self.tagged - set(pids) if self.tagged.issuperset(pids) else self.tagged | set(pids)
             self.move_to(self.list.cursor + 1)
 
     def untag_all(self) -> None:
@@ -60,6 +61,10 @@ class ProcessActions(DashboardState):
         if self.page != "processes":
             self.show_page("processes")
         if self.details_pid is None:
+            self.scene()  # which selects a row
+            if self.selected_pid is None:
+                self.tell("a job has no environment of its own; Enter lists its processes")
+                return
             self.details_pid, self.are_surroundings_shown = self.selected_pid, True
         else:
             self.are_surroundings_shown = not self.are_surroundings_shown

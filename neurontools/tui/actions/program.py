@@ -40,13 +40,13 @@ class ProgramActions(DashboardState):
         self.tell(self.shell.save_screenshot())
 
     def go_back(self) -> None:
-        """Leave details, else clear the search, else the filter."""
-        if self.details_pid is not None and self.details_of:
+        """Clear the search of the list that is shown, else leave details, else clear the filter."""
+        if self.search_text and (self.details_pid is None or self.is_of_surroundings):
+            self.search_text = ""
+        elif self.details_pid is not None and self.details_of:
             self.show_page(self.details_of)
         elif self.details_pid is not None:
             self.details_pid, self.are_surroundings_shown = None, False
-        elif self.page == "processes" and self.search_text:
-            self.search_text = ""
         elif self.page == "processes" and self.filter_text:
             self.filter_text = ""
 

@@ -32,7 +32,7 @@ class TimeActions(DashboardState):
         self.time.leap(60.0)
 
     def next_event(self) -> None:
-        """To the next match of a search of processes, else the next event."""
+        """To the next match of the page's search, else the next event."""
         if self._is_searching(1):
             return
         if not self.time.to_event(1):
@@ -47,10 +47,13 @@ class TimeActions(DashboardState):
 
     def _is_searching(self, step: int) -> bool:
         """Go to another match where there is a search; whether there is."""
-        if self.page != "processes" or not self.search_text:
+        if not self.search_text:
             return False
+        shown = foreign(self.search_text, 80)
         if not self.to_match(step):
-            self.tell(f"nothing is found: {foreign(self.search_text, 80)}")
+            self.tell(f"nothing is found: {shown}")
+        elif self.page != "processes" and (scene := self.scene()) is not None:  # which tells it in its heading
+            self.tell(f"search: {shown}, {scene.found_text}")
         return True
 
     def go_live(self) -> None:

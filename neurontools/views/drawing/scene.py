@@ -65,7 +65,7 @@ class Scene:
     is_compact: bool = False  # the overview: as many jobs as there is room for, and the rest in few lines
     is_tree_shown: bool = False  # the memory tree in place of its summary
     opened: frozenset[str] = frozenset()  # open nodes of the memory tree
-    unfolded: frozenset[str] = frozenset()  # jobs of the overview whose processes are listed
+    unfolded: frozenset[str] = frozenset()  # jobs whose processes are listed
     cursor: int = 0  # the selected row of the page's list
     top: int = 0  # its first visible row
     sort: str = "pid"
@@ -74,7 +74,9 @@ class Scene:
     is_then_descending: bool = False
     columns: tuple[str, ...] = ()  # of the process list; none: those that there is room for
     filter_text: str = ""
-    search_text: str = ""  # what to mark in the process list
+    search_text: str = ""  # what is looked for in the page's list
+    found: frozenset[int] = frozenset()  # its rows in which that is, by position
+    found_text: str = ""  # which match the cursor is at, of how many
     thresholds: Thresholds = Thresholds()
     key_texts: Mapping[str, str] = field(default_factory=dict)  # keys that were changed: by the usual key, in words
     tagged: frozenset[int] = frozenset()

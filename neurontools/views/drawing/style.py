@@ -1,14 +1,16 @@
 """The names of the styles that pages use, and how each theme shows them.
 
-A style name may end in `+selected`: the same on the ground of the selected row. Meaning is never told by colour alone.
+A style name may end in `+found`: the same, bright, for what a search finds; and in `+selected`: the same on the ground
+of the selected row. Meaning is never told by colour alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
-SELECTED = "+selected"
+FOUND, SELECTED = "+found", "+selected"
+_QUIET = ("text", "dim", "idle")
 LOADS = ("load1", "load2", "load3", "load4")
 """The styles of cores that work, from little to much; those that are held and idle have `held`, free ones `dim`."""
 
@@ -40,7 +42,7 @@ class Theme:
     selected_background: str | None
 
     def style(self, name: str) -> Style:
-        """The style of this name, with `+selected` worked in."""
+        """The style of this name, with `+found` and `+selected` worked in."""
         return _resolved(self.name, name)
 
 
@@ -202,9 +204,12 @@ THEMES = {theme.name: theme for theme in (DARK, LIGHT, COLOUR_BLIND, COLOUR_BLIN
 @cache
 def _resolved(theme_name: str, name: str) -> Style:
     theme = THEMES[theme_name]
-    base, plus, _ = name.partition("+")
+    base, *more = name.split("+")
     style = theme.styles.get(base, theme.styles["text"])
-    if not plus:
+    if FOUND[1:] in more:
+        color = theme.style("strong").color if style.dim or base in _QUIET else style.color
+        style = replace(style, color=color, bold=True, dim=False)
+    if SELECTED[1:] not in more:
         return style
     if theme.selected_background is None:
         return Style(bold=style.bold, reverse=not style.reverse, underline=style.underline)

@@ -10,6 +10,7 @@ from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.gauge import bar
 from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign
 from neurontools.views.drawing.scene import Scene, visible_top
+from neurontools.views.entry import Entry
 from neurontools.views.host.traffic import COLUMNS, traffic_rows
 from neurontools.views.host.vcpus import vcpu_lines
 
@@ -106,6 +107,12 @@ def _power_lines(scene: Scene, width: int) -> list[Line]:
             runs += fit((*part, (figure, "text")), cells)
         lines.append(fit(runs, width))
     return lines
+
+
+def traffic_entries(scene: Scene) -> list[Entry]:
+    """What a search sees of network, disks and EFA."""
+    rows = traffic_rows(scene.snapshot.host)
+    return [Entry(str(number), f"{row.kind} {row.name} {row.state or ''}") for number, row in enumerate(rows)]
 
 
 def _traffic(scene: Scene, width: int, height: int) -> Page:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from neurontools.health import Kind
 from neurontools.model import Severity
-from neurontools.model.job import Rank, RunningJob
 from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.text.script import script_text
@@ -15,54 +14,20 @@ from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, cell, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED, load_style
+from neurontools.views.job_rows import JobRow, job_key, rows_of, slowest_text
 from neurontools.views.processes.columns import PLACE, cores_text
 
 _LONGEST_NAME, _LEAST_NAME = 44, 18
 _LEAST_LINES_WITH_HEADING = 5
 
 
-@dataclass(frozen=True, slots=True)
-class JobRow:
-    """A job (`rank` None), or one process: alone, or below its job."""
-
-    key: str  # unique in the list, and the same from one moment to the next
-    job: RunningJob
-    rank: Rank | None = None
-    is_below: bool = False
-    is_open: bool = False
-
-    @property
-    def pid(self) -> int | None:
-        """The process, if it is one."""
-        return None if self.rank is None else self.rank.process.pid
-
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """The process, or all processes of the job."""
-        return tuple([rank.process.pid for rank in (self.job.ranks if self.rank is None else (self.rank,))])
-
-    @property
-    def device_indices(self) -> tuple[int, ...]:
-        """The devices whose cores it holds."""
-        return self.job.device_indices if self.rank is None else self.rank.process.device_indices
-
-
-def job_rows(scene: Scene) -> list[JobRow]:
-    """The rows of the current tab, with the jobs that are unfolded now."""
+def job_rows(scene: Scene, *, every: bool = False) -> list[JobRow]:
+    """The rows of the current tab, with the jobs that are unfolded now, or `every` job unfolded."""
     rows: list[JobRow] = []
     for job in scene.figures.jobs:
         ranks = [rank for rank in job.ranks if scene.pid in (None, rank.process.pid)]
-        is_folder = job.is_several and scene.pid is None
-        is_open = is_folder and _key(job) in scene.unfolded
-        if is_folder:
-            rows.append(JobRow(_key(job), job, is_open=is_open))
-        if is_open or not is_folder:
-            rows += [JobRow(str(rank.process.pid), job, rank, is_below=is_folder) for rank in ranks]
+        rows += rows_of(job, ranks, is_open=every or job_key(job) in scene.unfolded)
     return rows
-
-
-def _key(job: RunningJob) -> str:
-    return f"job {job.name}"
 
 
 def job_list(scene: Scene, rows: list[JobRow], width: int, height: int, *, with_cursor: bool = True) -> Page:
@@ -209,26 +174,17 @@ def _last(scene: Scene, row: JobRow) -> str:
 
 
 def _slowest(_scene: Scene, row: JobRow) -> str:
-    """Who of a job is stuck, else who is slowest, and why if that is known."""
-    for finding in row.job.findings:
-        if finding.kind == Kind.STUCK and row.pid in (None, finding.pid):
-            stuck = next((rank for rank in row.job.ranks if rank.process.pid == finding.pid), None)
-            return "stuck" if row.rank is not None or stuck is None else f"{_rank_name(stuck)} stuck"
-    slowest = row.job.slowest if row.job.is_several else None
-    if slowest is None:
-        return "-" if row.rank is None else ""
-    why = f" {slowest.why}" if slowest.why is not None else ""
+    """Who of a job is stuck or slowest; of a process, whether it is the one."""
     if row.rank is None:
-        return f"{_rank_name(slowest.rank)}{why}"
-    return f"slowest{why}" if row.rank is slowest.rank else ""
+        return slowest_text(row.job)
+    if any(finding.kind == Kind.STUCK and finding.pid == row.pid for finding in row.job.findings):
+        return "stuck"
+    slowest = row.job.slowest if row.job.is_several else None
+    return "slowest" + (f" {slowest.why}" if slowest.why else "") if slowest and row.rank is slowest.rank else ""
 
 
 def _slowest_style(_scene: Scene, row: JobRow) -> str:
     return "bad" if any(finding.kind == Kind.STUCK for finding in row.job.findings) else "text"
-
-
-def _rank_name(rank: Rank) -> str:
-    return f"PID {rank.process.pid}" if rank.number is None else f"rank {rank.number}"
 
 
 def _place(scene: Scene, row: JobRow) -> str:

@@ -23,6 +23,7 @@ from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.line import Line, Page, cell, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
+from neurontools.views.entry import Entry
 from neurontools.views.overview.memory_summary import DEVICE_CATEGORIES, FURTHER_CATEGORIES
 
 _NUMBER_CELLS = 15
@@ -98,6 +99,18 @@ def every_key(scene: Scene) -> frozenset[str]:
         for process, model, _ in models.get(core.index, ()):
             keys.add(f"nd{core.device_index}/nc{core.index}/m{process.pid}.{model.model_id}")
     return frozenset(keys)
+
+
+def tree_entries(scene: Scene, every: bool) -> list[Entry]:
+    """What a search sees of the tree, with `every` node open or as it is."""
+    rows = nodes(replace(scene, opened=every_key(scene))) if every else nodes(scene)
+    return [Entry(row.key, f"{row.title} {row.model_id or ''}", within=tuple(_above(row.key))) for row in rows]
+
+
+def _above(key: str) -> Iterator[str]:
+    """The keys of the nodes that a node is in."""
+    while key := key.rpartition("/")[0]:
+        yield key
 
 
 def _models_by_core(scene: Scene) -> dict[int, list[tuple[Process, LoadedModel, Subgraph]]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from neurontools.views.drawing.core_grid import core_grid, device_rows, layout
 from neurontools.views.drawing.line import Page
 from neurontools.views.drawing.scene import Scene
+from neurontools.views.entry import Entry
+from neurontools.views.job_rows import entries_of
 from neurontools.views.overview.findings import finding_lines
 from neurontools.views.overview.host_usage import host_usage, usage_text
 from neurontools.views.overview.job_list import job_list, job_rows
 from neurontools.views.overview.memory_summary import memory_summary, memory_text
-from neurontools.views.overview.memory_tree import folded_tree, memory_tree, nodes
+from neurontools.views.overview.memory_tree import folded_tree, memory_tree, nodes, tree_entries
 
 _SIDE_BY_SIDE_CELLS = 110
 _RICH_LINES = 34
@@ -62,6 +64,13 @@ def overview(scene: Scene, width: int, height: int) -> Page:
         page.append(part)
     page.add(*finding_lines(scene, width, height - len(page.lines)))
     return page
+
+
+def overview_entries(scene: Scene, every: bool) -> list[Entry]:
+    """What a search sees of the jobs, or of the memory tree where it is shown; with `every` row open or as they are."""
+    if scene.is_tree_shown:
+        return tree_entries(scene, every)
+    return entries_of(job_rows(scene, every=every), scene.figures)
 
 
 def _with_tree(scene: Scene, width: int, height: int) -> Page:

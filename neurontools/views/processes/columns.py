@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from neurontools.text import units
 from neurontools.text.ranges import ranges
@@ -12,6 +13,7 @@ from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import foreign
 
 Value = float | str | None
+_Row = TypeVar("_Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,18 +223,20 @@ def arranged(
     return sorted(kept, key=columns.index), width - used if least and width - used >= least else 0
 
 
-def in_order(rows: Iterable[ProcessFigures], orders: Iterable[tuple[str, bool]]) -> list[ProcessFigures]:
-    """Processes sorted by columns, each by its key and whether it descends; the first decides, then the next, at last
-    the PID. What is unknown comes last.
+def in_order(
+    rows: Iterable[_Row], orders: Iterable[tuple[str, bool]], figures_of: Callable[[_Row], ProcessFigures]
+) -> list[_Row]:
+    """Rows sorted by columns, each by its key and whether it descends; the first decides, then the next, at last the
+    PID. What is unknown comes last.
     """
-    found = sorted(rows, key=lambda row: row.pid)
+    found = sorted(((figures_of(row), row) for row in rows), key=lambda pair: pair[0].pid)
     for key, is_descending in reversed([order for order in orders if order[0] in BY_KEY]):
         column = BY_KEY[key]
-        known = [(value, row) for row in found if (value := column.read(row)) is not None]
-        unknown = [row for row in found if column.read(row) is None]
-        known.sort(key=lambda pair: _sortable(pair[0]), reverse=is_descending)
-        found = [row for _, row in known] + unknown
-    return found
+        read = [(column.read(pair[0]), pair) for pair in found]
+        known = [(_sortable(value), pair) for value, pair in read if value is not None]
+        known.sort(key=lambda one: one[0], reverse=is_descending)
+        found = [pair for _, pair in known] + [pair for value, pair in read if value is None]
+    return [row for _, row in found]
 
 
 def _sortable(value: float | str) -> float | str:

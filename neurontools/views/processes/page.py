@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from neurontools import catalog
+from neurontools.model import Process
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED, load_style
-from neurontools.views.processes.columns import COMMAND, ProcessColumn, arranged, chosen, in_order
+from neurontools.views.entry import Entry
+from neurontools.views.job_rows import JobRow, entries_of, slowest_text
+from neurontools.views.processes.columns import COMMAND, ProcessColumn, arranged, chosen
 from neurontools.views.processes.details import core_doubt, process_details, when_text
 from neurontools.views.processes.filter import InvalidFilter, parse_filter
-
-
-def process_rows(scene: Scene) -> list[ProcessFigures]:
-    """The processes of the current tab that pass the filter, in order; all of them while the filter is not valid."""
-    rows = list(scene.figures.shown(scene.pid))
-    if scene.filter_text:
-        try:
-            passes = parse_filter(scene.filter_text)
-            rows = [row for row in rows if passes(row)]
-        except InvalidFilter:
-            pass
-    return in_order(rows, ((scene.sort, scene.is_descending), (scene.then_sort, scene.is_then_descending)))
-
-
-def matches(scene: Scene, rows: list[ProcessFigures]) -> list[int]:
-    """The positions of the rows that the search finds; none while there is nothing to look for."""
-    if not scene.search_text.strip():
-        return []
-    try:
-        finds = parse_filter(scene.search_text)
-    except InvalidFilter:
-        return []
-    return [position for position, row in enumerate(rows) if finds(row)]
+from neurontools.views.processes.rows import figures_of, process_rows
+from neurontools.views.processes.surroundings import surroundings_entries
 
 
 def process_page(scene: Scene, width: int, height: int) -> Page:
@@ -47,10 +29,10 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         page.add(fit(((" this process holds no cores at the moment shown; Esc goes back", "dim"),), width))
         return page
     rows = process_rows(scene)
-    found = matches(scene, rows)
-    page = Page([_head(scene, rows, found, width)])
-    with_place = any(row.process.attribution is not None for row in rows)
-    with_steps = any(row.steps_per_second is not None for row in rows)
+    every = scene.figures.shown(scene.pid)
+    page = Page([_head(scene, rows, len(every), width)])
+    with_place = any(figures.process.attribution is not None for figures in every)
+    with_steps = any(figures.steps_per_second is not None for figures in every)
     if scene.columns:
         columns, command_cells = arranged(scene.columns, width, with_place=with_place, with_steps=with_steps)
     else:
@@ -62,7 +44,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
     top = visible_top(cursor, scene.top, list_height, len(rows))
     lines = []
     for position in range(top, min(len(rows), top + list_height)):
-        line = _row(scene, rows[position], columns, command_cells, width, is_found=position in found)
+        line = _row(scene, rows[position], columns, command_cells, width)
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(rows), list_height, top)
     if not rows:
@@ -73,23 +55,25 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
     return page
 
 
-def _head(scene: Scene, rows: list[ProcessFigures], found: list[int], width: int) -> Line:
-    every = len(scene.figures.shown(scene.pid))
-    text = _counted(every) if len(rows) == every else f"{len(rows)} of {every} processes"
+def process_entries(scene: Scene, every: bool) -> list[Entry]:
+    """What a search sees of the list, with `every` job open or as it is, or of environment and tree where those are."""
+    if scene.surroundings is not None:
+        return surroundings_entries(scene.surroundings)
+    return entries_of(process_rows(scene, every=every), scene.figures) if scene.details_pid is None else []
+
+
+def _head(scene: Scene, rows: list[JobRow], every: int, width: int) -> Line:
+    listed = sum(len(row.ranks) for row in rows if not row.is_below)
+    text = _counted(every) if listed == every else f"{listed} of {every} processes"
+    jobs = sum(row.rank is None for row in rows)
+    if jobs:
+        text += f", {jobs} job{'s' * (jobs > 1)}"
     if scene.tagged:
         text += f", {len(scene.tagged)} tagged"
     if scene.filter_text:
-        text += f"  filter: {foreign(scene.filter_text, 80)}"
-        try:
-            parse_filter(scene.filter_text)
-        except InvalidFilter as error:
-            text += f"  ({foreign(str(error), 120)})"
+        text += f"  filter: {foreign(scene.filter_text, 80)}{_why_invalid(scene.filter_text)}"
     if scene.search_text:
-        text += f"  search: {foreign(scene.search_text, 80)}, {_place(scene, found)}"
-        try:
-            parse_filter(scene.search_text)
-        except InvalidFilter as error:
-            text += f"  ({foreign(str(error), 120)})"
+        text += f"  search: {foreign(scene.search_text, 80)}, {scene.found_text}{_why_invalid(scene.search_text)}"
     free = sum(1 for core in scene.figures.cores if core.is_free)
     unknown = sum(1 for core in scene.figures.cores if core.is_free is None)
     return heading(
@@ -100,11 +84,12 @@ def _head(scene: Scene, rows: list[ProcessFigures], found: list[int], width: int
     )
 
 
-def _place(scene: Scene, found: list[int]) -> str:
-    """Which of the matches the cursor is at."""
-    if not found:
-        return "no match"
-    return f"match {found.index(scene.cursor) + 1} of {len(found)}" if scene.cursor in found else f"{len(found)} found"
+def _why_invalid(text: str) -> str:
+    try:
+        parse_filter(text)
+    except InvalidFilter as error:
+        return f"  ({foreign(str(error), 120)})"
+    return ""
 
 
 def _counted(count: int) -> str:
@@ -133,28 +118,29 @@ def _titles(scene: Scene, columns: list[ProcessColumn], command_cells: int, widt
     return Page([fit(runs, width, "column")], targets)
 
 
-def _row(
-    scene: Scene,
-    figures: ProcessFigures,
-    columns: list[ProcessColumn],
-    command_cells: int,
-    width: int,
-    *,
-    is_found: bool,
-) -> Line:
-    mark = scene.glyphs.mark if figures.pid in scene.tagged else " "
-    runs: list[Run] = [(cell(mark, 2), "strong")]
+def _row(scene: Scene, row: JobRow, columns: list[ProcessColumn], command_cells: int, width: int) -> Line:
+    figures = figures_of(scene.figures, row)
+    mark = scene.glyphs.mark[:1] if scene.tagged.issuperset(row.pids) else " "
+    fold = "" if row.rank is not None else scene.glyphs.opened[:1] if row.is_open else scene.glyphs.closed[:1]
+    runs: list[Run] = [(cell(mark + fold, 2), "strong")]
     base = "text" if figures.process.reporting or figures.process.synthetic else "dim"
-    if is_found:
-        base = "strong"
     for column in columns:
-        runs += [
-            (cell(column.text(figures), column.cells, right=not column.is_text), _style(scene, column, figures, base)),
-            (" ", base),
-        ]
+        text = _own_text(row, column) or column.text(figures)
+        shown = cell(text, column.cells, right=not column.is_text)
+        runs += [(shown, _style(scene, column, figures, base)), (" ", base)]
     if command_cells:
         runs.append((clip(COMMAND.text(figures), command_cells, mark=True), base))
     return fit(runs, width)
+
+
+def _own_text(row: JobRow, column: ProcessColumn) -> str:
+    """What a job has in place of a PID, and a process of it in place of a tag that nobody gave; "" for all else."""
+    if column.key == "pid" and row.rank is None:
+        return f"{len(row.ranks)} ranks"
+    has_no_tag = row.rank is not None and row.rank.process.tag == str(row.pid)
+    if column.key == "tag" and row.rank is not None and row.rank.number is not None and has_no_tag:
+        return f"rank {row.rank.number}"
+    return ""
 
 
 def _style(scene: Scene, column: ProcessColumn, figures: ProcessFigures, base: str) -> str:
@@ -167,11 +153,12 @@ def _style(scene: Scene, column: ProcessColumn, figures: ProcessFigures, base: s
     return base
 
 
-def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
-    """The selected process in words, for what has no room in the row."""
+def _footer(scene: Scene, rows: list[JobRow], width: int) -> list[Line]:
+    """The selected process or job in words, for what has no room in the row."""
     if not rows:
         return []
-    figures = rows[min(scene.cursor, len(rows) - 1)]
+    row = rows[min(scene.cursor, len(rows) - 1)]
+    figures = figures_of(scene.figures, row)
     process = figures.process
     peak = scene.figures.peak_flops_per_core
     note = (
@@ -179,6 +166,25 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
         if peak
         else f"MFU: no {catalog.PEAK_DTYPE} peak known"
     )
+    name = f"PID {process.pid}" if row.rank is not None else foreign(row.job.name or "", 80)
+    facts = _facts_of_job(row) if row.rank is None else _facts(process)
+    command = clip(f" {foreign(process.command, 2 * width) or 'command not known'}", width, mark=True)
+    return [
+        heading(scene, name, width, note),
+        fit(((command, "text"),), width),
+        fit(((clip(facts, width, mark=True), "dim"),), width),
+    ]
+
+
+def _facts_of_job(row: JobRow) -> str:
+    count, world = len(row.ranks), row.job.world_size
+    here = f"{count} ranks" if world in (None, count) else f"{count} of {world} ranks"
+    slowest = slowest_text(row.job)
+    facts = f" {here}, Enter lists them" + ("" if slowest == "-" else f", slowest: {slowest}")
+    return facts + "".join(f"; {each.severity.name.lower()}: {foreign(each.reason, 200)}" for each in row.job.findings)
+
+
+def _facts(process: Process) -> str:
     started = when_text(process.started_at_unix_seconds)
     runtime = foreign(process.runtime_version or "-", 40)
     facts = f" attached {when_text(process.attached_at_unix_seconds)}, started {started}, runtime {runtime}"
@@ -188,10 +194,4 @@ def _footer(scene: Scene, rows: list[ProcessFigures], width: int) -> list[Line]:
         facts += ", not reporting: its numbers are old"
     if doubt := core_doubt(process):
         facts += f", {doubt}"
-    return [
-        heading(scene, f"PID {process.pid}", width, note),
-        fit(
-            ((clip(f" {foreign(process.command, 2 * width) or 'command not known'}", width, mark=True), "text"),), width
-        ),
-        fit(((clip(facts, width, mark=True), "dim"),), width),
-    ]
+    return facts

@@ -5,11 +5,13 @@ from __future__ import annotations
 from neurontools.proc.surroundings import Relative, Surroundings
 from neurontools.text.secrets import HIDDEN
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.line import Line, Page, clip, fit, foreign, styled
+from neurontools.views.drawing.line import Line, Page, clip, fit, foreign, plain, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
+from neurontools.views.entry import Entry
 
 _NAME_CELLS = 28
+_SEARCHED_CELLS = 1000
 
 
 def surroundings_page(scene: Scene, shown: Surroundings, width: int, height: int) -> Page:
@@ -25,6 +27,11 @@ def surroundings_page(scene: Scene, shown: Surroundings, width: int, height: int
     ]
     page.add_list(rows, len(lines), list_height, top)
     return page
+
+
+def surroundings_entries(shown: Surroundings) -> list[Entry]:
+    """What a search sees of the list."""
+    return [Entry(str(number), plain(line)) for number, line in enumerate(_lines(shown, _SEARCHED_CELLS))]
 
 
 def _lines(shown: Surroundings, width: int) -> list[Line]:

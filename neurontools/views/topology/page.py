@@ -124,6 +124,7 @@ def topology_page(scene: Scene, width: int, height: int) -> Page:
     if not scene.snapshot.devices:
         page.add(fit((("  no devices", "dim"),), width))
         return page
+    page.list_count, page.list_height = len(scene.snapshot.devices), 1
     columns = max(len(row) for row in plan.rows)
     box = min(_RICH_BOX_CELLS, max(_BOX_CELLS, (width - 6) // columns - _LINK_CELLS))
     is_roomy = len(plan.rows) * 3 + 3 + 5 <= height

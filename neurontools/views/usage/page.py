@@ -12,6 +12,7 @@ from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
+from neurontools.views.entry import Entry
 from neurontools.views.usage.users import COLUMNS as USER_COLUMNS
 from neurontools.views.usage.users import hours_text, user_totals
 
@@ -41,6 +42,15 @@ def ended_rows(scene: Scene) -> list[EndedProcess]:
     """What had ended by the moment shown, newest first; of the current tab its earlier lives alone."""
     ended = [process for process in scene.ended if scene.pid is None or process.pid == scene.pid]
     return sorted(ended, key=lambda process: -process.ended_at_unix_seconds)
+
+
+def ended_entries(scene: Scene) -> list[Entry]:
+    """What a search sees of what has ended: all that its table tells in words, and the users'."""
+    columns = [column for column in _ENDED_COLUMNS if column.is_text or column.title == "PID"]
+    return [
+        Entry(str(number), " ".join(column.text(process) for column in columns))
+        for number, process in enumerate(ended_rows(scene))
+    ]
 
 
 def _ended(scene: Scene, ended: list[EndedProcess], width: int, height: int) -> Page:
