@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -289,7 +289,7 @@ class DashboardState:
             feed.recording_error = ""
         return feed.recorder.path.rpartition("/")[2] if feed.recorder is not None else ""
 
-    def rows(self, scene: Scene) -> list[JobRow] | None:
+    def rows(self, scene: Scene) -> Sequence[JobRow] | None:
         """The jobs and processes that the page lists; None where it lists something else."""
         if scene.page == "processes":
             return process_rows(scene) if scene.surroundings is None else None
