@@ -107,7 +107,7 @@ def own_families(
     yield from _device_families(snapshot, label)
     yield from health_families(snapshot, label)
     yield from _process_families(snapshot, holders, label)
-    yield from training_families(holders, label)
+    yield from training_families(holders, snapshot.taken_at_seconds, label)
     yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
     alone = label.named()()
     instance = snapshot.instance

@@ -19,9 +19,31 @@ class TrainingCounters:
     collective_bytes_total: int | None = None  # that this process put in
     to_device_bytes_total: int | None = None
     from_device_bytes_total: int | None = None
-    input_wait_seconds_total: float | None = None  # that steps waited for their batch
+    input_wait_seconds_total: float | None = None  # that the script waited for its loader's batches
     checkpoints_total: int | None = None  # written
     checkpoint_seconds_total: float | None = None  # that the script took to write them
+    host_seconds_total: float | None = None
+    """With input wait and the four below the parts of step time: together the time since the process began to count,
+    each moment in one of them. The host's is that in none of the others: tracing, Python, whatever the script does."""
+
+    compile_wait_seconds_total: float | None = None  # for a program: made, by another worker too, or read, and loaded
+    transfer_seconds_total: float | None = None  # copying between host and device, while the script waits for it
+    compute_seconds_total: float | None = None  # executing, what collectives move and reduce included
+    collective_wait_seconds_total: float | None = None  # part of collective_seconds_total: until the others came too
+    compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it waits for no program now, or nobody tells
+    last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC of the end of the latest step; None: none yet
+
+    def compiling_for_seconds(self, now_seconds: float) -> float | None:
+        """How long it waits for a program at `now_seconds` of CLOCK_MONOTONIC; None: for none, or nobody tells."""
+        return _age(self.compiling_since_seconds, now_seconds)
+
+    def since_last_step_seconds(self, now_seconds: float) -> float | None:
+        """How long ago its latest step ended; None: there is none, or nobody tells."""
+        return _age(self.last_step_at_seconds, now_seconds)
+
+
+def _age(at_seconds: float | None, now_seconds: float) -> float | None:
+    return None if at_seconds is None else max(0.0, now_seconds - at_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,4 +56,28 @@ class TrainingRates:
     collective_bytes_per_second: float | None = None
     to_device_bytes_per_second: float | None = None
     from_device_bytes_per_second: float | None = None
-    input_wait_ratio: float | None = None  # of the time
+    input_wait_ratio: float | None = None  # of the time, as those below
+    host_ratio: float | None = None
+    compile_wait_ratio: float | None = None
+    transfer_ratio: float | None = None
+    compute_ratio: float | None = None
+    collective_wait_ratio: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """A part of step time: its name, and the fields of TrainingCounters and TrainingRates that have it."""
+
+    name: str
+    counter: str
+    ratio: str
+
+
+STEP_PARTS = (
+    StepPart("compute", "compute_seconds_total", "compute_ratio"),
+    StepPart("collective wait", "collective_wait_seconds_total", "collective_wait_ratio"),
+    StepPart("host", "host_seconds_total", "host_ratio"),
+    StepPart("input wait", "input_wait_seconds_total", "input_wait_ratio"),
+    StepPart("transfer", "transfer_seconds_total", "transfer_ratio"),
+    StepPart("compile", "compile_wait_seconds_total", "compile_wait_ratio"),
+)

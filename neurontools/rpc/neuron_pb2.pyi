@@ -2646,6 +2646,13 @@ class TrainingCounters(google.protobuf.message.Message):
     INPUT_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     CHECKPOINTS_TOTAL_FIELD_NUMBER: builtins.int
     CHECKPOINT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    HOST_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    COMPILE_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    TRANSFER_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    COMPUTE_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    COLLECTIVE_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    COMPILING_SINCE_SECONDS_FIELD_NUMBER: builtins.int
+    LAST_STEP_AT_SECONDS_FIELD_NUMBER: builtins.int
     steps_total: builtins.int
     """Calls of an optimizer's step."""
     samples_total: builtins.int
@@ -2670,6 +2677,20 @@ class TrainingCounters(google.protobuf.message.Message):
     """Checkpoints written."""
     checkpoint_seconds_total: builtins.float
     """Time that the script took to write them, seconds."""
+    host_seconds_total: builtins.float
+    """Time in none of the other parts of step time, which are input_wait and the four below, seconds."""
+    compile_wait_seconds_total: builtins.float
+    """Time that the script waited for a program, compiled or read, seconds."""
+    transfer_seconds_total: builtins.float
+    """Time that the script waited for copies between host and device, seconds."""
+    compute_seconds_total: builtins.float
+    """Time executing, waiting for other ranks left out, seconds."""
+    collective_wait_seconds_total: builtins.float
+    """Time in collectives until the other ranks came too, seconds."""
+    compiling_since_seconds: builtins.float
+    """CLOCK_MONOTONIC since when it waits for a program; absent: it waits for none."""
+    last_step_at_seconds: builtins.float
+    """CLOCK_MONOTONIC of the end of its latest step; absent: none yet."""
     def __init__(
         self,
         *,
@@ -2685,9 +2706,16 @@ class TrainingCounters(google.protobuf.message.Message):
         input_wait_seconds_total: builtins.float | None = ...,
         checkpoints_total: builtins.int | None = ...,
         checkpoint_seconds_total: builtins.float | None = ...,
+        host_seconds_total: builtins.float | None = ...,
+        compile_wait_seconds_total: builtins.float | None = ...,
+        transfer_seconds_total: builtins.float | None = ...,
+        compute_seconds_total: builtins.float | None = ...,
+        collective_wait_seconds_total: builtins.float | None = ...,
+        compiling_since_seconds: builtins.float | None = ...,
+        last_step_at_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "input_wait_seconds_total", b"input_wait_seconds_total", "samples_total", b"samples_total", "to_device_bytes_total", b"to_device_bytes_total"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "input_wait_seconds_total", b"input_wait_seconds_total", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collective_wait_seconds_total", b"_collective_wait_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_compile_wait_seconds_total", b"_compile_wait_seconds_total", "_compiling_since_seconds", b"_compiling_since_seconds", "_compute_seconds_total", b"_compute_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_host_seconds_total", b"_host_seconds_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_last_step_at_seconds", b"_last_step_at_seconds", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "_transfer_seconds_total", b"_transfer_seconds_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collective_wait_seconds_total", b"collective_wait_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "compile_wait_seconds_total", b"compile_wait_seconds_total", "compiling_since_seconds", b"compiling_since_seconds", "compute_seconds_total", b"compute_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "host_seconds_total", b"host_seconds_total", "input_wait_seconds_total", b"input_wait_seconds_total", "last_step_at_seconds", b"last_step_at_seconds", "samples_total", b"samples_total", "to_device_bytes_total", b"to_device_bytes_total", "transfer_seconds_total", b"transfer_seconds_total"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collective_wait_seconds_total", b"_collective_wait_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_compile_wait_seconds_total", b"_compile_wait_seconds_total", "_compiling_since_seconds", b"_compiling_since_seconds", "_compute_seconds_total", b"_compute_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_host_seconds_total", b"_host_seconds_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_last_step_at_seconds", b"_last_step_at_seconds", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "_transfer_seconds_total", b"_transfer_seconds_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collective_wait_seconds_total", b"collective_wait_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "compile_wait_seconds_total", b"compile_wait_seconds_total", "compiling_since_seconds", b"compiling_since_seconds", "compute_seconds_total", b"compute_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "host_seconds_total", b"host_seconds_total", "input_wait_seconds_total", b"input_wait_seconds_total", "last_step_at_seconds", b"last_step_at_seconds", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total", "transfer_seconds_total", b"transfer_seconds_total"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total"]) -> typing.Literal["checkpoint_seconds_total"] | None: ...
     @typing.overload
@@ -2697,19 +2725,33 @@ class TrainingCounters(google.protobuf.message.Message):
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_seconds_total", b"_collective_seconds_total"]) -> typing.Literal["collective_seconds_total"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_wait_seconds_total", b"_collective_wait_seconds_total"]) -> typing.Literal["collective_wait_seconds_total"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collectives_total", b"_collectives_total"]) -> typing.Literal["collectives_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_compilations_total", b"_compilations_total"]) -> typing.Literal["compilations_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_compile_seconds_total", b"_compile_seconds_total"]) -> typing.Literal["compile_seconds_total"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compile_wait_seconds_total", b"_compile_wait_seconds_total"]) -> typing.Literal["compile_wait_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compiling_since_seconds", b"_compiling_since_seconds"]) -> typing.Literal["compiling_since_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compute_seconds_total", b"_compute_seconds_total"]) -> typing.Literal["compute_seconds_total"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_from_device_bytes_total", b"_from_device_bytes_total"]) -> typing.Literal["from_device_bytes_total"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_host_seconds_total", b"_host_seconds_total"]) -> typing.Literal["host_seconds_total"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_input_wait_seconds_total", b"_input_wait_seconds_total"]) -> typing.Literal["input_wait_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_last_step_at_seconds", b"_last_step_at_seconds"]) -> typing.Literal["last_step_at_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_samples_total", b"_samples_total"]) -> typing.Literal["samples_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_to_device_bytes_total", b"_to_device_bytes_total"]) -> typing.Literal["to_device_bytes_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_transfer_seconds_total", b"_transfer_seconds_total"]) -> typing.Literal["transfer_seconds_total"] | None: ...
 
 global___TrainingCounters = TrainingCounters
 
@@ -2726,6 +2768,11 @@ class TrainingRates(google.protobuf.message.Message):
     TO_DEVICE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     FROM_DEVICE_BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
     INPUT_WAIT_RATIO_FIELD_NUMBER: builtins.int
+    HOST_RATIO_FIELD_NUMBER: builtins.int
+    COMPILE_WAIT_RATIO_FIELD_NUMBER: builtins.int
+    TRANSFER_RATIO_FIELD_NUMBER: builtins.int
+    COMPUTE_RATIO_FIELD_NUMBER: builtins.int
+    COLLECTIVE_WAIT_RATIO_FIELD_NUMBER: builtins.int
     steps_per_second: builtins.float
     """Steps a second."""
     samples_per_second: builtins.float
@@ -2740,6 +2787,16 @@ class TrainingRates(google.protobuf.message.Message):
     """Bytes from the device to the host a second."""
     input_wait_ratio: builtins.float
     """Share of the time that steps waited for their batch."""
+    host_ratio: builtins.float
+    """Share of the time in none of the other parts of step time."""
+    compile_wait_ratio: builtins.float
+    """Share of the time waiting for a program."""
+    transfer_ratio: builtins.float
+    """Share of the time waiting for copies between host and device."""
+    compute_ratio: builtins.float
+    """Share of the time executing, waiting for other ranks left out."""
+    collective_wait_ratio: builtins.float
+    """Share of the time waiting for other ranks."""
     def __init__(
         self,
         *,
@@ -2750,15 +2807,28 @@ class TrainingRates(google.protobuf.message.Message):
         to_device_bytes_per_second: builtins.float | None = ...,
         from_device_bytes_per_second: builtins.float | None = ...,
         input_wait_ratio: builtins.float | None = ...,
+        host_ratio: builtins.float | None = ...,
+        compile_wait_ratio: builtins.float | None = ...,
+        transfer_ratio: builtins.float | None = ...,
+        compute_ratio: builtins.float | None = ...,
+        collective_wait_ratio: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_input_wait_ratio", b"_input_wait_ratio", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "input_wait_ratio", b"input_wait_ratio", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_input_wait_ratio", b"_input_wait_ratio", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "input_wait_ratio", b"input_wait_ratio", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_collective_wait_ratio", b"_collective_wait_ratio", "_compile_wait_ratio", b"_compile_wait_ratio", "_compute_ratio", b"_compute_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_host_ratio", b"_host_ratio", "_input_wait_ratio", b"_input_wait_ratio", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "_transfer_ratio", b"_transfer_ratio", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "collective_wait_ratio", b"collective_wait_ratio", "compile_wait_ratio", b"compile_wait_ratio", "compute_ratio", b"compute_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "host_ratio", b"host_ratio", "input_wait_ratio", b"input_wait_ratio", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second", "transfer_ratio", b"transfer_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second", "_collective_ratio", b"_collective_ratio", "_collective_wait_ratio", b"_collective_wait_ratio", "_compile_wait_ratio", b"_compile_wait_ratio", "_compute_ratio", b"_compute_ratio", "_from_device_bytes_per_second", b"_from_device_bytes_per_second", "_host_ratio", b"_host_ratio", "_input_wait_ratio", b"_input_wait_ratio", "_samples_per_second", b"_samples_per_second", "_steps_per_second", b"_steps_per_second", "_to_device_bytes_per_second", b"_to_device_bytes_per_second", "_transfer_ratio", b"_transfer_ratio", "collective_bytes_per_second", b"collective_bytes_per_second", "collective_ratio", b"collective_ratio", "collective_wait_ratio", b"collective_wait_ratio", "compile_wait_ratio", b"compile_wait_ratio", "compute_ratio", b"compute_ratio", "from_device_bytes_per_second", b"from_device_bytes_per_second", "host_ratio", b"host_ratio", "input_wait_ratio", b"input_wait_ratio", "samples_per_second", b"samples_per_second", "steps_per_second", b"steps_per_second", "to_device_bytes_per_second", b"to_device_bytes_per_second", "transfer_ratio", b"transfer_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_bytes_per_second", b"_collective_bytes_per_second"]) -> typing.Literal["collective_bytes_per_second"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_ratio", b"_collective_ratio"]) -> typing.Literal["collective_ratio"] | None: ...
     @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_wait_ratio", b"_collective_wait_ratio"]) -> typing.Literal["collective_wait_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compile_wait_ratio", b"_compile_wait_ratio"]) -> typing.Literal["compile_wait_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_compute_ratio", b"_compute_ratio"]) -> typing.Literal["compute_ratio"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_from_device_bytes_per_second", b"_from_device_bytes_per_second"]) -> typing.Literal["from_device_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_host_ratio", b"_host_ratio"]) -> typing.Literal["host_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_input_wait_ratio", b"_input_wait_ratio"]) -> typing.Literal["input_wait_ratio"] | None: ...
     @typing.overload
@@ -2767,6 +2837,8 @@ class TrainingRates(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_steps_per_second", b"_steps_per_second"]) -> typing.Literal["steps_per_second"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_to_device_bytes_per_second", b"_to_device_bytes_per_second"]) -> typing.Literal["to_device_bytes_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_transfer_ratio", b"_transfer_ratio"]) -> typing.Literal["transfer_ratio"] | None: ...
 
 global___TrainingRates = TrainingRates
 

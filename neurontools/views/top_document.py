@@ -106,6 +106,18 @@ class TopTraining:
     input_wait_ratio: float | None
     checkpoints_total: int | None
     checkpoint_seconds_total: float | None
+    host_seconds_total: float | None
+    host_ratio: float | None
+    compile_wait_seconds_total: float | None
+    compile_wait_ratio: float | None
+    transfer_seconds_total: float | None
+    transfer_ratio: float | None
+    compute_seconds_total: float | None
+    compute_ratio: float | None
+    collective_wait_seconds_total: float | None
+    collective_wait_ratio: float | None
+    compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
+    since_last_step_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +249,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
             )
             for core in figures.cores
         ),
-        processes=tuple(_process(figure) for figure in chosen),
+        processes=tuple(_process(figure, snapshot.taken_at_seconds) for figure in chosen),
         jobs=tuple(
             job_part(job, snapshot)
             for job in figures.jobs
@@ -282,7 +294,7 @@ def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -
     )
 
 
-def _process(figures: ProcessFigures) -> TopProcess:
+def _process(figures: ProcessFigures, now_seconds: float) -> TopProcess:
     process = figures.process
     latency = process.total_latency
     return TopProcess(
@@ -314,7 +326,7 @@ def _process(figures: ProcessFigures) -> TopProcess:
         started_at=_time(process.started_at_unix_seconds),
         attached_at=_time(process.attached_at_unix_seconds),
         job=None if process.job is None else process.job.name,
-        training=_training(process),
+        training=_training(process, now_seconds),
         models=tuple(
             TopModel(
                 model.model_id,
@@ -330,12 +342,21 @@ def _process(figures: ProcessFigures) -> TopProcess:
     )
 
 
-def _training(process: Process) -> TopTraining | None:
+_MOMENTS = ("compiling_since_seconds", "last_step_at_seconds")  # told by their age
+
+
+def _training(process: Process, now_seconds: float) -> TopTraining | None:
     if process.training is None:
         return None
     counters, rates = process.training, process.training_rates or TrainingRates()
-    values = {name: getattr(part, name) for part in (counters, rates) for name in part.__slots__}
-    return TopTraining(**values)
+    values = {
+        name: getattr(part, name) for part in (counters, rates) for name in part.__slots__ if name not in _MOMENTS
+    }
+    return TopTraining(
+        **values,
+        compiling_for_seconds=counters.compiling_for_seconds(now_seconds),
+        since_last_step_seconds=counters.since_last_step_seconds(now_seconds),
+    )
 
 
 def _time(unix_seconds: float | None) -> str | None:

@@ -254,6 +254,30 @@ def test_counters_of_training_are_there_for_who_counts_them() -> None:
         assert f"neurontools_process_{untold}" not in samples, "unknown is not 0"
 
 
+def test_parts_of_step_time_and_how_long_it_compiles() -> None:
+    now = ScenarioHost("inf2.xlarge").at(1)
+    first, *others = now.processes
+    counters = TrainingCounters(
+        host_seconds_total=1.0,
+        compute_seconds_total=2.5,
+        compiling_since_seconds=now.taken_at_seconds - 12.0,
+        last_step_at_seconds=now.taken_at_seconds - 3.0,
+    )
+    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=counters), *others))))
+    who = {"pid": str(first.pid)}
+    assert one(samples, "neurontools_process_step_time_seconds_total", part="host", **who) == 1.0
+    assert one(samples, "neurontools_process_step_time_seconds_total", part="compute", **who) == 2.5
+    assert len(samples["neurontools_process_step_time_seconds_total"]) == 2, "unknown is not 0"
+    assert one(samples, "neurontools_process_compiling_seconds", **who) == pytest.approx(12.0)
+    assert one(samples, "neurontools_process_seconds_since_last_step", **who) == pytest.approx(3.0)
+    idle = replace(counters, compiling_since_seconds=None, last_step_at_seconds=None)
+    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=idle), *others))))
+    assert one(samples, "neurontools_process_compiling_seconds", **who) == 0.0
+    assert "neurontools_process_seconds_since_last_step" not in samples
+    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=TrainingCounters(1)), *others))))
+    assert "neurontools_process_compiling_seconds" not in samples, "who does not tell is not known to compile nothing"
+
+
 def test_ultraserver_id_is_a_label_where_it_is_known() -> None:
     now = ScenarioHost("inf2.xlarge").at(1)
     known = replace(now, instance=replace(now.instance, ultraserver_id="us-1"))

@@ -293,3 +293,36 @@ def test_what_a_training_does_not_tell_has_no_rate() -> None:
     assert at(3.0, told) == TrainingRates(steps_per_second=1.0, input_wait_ratio=0.25)
     told = replace(told, input_wait_seconds_total=9.0)
     assert at(4.0, told) == TrainingRates(steps_per_second=0.0, input_wait_ratio=1.0)
+
+
+def test_each_part_of_step_time_has_its_share() -> None:
+    def at(moment: float, counters: TrainingCounters) -> TrainingRates | None:
+        return host.take(moment, core(moment), process(moment, training=counters)).processes[0].training_rates
+
+    host = Host()
+    first = TrainingCounters(
+        host_seconds_total=1.0,
+        compile_wait_seconds_total=7.0,
+        input_wait_seconds_total=0.0,
+        transfer_seconds_total=0.5,
+        compute_seconds_total=2.0,
+        collective_wait_seconds_total=1.0,
+    )
+    at(1.0, first)
+    counters = replace(
+        first,
+        host_seconds_total=2.0,
+        input_wait_seconds_total=0.5,
+        transfer_seconds_total=0.75,
+        compute_seconds_total=4.0,
+    )
+    shares = at(5.0, replace(counters, collective_wait_seconds_total=1.25))
+    assert shares == TrainingRates(
+        steps_per_second=0.0,
+        host_ratio=0.25,
+        compile_wait_ratio=0.0,
+        input_wait_ratio=0.125,
+        transfer_ratio=0.0625,
+        compute_ratio=0.5,
+        collective_wait_ratio=0.0625,
+    )

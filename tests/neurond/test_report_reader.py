@@ -113,6 +113,15 @@ def histogram(indices: list[int], counts: list[int], sum_seconds: float = 0.0) -
             {"training": pb.TrainingCounters(compile_seconds_total=float("nan"))},
             "training.compile_seconds_total is not a time",
         ),
+        ({"training": pb.TrainingCounters(host_seconds_total=-1.0)}, "training.host_seconds_total is not a time"),
+        (
+            {"training": pb.TrainingCounters(compiling_since_seconds=1e11)},
+            "training.compiling_since_seconds is later than measured_at_seconds",
+        ),
+        (
+            {"training": pb.TrainingCounters(last_step_at_seconds=1e11)},
+            "training.last_step_at_seconds is later than measured_at_seconds",
+        ),
         (histogram([3], [1], float("nan")), "total_latency_histogram sum_seconds is not a time"),
     ],
 )

@@ -96,6 +96,8 @@ def test_the_document_has_them_too() -> None:
     changed = replace(HOST, processes=(replace(first, training=COUNTERS, training_rates=RATES), *others))
     told, *silent = document(changed).processes
     assert told.training is not None
+    assert (told.training.compiling_for_seconds, told.training.since_last_step_seconds) == (None, None)
+    assert told.training is not None
     assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
     assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
     assert [each.training for each in silent] == [None] * len(others)

@@ -281,5 +281,5 @@ def _check_progress(before: Report, now: Report) -> None:
         if earlier is None or later is None:
             continue
         for name in earlier.__slots__:
-            if (getattr(later, name) or 0) < (getattr(earlier, name) or 0):
+            if name.endswith("_total") and (getattr(later, name) or 0) < (getattr(earlier, name) or 0):
                 raise InvalidReport(f"{part}.{name} fell from {getattr(earlier, name)} to {getattr(later, name)}")

@@ -50,7 +50,7 @@ def read_report(
         errors=_bounded(from_message(model.ErrorCounters, message.errors), "errors"),
         total_latency_histogram=_histogram(message.total_latency_histogram, "total_latency_histogram"),
         device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
-        training=_training(message.training) if message.HasField("training") else None,
+        training=_training(message.training, measured_at_seconds) if message.HasField("training") else None,
         counted_since_seconds=_counted_since(message, measured_at_seconds),
     )
 
@@ -133,7 +133,7 @@ def _histogram(message: neuron_pb2.LatencyHistogram, name: str) -> model.Latency
     return histogram
 
 
-def _training(message: neuron_pb2.TrainingCounters) -> model.TrainingCounters:
+def _training(message: neuron_pb2.TrainingCounters, measured_at_seconds: float) -> model.TrainingCounters:
     counters = from_message(model.TrainingCounters, message)
     for name in counters.__slots__:
         value = getattr(counters, name)
@@ -141,6 +141,9 @@ def _training(message: neuron_pb2.TrainingCounters) -> model.TrainingCounters:
             _seconds(value, f"training.{name}")
         elif value is not None:
             _count(value, f"training.{name}")
+    for name in ("compiling_since_seconds", "last_step_at_seconds"):
+        if (getattr(counters, name) or 0.0) > measured_at_seconds + _CLOCK_SLACK_SECONDS:
+            raise InvalidReport(f"training.{name} is later than measured_at_seconds; both are CLOCK_MONOTONIC")
     return counters
 
 

@@ -17,6 +17,7 @@ from neurontools.model import (
     TrainingRates,
     latency,
 )
+from neurontools.model.training import STEP_PARTS
 
 
 class Rates:
@@ -110,9 +111,13 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
     if earlier is None or later is None:
         return None
     collective = _rate(earlier.collective_seconds_total, later.collective_seconds_total, seconds)
-    waited = _rate(earlier.input_wait_seconds_total, later.input_wait_seconds_total, seconds)
+    parts = {
+        part.ratio: min(1.0, ratio)
+        for part in STEP_PARTS
+        if (ratio := _rate(getattr(earlier, part.counter), getattr(later, part.counter), seconds)) is not None
+    }
     return TrainingRates(
-        input_wait_ratio=None if waited is None else min(1.0, waited),
+        **parts,
         steps_per_second=_rate(earlier.steps_total, later.steps_total, seconds),
         samples_per_second=_rate(earlier.samples_total, later.samples_total, seconds),
         collective_ratio=None if collective is None else min(1.0, collective),

@@ -22,14 +22,13 @@ class Steps:
     samples_total: int = 0
     batches_total: int = 0
     largest_batch: int = 0
-    loader_wait_seconds: float = 0.0
     first_seconds: float | None = None
     last_seconds: float | None = None
     times: Timer = field(default_factory=lambda: Timer("StepTime", is_time=True))
 
     def step_done(self) -> None:
         """An optimizer stepped."""
-        now = time.perf_counter()
+        now = time.monotonic()
         if self.last_seconds is not None:
             self.times.add(now - self.last_seconds)
         else:

@@ -6,10 +6,12 @@ order; the number of a channel and of the tensor in it are the key.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
 
+from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution import ranks
 from neurontools.runtime.tensors.core import Tensor
 
@@ -38,7 +40,11 @@ def receive(channel: int, like: Tensor) -> Tensor:
     key = _key(channel, number)
     store: Any = ranks.meeting_place()
     if store is not None:
-        payload = store.get(key)
+        entry = step_clock.open(COLLECTIVE, time.perf_counter())
+        try:
+            payload = store.get(key)
+        finally:
+            step_clock.close(entry, time.perf_counter())
         store.delete_key(key)
     elif key in _here:
         payload = _here.pop(key)

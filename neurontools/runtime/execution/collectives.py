@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution import ranks
 from neurontools.runtime.execution.gloo import carry_out
 from neurontools.runtime.operators.operator import Operator, operators
@@ -81,8 +82,14 @@ def _collective(
     """Carries out a collective on CPU tensors."""
     started = time.perf_counter()
     nbytes = sum(t.nbytes for t in (inputs or outputs))
-    carry_out(kind, ranks.group_of(group), outputs, inputs, reduction, root)
-    seconds = time.perf_counter() - started
+    entry = step_clock.open(COLLECTIVE, started)
+    wait_seconds = None
+    try:
+        wait_seconds = carry_out(kind, group, nbytes, outputs, inputs, reduction, root)
+    finally:
+        ended = time.perf_counter()
+        step_clock.close_collective(entry, ended, ended - started if wait_seconds is None else wait_seconds)
+    seconds = ended - started
     with buffers.lock:
         statistics = device.current.statistics
         statistics.collectives_total += 1

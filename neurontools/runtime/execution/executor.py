@@ -13,6 +13,7 @@ from neurontools.runtime.capture.course import Course, Observed
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.step_clock import COMPILE, COMPUTE, step_clock
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
 from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
@@ -148,6 +149,7 @@ class Executor:
             loaded.program.prepare_timed()
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
+        part = step_clock.open(COMPUTE, begun)
         inputs: Any = [known[number].value for number in compiled.inputs]
         policy = self.policy
         timeout_seconds = policy.timeout_seconds
@@ -167,6 +169,7 @@ class Executor:
                 deadline.check()
                 bad = loaded.nan_check.finds(outputs, known, is_exact=policy.fail_on_nan)
         except BaseException as error:
+            step_clock.close(part, time.perf_counter())
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
             status = _status_of(error)
@@ -177,6 +180,7 @@ class Executor:
         finally:
             deadline.clear()
         ended = time.perf_counter()
+        step_clock.close(part, ended)
         del inputs
         for number, value, nbytes in zip(compiled.outputs, outputs, loaded.output_bytes, strict=True):
             buffer = known[number]
@@ -225,7 +229,11 @@ class Executor:
         key = (core.local_index, tuple(graph.key), alive)
         compiled = self.extracted.get(key)
         if compiled is None:
-            compiled = self._compiled(core, graph, alive, self.flags)
+            part = step_clock.open(COMPILE, time.perf_counter())
+            try:
+                compiled = self._compiled(core, graph, alive, self.flags)
+            finally:
+                step_clock.close(part, time.perf_counter())
             self.extracted.put(key, compiled)
         metrics.count("ExtractedGraph")
         for number in compiled.outputs:
@@ -244,12 +252,16 @@ class Executor:
             metrics.count("CachedCompile")
             return loaded
         flags = self.flags
-        began_ns, compilations = time.perf_counter_ns(), core.statistics.compilations_total
-        compiled = self._compiled(core, graph, alive, flags)
-        was_cached = core.statistics.compilations_total == compilations
-        reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
-        origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
-        loaded = self._load(core, compiled, flags, origin)
+        part = step_clock.open(COMPILE, time.perf_counter())
+        try:
+            began_ns, compilations = time.perf_counter_ns(), core.statistics.compilations_total
+            compiled = self._compiled(core, graph, alive, flags)
+            was_cached = core.statistics.compilations_total == compilations
+            reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
+            origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
+            loaded = self._load(core, compiled, flags, origin)
+        finally:
+            step_clock.close(part, time.perf_counter())
         if ring.is_on:
             ring.compiled(began_ns, "found in the cache" if was_cached else "compiled", core.global_index)
         for forgotten in self.programs.put(key, loaded):

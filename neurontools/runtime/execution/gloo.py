@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 
 from neurontools.nrt.status import NrtStatus
+from neurontools.runtime.execution import ranks
+from neurontools.runtime.execution.collective_wait import waits
 from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.tensors.core import Tensor
@@ -35,11 +37,21 @@ class CollectiveFailed(ExecutionFailed):
 
 
 def carry_out(
-    kind: str, group: Any, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str, root: int
-) -> None:
-    """One collective of a gloo group, complete on return; CollectiveFailed, or ExecutionFailed after the deadline."""
+    kind: str, number: int, nbytes: int, outputs: Sequence[Tensor], inputs: Sequence[Tensor], reduction: str, root: int
+) -> float:
+    """One collective of the group with this number, complete on return; how long it waited for other ranks, in seconds.
+
+    CollectiveFailed, or ExecutionFailed after the deadline.
+    """
+    group = ranks.group_of(number)
     try:
-        _KINDS[kind](group, list(outputs), list(inputs), reduction, root)
+        return waits.carry_out(
+            kind,
+            number,
+            group,
+            nbytes,
+            lambda: _KINDS[kind](group, list(outputs), list(inputs), reduction, root),
+        )
     except ExecutionFailed:
         raise
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution import collectives, ranks
 from neurontools.runtime.execution.collectives import collective, reduction_name
 from neurontools.runtime.execution.gloo import CollectiveFailed
@@ -171,10 +173,13 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Executes what is pending and waits for all ranks."""
         del opts
         device.flush_all("Barrier")
+        entry = step_clock.open(COLLECTIVE, time.perf_counter())
         try:
             ranks.group_of(self.number).barrier().wait()
         except RuntimeError as error:
             raise CollectiveFailed("barrier", error) from error
+        finally:
+            step_clock.close(entry, time.perf_counter())
         return _done([])
 
     def _flush(self, tensors: list[Tensor]) -> None:

@@ -14,6 +14,7 @@ from neurontools.runtime.capture.immediate import check_room, device_tensor, hos
 from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
+from neurontools.runtime.counting.step_clock import TRANSFER, step_clock
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.operators.operator import Operator, operators, resolve
 from neurontools.runtime.profiling.ring import ring
@@ -81,11 +82,14 @@ def _refuse_sparse(layout: Any) -> None:
 
 def to_device(source: Tensor, core: Core) -> Tensor:
     """Copies a CPU tensor into HBM."""
-    started = time.perf_counter()
+    started, charged = time.perf_counter(), step_clock.charged_seconds
     result = device_tensor(source.detach().clone(), core)
     nbytes = buffers.of(result).layout.nbytes
     core.statistics.to_device_bytes += nbytes
-    metrics.time("TransferToDeviceTime", time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    if not step_clock.is_background():
+        step_clock.charge(TRANSFER, seconds, charged)
+    metrics.time("TransferToDeviceTime", seconds)
     if ring.is_on:
         ring.transferred(Kind.TO_DEVICE, core.global_index, int(started * 1e9), nbytes)
     metrics.sample("InboundData", source.nbytes)
@@ -94,13 +98,16 @@ def to_device(source: Tensor, core: Core) -> Tensor:
 
 def from_device(source: Tensor) -> Tensor:
     """The value of a device tensor for the host; may share bytes with it, so the caller copies or only reads."""
-    started = time.perf_counter()
+    started, charged = time.perf_counter(), step_clock.charged_seconds
     core = device.core_of(source)
     if core.pending.signatures or following.is_under_way(core):  # else it is read where nothing waits for it
         places.note("read")
     value = host_value(source)
     _core_on(source).statistics.from_device_bytes += source.nbytes
-    metrics.time("TransferFromDeviceTime", time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    if not step_clock.is_background():
+        step_clock.charge(TRANSFER, seconds, charged)
+    metrics.time("TransferFromDeviceTime", seconds)
     if ring.is_on:
         ring.transferred(Kind.FROM_DEVICE, core.global_index, int(started * 1e9), source.nbytes)
     metrics.sample("OutboundData", source.nbytes)

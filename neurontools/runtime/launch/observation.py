@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neurontools.model import TrainingCounters
+from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
@@ -28,6 +29,9 @@ def training_counters() -> TrainingCounters:
     """The counters of this moment, of all cores; any thread may ask."""
     statistics = [core.statistics for core in device.taken]
     told = training_log.counters
+    times = step_clock.so_far()
+    # A loader that only the script knows of, which says itself how long it waited: to the clock that is the host.
+    told_wait = told.input_wait_seconds_total if times.input_wait_seconds is None else None
     return TrainingCounters(
         steps_total=steps.steps_total,
         samples_total=steps.samples_total if steps.batches_total else None,
@@ -38,13 +42,14 @@ def training_counters() -> TrainingCounters:
         collective_bytes_total=sum(each.collective_bytes for each in statistics),
         to_device_bytes_total=sum(each.to_device_bytes for each in statistics),
         from_device_bytes_total=sum(each.from_device_bytes for each in statistics),
-        input_wait_seconds_total=_first_known(
-            told.input_wait_seconds_total, steps.loader_wait_seconds if steps.batches_total else None
-        ),
+        input_wait_seconds_total=told_wait if times.input_wait_seconds is None else times.input_wait_seconds,
         checkpoints_total=told.checkpoints_total,
         checkpoint_seconds_total=told.checkpoint_seconds_total,
+        host_seconds_total=max(0.0, times.host_seconds - (told_wait or 0.0)),
+        compile_wait_seconds_total=times.compile_wait_seconds,
+        transfer_seconds_total=times.transfer_seconds,
+        compute_seconds_total=times.compute_seconds,
+        collective_wait_seconds_total=times.collective_wait_seconds,
+        compiling_since_seconds=times.compiling_since_seconds,
+        last_step_at_seconds=steps.last_seconds,
     )
-
-
-def _first_known(*values: float | None) -> float | None:
-    return next((value for value in values if value is not None), None)

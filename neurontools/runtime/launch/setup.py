@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.counting import saves, steps
+from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.kernels import registration
@@ -31,6 +32,7 @@ from neurontools.runtime.torch_device import (
     compiled,
     distributed_tensors,
     fsdp_guard,
+    input_wait,
     kept_parameters,
     resized_storages,
     serialization,
@@ -98,6 +100,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     made = Executor(environment)
 
     def take() -> list[Core]:
+        step_clock.begin()
         made.cores, made.monitor = take_cores(environment)
         if isinstance(made.monitor, Reported):
             made.monitor.reporter.before_reports(observe)
@@ -131,6 +134,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         compiled,
         distributed_tensors,
         fsdp_guard,
+        input_wait,
         kept_parameters,
         parameters,
         process_group,

@@ -10,6 +10,7 @@ from typing import Any
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
 from neurontools.runtime.counting.saves import saves
+from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.launch.hbm_growth import hbm_growth
 from neurontools.runtime.launch.optimizer_memory import optimizer_memory
@@ -63,7 +64,7 @@ def document() -> dict[str, Any]:
             for (what, file, line), count in places.counts.copy().most_common(_MOST_PLACES)
         ],
         "graph_changes": list(executor().graph_changes.latest),
-        "loader_wait_seconds": steps.loader_wait_seconds if steps.batches_total else None,
+        "loader_wait_seconds": step_clock.so_far().input_wait_seconds,
         "host_parameters": optimizer_memory.host_parameters,
         "deprecated_variables": [name for name in _DEPRECATED if os.environ.get(name) == "1"],
         "cores_without_work": sum(not c.statistics.executions_total for c in cores),

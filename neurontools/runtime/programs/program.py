@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from time import perf_counter_ns
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.capture.trust import distrust
+from neurontools.runtime.counting.step_clock import COMPILE, step_clock
 from neurontools.runtime.operators.layout import Layout, layouts
 from neurontools.runtime.operators.operator import Operator
 from neurontools.runtime.programs.bindings import BINDINGS
@@ -72,7 +74,11 @@ class Program:
             outputs = _interpret(self, inputs, scalars, hosts, generator, _nothing)
             self._checked = True
             return outputs
-        self.source, self._run = _generate(self)
+        entry = step_clock.open(COMPILE, time.perf_counter())
+        try:
+            self.source, self._run = _generate(self)
+        finally:
+            step_clock.close(entry, time.perf_counter())
         return self._run(inputs, scalars, hosts, generator)
 
     def run_timed(

@@ -42,7 +42,9 @@ class TrainingLog:
         with self._lock:
             now = self._counters
             total = now.samples_total if samples is None else (now.samples_total or 0) + samples
-            self._counters = replace(now, steps_total=now.steps_total + 1, samples_total=total)
+            self._counters = replace(
+                now, steps_total=now.steps_total + 1, samples_total=total, last_step_at_seconds=time.monotonic()
+            )
 
     def waited(self, seconds: float) -> None:
         """The script waited so long for a batch."""

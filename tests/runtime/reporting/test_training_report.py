@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from neurontools.model import TrainingCounters
@@ -67,6 +68,9 @@ def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemo
     assert told.input_wait_seconds_total >= 0.05
     assert told.checkpoint_seconds_total >= 0.01
     assert (told.compilations_total, told.collectives_total, told.to_device_bytes_total) == (None, None, None)
+    assert told.last_step_at_seconds is not None
+    assert told.last_step_at_seconds <= time.monotonic()
+    assert told.host_seconds_total is None, "nobody counts it there"
     assert daemon.owners() == (script.pid,)
     _, errors = script.communicate("\n")
     assert (script.returncode, errors) == (0, "")

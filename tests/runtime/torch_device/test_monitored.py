@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import signal
 from collections.abc import Iterator
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from neurontools.model.training import STEP_PARTS
 from tests.harness.training_host import TrainingHost
 from tests.harness.waiting import wait_until
 
@@ -61,9 +64,43 @@ def test_every_number_is_the_scripts_own(host: TrainingHost) -> None:
     assert training.compilations_total == len(process.models)
     assert 0 < training.compile_seconds_total < 60
     assert training.collectives_total == 0
+    parts = [getattr(training, part.counter) for part in STEP_PARTS]
+    assert sum(parts) <= process.measured_at_seconds - process.counted_since_seconds + 1.0
+    assert 0 < training.compute_seconds_total <= core.busy_seconds_total
+    assert training.host_seconds_total > 0
+    assert not training.HasField("input_wait_seconds_total")
+    assert not training.HasField("compiling_since_seconds")
+    assert 0 < training.last_step_at_seconds <= process.measured_at_seconds
     assert 0 < core.busy_seconds_total < 60
     script.communicate()
     wait_until(lambda: not host.snapshot().processes)
+
+
+def test_who_waits_for_a_compilation_says_since_when(host: TrainingHost) -> None:
+    host.start_daemon()
+    first = host.start_script()
+    wait_until(lambda: host.steps() > 5)
+    first.kill()
+    first.wait()
+    wait_until(lambda: not host.snapshot().processes)
+    entries = {path.parent for path in (host.directory / "cache").rglob("model.done")}
+    with contextlib.ExitStack() as locks:
+        for entry in entries:
+            (entry / "model.done").unlink()
+            lock = locks.enter_context((entry / "model.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as another worker does that compiles
+        host.start_script()
+
+        def waiting() -> Any:
+            processes = host.snapshot().processes
+            return processes[0] if processes and processes[0].training.HasField("compiling_since_seconds") else None
+
+        process = wait_until(waiting)
+        since = process.training.compiling_since_seconds
+        assert process.counted_since_seconds - 1.0 <= since <= process.measured_at_seconds
+        later = wait_until(lambda: p if (p := waiting()).training.compile_wait_seconds_total > 0.5 else None)
+        assert later.training.compiling_since_seconds == pytest.approx(since, abs=0.1)
+    wait_until(lambda: not waiting())
 
 
 def test_training_goes_on_whatever_happens_to_the_daemon(host: TrainingHost) -> None:

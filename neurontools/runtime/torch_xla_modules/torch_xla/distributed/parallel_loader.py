@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from neurontools.runtime.counting.step_clock import INPUT, step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.tensors.device import device as _device
@@ -36,6 +37,7 @@ class _Batches:
         _open_batches.add(self)
 
     def _fetch(self) -> None:
+        step_clock.background.add(threading.get_ident())
         try:
             for item in self._iterator:
                 if not self._is_open:
@@ -44,6 +46,8 @@ class _Batches:
             self._put(_END)
         except BaseException as error:
             self._put(error)
+        finally:
+            step_clock.background.discard(threading.get_ident())
 
     def _put(self, item: Any) -> None:
         while self._is_open:
@@ -55,7 +59,11 @@ class _Batches:
 
     def next(self) -> Any:
         """The next batch and its number of samples; _END after the last one. Raises what the loader raised."""
-        item = self._queue.get()
+        entry = step_clock.open(INPUT, time.perf_counter())
+        try:
+            item = self._queue.get()
+        finally:
+            step_clock.close(entry, time.perf_counter())
         if isinstance(item, BaseException):
             raise item
         return item
@@ -79,7 +87,11 @@ class _BatchesInStep:
 
     def next(self) -> Any:
         """The next batch and its number of samples; _END after the last one. Raises what the loader raises."""
-        item = next(self._iterator, _END)
+        entry = step_clock.open(INPUT, time.perf_counter())
+        try:
+            item = next(self._iterator, _END)
+        finally:
+            step_clock.close(entry, time.perf_counter())
         if item is _END:
             return _END
         return xm.to_device(item, self._device), _samples(item, self._batch_dim)
@@ -125,7 +137,6 @@ class PerDeviceLoader:
             self._yielded += 1
         waited = time.perf_counter()
         item = self._batches.next()
-        steps.loader_wait_seconds += time.perf_counter() - waited
         if ring.is_on:
             ring.waited_for_input(int(waited * 1e9))
         if item is _END:
