@@ -21,6 +21,7 @@ PAGES = {
     "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor.prometheus"],
     "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
     "neuron-healthcheck.8": [sys.executable, str(ROOT / "scripts/neuron-healthcheck")],
+    "neuron-fleet-sim.1": [sys.executable, "-m", "neurond.fleet.command"],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }
 

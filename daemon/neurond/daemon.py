@@ -8,6 +8,7 @@ import gc
 import logging
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -89,9 +90,12 @@ class Daemon:
         self._monitor = MonitorService(self._store, self._ended, self._settle)
         self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks, self._clock)
 
-    async def run(self) -> None:
-        """Serves until a signal says to end; UserError when the sockets can't be had."""
-        ending = _ending()  # first of all: a signal must never leave the sockets behind
+    async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serves until `ending` is set, or without one until a signal says to end; calls `on_ready` once it serves.
+
+        UserError when the sockets can't be had.
+        """
+        ending = ending or _ending()  # first of all: a signal must never leave the sockets behind
         asyncio.get_running_loop().set_exception_handler(_on_fault)
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
@@ -118,6 +122,7 @@ class Daemon:
             gc.freeze()
             turns.begin()
             notify_ready(self._settings.ready_fd)
+            on_ready()
             await self._tick_until(ending, peers)
         finally:
             _log.info("ending")

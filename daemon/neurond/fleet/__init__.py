@@ -1,0 +1,1 @@
+"""A fleet to try: many simulated hosts in few processes."""

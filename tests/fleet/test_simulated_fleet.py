@@ -1,0 +1,126 @@
+"""A fleet of simulated hosts: what it consists of, that it is served, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from neurond.fleet.plan import HostPlan, parse_mix, plan
+
+from neurontools.client import Client
+from neurontools.testing import SimulatedFleet
+from tests.harness.waiting import HANG_SECONDS, wait_until
+
+COMMAND = [sys.executable, "-m", "neurond.fleet.command"]
+
+
+def kinds(plans: tuple[HostPlan, ...]) -> list[tuple[str | None, str | None]]:
+    return [(host.settings.simulate, host.settings.load) for host in plans]
+
+
+def test_shares_are_kept_and_a_seed_gives_the_same_fleet_again() -> None:
+    mix = parse_mix("trn1.32xlarge/steady=3,inf2.48xlarge")
+    fleet = plan(10, mix, "/d", seed=7)
+    assert kinds(fleet).count(("trn1.32xlarge", "steady")) == 8
+    assert kinds(fleet).count(("inf2.48xlarge", None)) == 2
+    assert fleet == plan(10, mix, "/d", seed=7)
+    assert kinds(fleet) != kinds(plan(10, mix, "/d", seed=8))
+    assert [host.place.name for host in fleet] == [f"host-{number:03d}" for number in range(10)]
+    assert len({host.settings.load_seed for host in fleet}) == 10
+
+
+def test_nodes_fill_one_ultraserver_after_the_other() -> None:
+    places = [host.settings.ultraserver for host in plan(6, parse_mix("trn2u.48xlarge"), "/d")]
+    assert places == ["us-1:0", "us-1:1", "us-1:2", "us-1:3", "us-2:0", "us-2:1"]
+
+
+def test_every_host_has_a_port_of_its_own() -> None:
+    mix = parse_mix("inf2.xlarge")
+    listens = [host.settings.metrics_listen for host in plan(3, mix, "/d", first_metrics_port=9000)]
+    assert listens == ["127.0.0.1:9000", "127.0.0.1:9001", "127.0.0.1:9002"]
+    with pytest.raises(ValueError, match="there are no 10 ports from 65530 on"):
+        plan(10, mix, "/d", first_metrics_port=65530)
+
+
+def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
+    with SimulatedFleet(3, mix="inf2.xlarge=2,trn1.2xlarge/steady", processes=3) as fleet:
+        directory, pids = Path(fleet.directory), fleet.pids
+        assert len(set(pids.values())) == 3
+        found = []
+        for place in fleet.places:
+            with Client(place.address) as client:
+                found.append(client.snapshot().instance.instance_type)
+        assert sorted(found) == ["inf2.xlarge", "inf2.xlarge", "trn1.2xlarge"]
+        fleet.stop("host-001")
+        wait_until(lambda: "host-001" in (directory / "log").read_text())
+        with Client(fleet.places[0].address) as client:
+            client.snapshot()
+    assert not directory.exists()
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()))
+
+
+def test_metrics_are_served_where_prometheus_is_told() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with SimulatedFleet(1, mix="inf2.xlarge", metrics_from=port) as fleet:
+        (target,) = json.loads(Path(fleet.directory, "file_sd.json").read_text())
+        assert target == {"targets": [f"127.0.0.1:{port}"], "labels": {"node": "host-000"}}
+        with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=HANG_SECONDS) as reply:
+            assert b"neuron" in reply.read()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["--hosts", "0"], "--hosts 0: give a whole number from 1 to 2000"),
+        (["--hosts", "2001"], "--hosts 2001: give a whole number from 1 to 2000"),
+        (["--hosts", "x"], "argument --hosts: invalid int value: 'x'"),
+        (["--mix", "trn9"], '--mix: no instance type "trn9" is known'),
+        (["--mix", "trn1.2xlarge/storm"], "--mix: 'trn1.2xlarge/storm': there is no scenario 'storm'"),
+        (["--mix", "trn1.2xlarge=0"], "--mix: 'trn1.2xlarge=0': give a share as a whole number from 1"),
+        (["--mix", ","], "--mix: names no instance type"),
+        (["--interval", "0"], "--interval: give a number of seconds from 0.05 to 3600"),
+        (["--metrics-from", "65530"], "--metrics-from: there are no 16 ports from 65530 on"),
+        (["--directory", "/proc/nothing"], "--directory /proc/nothing"),
+    ],
+)
+def test_what_cannot_be_meant_is_told_in_a_line(arguments: list[str], cause: str) -> None:
+    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr.startswith(f"neuron-fleet-sim: {cause}")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_place_that_is_taken_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
+    with SimulatedFleet(1, mix="inf2.xlarge") as fleet:
+        again = [*COMMAND, "--hosts", "1", "--mix", "inf2.xlarge", "--directory", fleet.directory]
+        ended = subprocess.run(again, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+        assert ended.returncode == 1
+        assert "another" in ended.stderr
+        with Client(fleet.places[0].address) as client:
+            client.snapshot()
+
+
+def test_a_signal_takes_the_directory_away_too() -> None:
+    readable, writable = os.pipe()
+    with os.fdopen(readable, "rb") as ready:
+        command = [*COMMAND, "--hosts", "1", "--mix", "inf2.xlarge", "--ready-fd", str(writable)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=(writable,))
+        os.close(writable)
+        assert ready.readline() == b"ready\n"
+    assert process.stdout is not None
+    hostfile = Path(process.stdout.readline().split("--hostfile ")[1].strip())
+    assert hostfile.read_text().startswith("host-000 unix:")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(HANG_SECONDS) == -signal.SIGTERM
+    process.stdout.close()
+    assert not hostfile.parent.exists()
