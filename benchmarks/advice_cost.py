@@ -1,0 +1,69 @@
+"""What collecting for advice costs a training step: its parts by themselves, beside a step of the shortest model.
+
+Both are vCPU time of one process, so that what else the machine does changes the ratio little. A step notes its
+mark_step and looks at the HBM that is held; what happens seldom (a new graph, a fallback, a save) is left out.
+
+    python benchmarks/advice_cost.py [mlp lstm vit bert gpt resnet] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import tempfile
+import time
+from timeit import Timer
+
+from device_models import CASES
+
+_CALLS = 2000
+
+
+def measure(name: str, rounds: int) -> None:
+    """Prints the line of one model."""
+    import torch
+
+    from neurontools.runtime.counting.places import places
+    from neurontools.runtime.launch.hbm_growth import hbm_growth
+    from neurontools.runtime.tensors.device import device
+
+    torch.set_num_threads(1)
+    case = CASES[name]
+    step = case.step_on("xla", functools.partial(device.flush_all, "MarkStep"))
+    for _ in range(10):
+        step()
+    step_seconds, note_seconds, look_seconds = [], [], []
+    for _ in range(rounds):
+        step_seconds.append(Timer(step, timer=time.process_time).timeit(case.steps) / case.steps)
+        note = Timer(functools.partial(places.note, "mark_step"), timer=time.process_time)
+        note_seconds.append(note.timeit(_CALLS) / _CALLS)
+        look_seconds.append(Timer(hbm_growth.look, timer=time.process_time).timeit(_CALLS) / _CALLS)
+    whole, note_one, look_one = min(step_seconds), min(note_seconds), min(look_seconds)
+    print(
+        f"{name:6} step {whole * 1e6:8.0f} us  a place {note_one * 1e6:5.2f} us  HBM {look_one * 1e6:5.2f} us  "
+        f"together {(note_one + look_one) / whole:.4%} of a step (asked for: 1%)",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Measures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=["mlp", "lstm", "bert"])
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        os.environ["NEURON_COMPILE_CACHE_URL"] = directory
+        os.environ["NEURONTOOLS_DEVICE"] = "xla"
+        from neurontools.runtime.launch.install import install
+
+        install()
+        for name in arguments.cases:
+            measure(name, arguments.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
