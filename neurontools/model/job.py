@@ -79,6 +79,18 @@ class Rank:
         """The end of the latest finished execution on its cores."""
         return _latest(core.last_execution_at_unix_seconds for core in self.cores)
 
+    @property
+    def compiling_since_seconds(self) -> float | None:
+        """CLOCK_MONOTONIC since when it waits for a program; None: for none, or nobody tells now."""
+        counters = self.process.training if self.process.reporting else None
+        return None if counters is None else counters.compiling_since_seconds
+
+    @property
+    def last_step_at_seconds(self) -> float | None:
+        """CLOCK_MONOTONIC of the end of its latest step; None: there is none, or nobody tells."""
+        counters = self.process.training
+        return None if counters is None else counters.last_step_at_seconds
+
 
 @dataclass(frozen=True, slots=True)
 class SlowestRank:
@@ -159,6 +171,16 @@ class RunningJob:
     def last_execution_at_unix_seconds(self) -> float | None:
         """The end of the latest finished execution on its cores."""
         return _latest(rank.last_execution_at_unix_seconds for rank in self.ranks)
+
+    @property
+    def compiling_since_seconds(self) -> float | None:
+        """CLOCK_MONOTONIC since when one of its ranks waits for a program, of several the longest; None: none does."""
+        return _earliest(rank.compiling_since_seconds for rank in self.ranks)
+
+    @property
+    def last_step_at_seconds(self) -> float | None:
+        """CLOCK_MONOTONIC by when all its ranks that tell steps had ended their latest one."""
+        return _earliest(rank.last_step_at_seconds for rank in self.ranks)
 
     @property
     def slowest(self) -> SlowestRank | None:
@@ -272,6 +294,10 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 def _latest(moments: Iterable[float | None]) -> float | None:
     return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _earliest(moments: Iterable[float | None]) -> float | None:
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

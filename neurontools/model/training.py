@@ -35,14 +35,15 @@ class TrainingCounters:
 
     def compiling_for_seconds(self, now_seconds: float) -> float | None:
         """How long it waits for a program at `now_seconds` of CLOCK_MONOTONIC; None: for none, or nobody tells."""
-        return _age(self.compiling_since_seconds, now_seconds)
+        return age_seconds(self.compiling_since_seconds, now_seconds)
 
     def since_last_step_seconds(self, now_seconds: float) -> float | None:
         """How long ago its latest step ended; None: there is none, or nobody tells."""
-        return _age(self.last_step_at_seconds, now_seconds)
+        return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
-def _age(at_seconds: float | None, now_seconds: float) -> float | None:
+def age_seconds(at_seconds: float | None, now_seconds: float) -> float | None:
+    """How long ago a moment of CLOCK_MONOTONIC was; None for an unknown one."""
     return None if at_seconds is None else max(0.0, now_seconds - at_seconds)
 
 

@@ -13,9 +13,11 @@ from neurontools.model import (
     LogicalNeuronCore,
     Process,
     Snapshot,
+    TrainingCounters,
     logical_cores,
     sum_device_memory,
 )
+from neurontools.model.training import STEP_PARTS
 
 Value = str | int | float | bool | None | list[int]
 
@@ -120,6 +122,18 @@ def _of_attribution(name: str) -> Callable[[Row], Value]:
 
 def _of_latency(name: str) -> Callable[[Row], Value]:
     return lambda row: getattr(row.process.total_latency, name, None) if row.process is not None else None
+
+
+def _of_rates(name: str) -> Callable[[Row], Value]:
+    return lambda row: getattr(row.process.training_rates, name, None) if row.process is not None else None
+
+
+def _of_training(read: Callable[[TrainingCounters, float], float | None]) -> Callable[[Row], Value]:
+    def value(row: Row) -> Value:
+        counters = row.process.training if row.process is not None else None
+        return None if counters is None else read(counters, row.snapshot.taken_at_seconds)
+
+    return value
 
 
 def _of_ecc(name: str) -> Callable[[Row], Value]:
@@ -282,6 +296,37 @@ CORE_FIELDS = (
         Unit("1/s", 1.0, 2),
         "executions a second",
         _of_process("executions_per_second"),
+    ),
+    Field(
+        "process.steps",
+        "process_steps_per_second",
+        Unit("1/s", 1.0, 2),
+        "optimizer steps a second",
+        _of_rates("steps_per_second"),
+    ),
+    Field(
+        "process.last_step",
+        "process_since_last_step_seconds",
+        SECONDS,
+        "since its latest optimizer step ended",
+        _of_training(TrainingCounters.since_last_step_seconds),
+    ),
+    Field(
+        "process.compiling",
+        "process_compiling_for_seconds",
+        SECONDS,
+        "how long it has been waiting for a program, if it does now",
+        _of_training(TrainingCounters.compiling_for_seconds),
+    ),
+    *(
+        Field(
+            f"process.step_time.{part.ratio.removesuffix('_ratio')}",
+            f"process_step_time_{part.ratio}",
+            PERCENT,
+            f"share of its time: {part.name}",
+            _of_rates(part.ratio),
+        )
+        for part in STEP_PARTS
     ),
     Field("process.latency.p50", "process_latency_p50_seconds", SECONDS, "median latency", _of_latency("p50_seconds")),
     Field("process.latency.p99", "process_latency_p99_seconds", SECONDS, "99th percentile", _of_latency("p99_seconds")),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from neurontools.model import Snapshot
 from neurontools.model.job import RunningJob
+from neurontools.model.training import age_seconds
 from neurontools.text.script import script_text
 
 
@@ -30,6 +31,8 @@ class TopJob:
     slowest_rank: int | None
     slowest_because: str | None  # compute, or idle: its core waits for its host
     since_last_execution_seconds: float | None
+    since_last_step_seconds: float | None  # of the rank whose latest step is longest ago
+    compiling_for_seconds: float | None  # None: none of its ranks waits for a program, or nobody tells
     finding_kinds: tuple[str, ...]  # what is wrong with its processes, gravest first
     is_synthetic: bool
 
@@ -56,6 +59,8 @@ def job_part(job: RunningJob, snapshot: Snapshot) -> TopJob:
         slowest_rank=slowest.rank.number if slowest is not None else None,
         slowest_because=str(slowest.why) if slowest is not None and slowest.why is not None else None,
         since_last_execution_seconds=None if last is None else max(0.0, snapshot.taken_at_unix_seconds - last),
+        since_last_step_seconds=age_seconds(job.last_step_at_seconds, snapshot.taken_at_seconds),
+        compiling_for_seconds=age_seconds(job.compiling_since_seconds, snapshot.taken_at_seconds),
         finding_kinds=tuple(dict.fromkeys(str(finding.kind) for finding in job.findings)),
         is_synthetic=any(process.synthetic for process in processes),
     )

@@ -9,7 +9,7 @@ import pytest
 
 from neurontools import health
 from neurontools.errors import UserError
-from neurontools.model import Attribution, Snapshot
+from neurontools.model import Attribution, Snapshot, TrainingCounters, TrainingRates
 from neurontools.query.document import document, help_text, parse_fields, parse_format
 from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, FIELDS, rows
 from neurontools.query.health_report import health_json, health_text
@@ -52,6 +52,16 @@ def test_csv_of_cores_without_header_and_units(busy: Snapshot) -> None:
     lines = text.splitlines()
     assert lines[2:4] == [f"2,4194307,yes,{(busy.cores[2].memory.tensors_bytes or 0) / 2**20:.0f}", "3,-,no,0"]
     assert len(lines) == 32
+
+
+def test_where_the_time_of_a_process_goes(busy: Snapshot) -> None:
+    first, *others = busy.processes
+    counters = TrainingCounters(compiling_since_seconds=busy.taken_at_seconds - 12.0)
+    rates = TrainingRates(steps_per_second=2.0, input_wait_ratio=0.25)
+    told = replace(busy, processes=(replace(first, training=counters, training_rates=rates), *others))
+    query = "process.steps,process.last_step,process.compiling,process.step_time.input_wait,process.step_time.host"
+    lines = answer(told, query, "csv,nounits").splitlines()
+    assert lines[1:3] == ["2.00,-,12.000,25.00,-", "-,-,-,-,-"]
 
 
 def test_json_has_base_units_and_null_for_unknown(busy: Snapshot) -> None:

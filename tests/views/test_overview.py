@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot
+from neurontools.model import Finding, Health, NeuronCore, Severity, Snapshot, TrainingCounters
 from neurontools.model.attribution import Job
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import Page, plain
@@ -217,3 +217,39 @@ def test_what_is_wrong_is_told_with_what_to_do_where_there_is_room() -> None:
     assert "What is wrong" not in text(judged(), 120, 40)
     for height in range(2, 40):
         assert len(text(sick, 120, height).splitlines()) <= height
+
+
+def compiling(snapshot: Snapshot, *ages: tuple[float | None, float | None], is_reporting: bool = True) -> Snapshot:
+    """Since when each of the first processes compiles, and how long ago its latest step was."""
+    now = snapshot.taken_at_seconds
+    told = [
+        TrainingCounters(
+            steps_total=5,
+            compiling_since_seconds=None if compiles is None else now - compiles,
+            last_step_at_seconds=None if step is None else now - step,
+        )
+        for compiles, step in ages
+    ]
+    changed = [
+        replace(process, training=counters, reporting=is_reporting)
+        for process, counters in zip(snapshot.processes, told, strict=False)
+    ]
+    return replace(snapshot, processes=(*changed, *snapshot.processes[len(changed) :]))
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_a_job_says_that_it_compiles_and_how_long_ago_its_last_step_was(width: int) -> None:
+    now = compiling(SNAPSHOT, (12.0, 30.0), (3.0, 30.5), (None, None))
+    (row,) = [line for line in lines(overview(Scene.of(now), width, 33)) if "synthetic load" in line]
+    assert "compiling 12.0s" in row
+    assert ("30.5s" in row) == (width >= 120)
+    (job,) = document(now).jobs
+    assert job.compiling_for_seconds == pytest.approx(12.0)
+    assert job.since_last_step_seconds == pytest.approx(30.5)
+    unfolded = text(now, width, unfolded=frozenset([JOB]))
+    assert "compiling 3.0s" in unfolded
+
+
+def test_who_does_not_report_is_not_said_to_compile_now() -> None:
+    assert "compiling" not in text(compiling(SNAPSHOT, (12.0, 30.0), is_reporting=False))
+    assert "LAST STEP" not in text(compiling(SNAPSHOT, (None, None)))

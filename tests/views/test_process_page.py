@@ -78,6 +78,18 @@ def test_what_a_training_runtime_counts_is_among_the_details() -> None:
     assert shown["transfers"] == "to device 1.0 KB/s, 1.0 MB so far; from device -, 4.7 KB so far"
 
 
+def test_where_the_time_goes_and_since_when_it_compiles() -> None:
+    now = HOST.taken_at_seconds
+    told = replace(COUNTERS, compiling_since_seconds=now - 12.0, last_step_at_seconds=now - 3.1)
+    shown = details(told, replace(RATES, compute_ratio=0.5, host_ratio=0.25, compile_wait_ratio=0.0))
+    assert shown["compiling"] == "now, since 12.0 s"
+    assert shown["step time"] == "compute 50.0%  host 25.0%  compile 0.0%", "the others are not known"
+    assert shown["training"].endswith("; last step 3.1 s ago")
+    shown = details(COUNTERS, RATES)
+    assert not {"compiling", "step time"} & shown.keys()
+    assert "last step" not in shown["training"]
+
+
 def test_unknown_rates_and_things_that_did_not_happen() -> None:
     shown = details(TrainingCounters(steps_total=1), None)
     assert shown["training"] == "- steps/s, 1 so far"
@@ -97,6 +109,8 @@ def test_the_document_has_them_too() -> None:
     told, *silent = document(changed).processes
     assert told.training is not None
     assert (told.training.compiling_for_seconds, told.training.since_last_step_seconds) == (None, None)
+    (job,) = document(changed).jobs
+    assert (job.compiling_for_seconds, job.since_last_step_seconds) == (None, None)
     assert told.training is not None
     assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
     assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)

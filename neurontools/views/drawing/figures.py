@@ -27,6 +27,7 @@ from neurontools.model import (
     sum_host_memory,
 )
 from neurontools.model.job import Rank, RunningJob, jobs
+from neurontools.model.training import age_seconds
 
 """MFU compares with the peak for this type: the daemon does not know which one a model computes in."""
 
@@ -49,6 +50,8 @@ class ProcessFigures:
     failed_executions_total: int | None
     since_last_execution_seconds: float | None
     steps_per_second: float | None
+    since_last_step_seconds: float | None
+    compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
 
     @property
     def pid(self) -> int:
@@ -234,6 +237,8 @@ class Figures:
             else counters_total(process.executions) - process.executions.completed_total,
             since_last_execution_seconds=None if last is None else max(0.0, self.snapshot.taken_at_unix_seconds - last),
             steps_per_second=rank.steps_per_second,
+            since_last_step_seconds=age_seconds(rank.last_step_at_seconds, self.snapshot.taken_at_seconds),
+            compiling_for_seconds=age_seconds(rank.compiling_since_seconds, self.snapshot.taken_at_seconds),
         )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.health import Kind
 from neurontools.model import Severity
+from neurontools.model.training import age_seconds
 from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.text.script import script_text
@@ -192,9 +193,22 @@ def _place(scene: Scene, row: JobRow) -> str:
     return "-" if figures is None else PLACE.text(figures)
 
 
-def _script(_scene: Scene, row: JobRow) -> str:
+def _script(scene: Scene, row: JobRow) -> str:
     rank = row.rank or row.job.ranks[0]
-    return script_text(foreign(rank.process.command)) or "-"
+    script = script_text(foreign(rank.process.command)) or "-"
+    since = (row.rank or row.job).compiling_since_seconds
+    if since is None:
+        return script
+    return f"compiling {units.short_duration_text(scene.snapshot.taken_at_seconds - since)}: {script}"
+
+
+def _script_style(_scene: Scene, row: JobRow) -> str:
+    return "text" if (row.rank or row.job).compiling_since_seconds is None else "warn"
+
+
+def _last_step(scene: Scene, row: JobRow) -> str:
+    at = (row.rank or row.job).last_step_at_seconds
+    return units.short_duration_text(age_seconds(at, scene.snapshot.taken_at_seconds))
 
 
 _STATE = _Column("", 1, 0, _state, _state_style)
@@ -202,9 +216,10 @@ _NAME = _Column("  JOB", _LEAST_NAME, 0, _name)
 _RANKS = _Column("RANKS", 6, 1, _ranks, is_number=True)
 _STEPS = _Column("STEP/S", 7, 2, _steps, is_number=True)
 _EXECUTIONS = _Column("EXEC/S", 7, 3, _executions, is_number=True)
+_LAST_STEP = _Column("LAST STEP", 9, 3, _last_step, is_number=True)
 _SLOWEST = _Column("SLOWEST", 16, 3, _slowest, _slowest_style)
 _PLACE = _Column("WHERE", 20, 4, _place)
-_SCRIPT = _Column("SCRIPT", 16, 1, _script)
+_SCRIPT = _Column("SCRIPT", 16, 1, _script, _script_style)
 _COLUMNS = (
     _STATE,
     _NAME,
@@ -214,6 +229,7 @@ _COLUMNS = (
     _Column("UTIL", 6, 0, lambda _, row: units.percent_text(_utilization(row), 1), _utilization_style, is_number=True),
     _Column("DEV MEM", 8, 1, _memory, is_number=True),
     _STEPS,
+    _LAST_STEP,
     _EXECUTIONS,
     _SLOWEST,
     _Column("LAST", 7, 4, _last, is_number=True),
@@ -232,6 +248,7 @@ def _chosen(scene: Scene, rows: list[JobRow], width: int) -> list[tuple[_Column,
             (_RANKS, has_jobs),
             (_SLOWEST, has_jobs),
             (_STEPS, has_steps),
+            (_LAST_STEP, any(job.last_step_at_seconds is not None for job in scene.figures.jobs)),
             (_EXECUTIONS, not has_steps),
             (_PLACE, any(row.job.ranks[0].process.attribution is not None for row in rows)),
         )

@@ -155,6 +155,11 @@ COLUMNS = (
         "rate", about="optimizer steps a second",
     ),
     ProcessColumn(
+        "laststep", "LAST STEP", 9, 6, lambda f: f.since_last_step_seconds,
+        lambda f: units.short_duration_text(f.since_last_step_seconds), "seconds",
+        about="since its latest optimizer step ended", offered=False,
+    ),
+    ProcessColumn(
         "p50", "P50", 8, 7, _p50, lambda f: units.short_duration_text(_p50(f)), "seconds", about="median latency"
     ),
     ProcessColumn(

@@ -7,6 +7,7 @@ import time
 from neurontools import catalog
 from neurontools.history import quantities
 from neurontools.model import Process, SourceKind, TrainingRates
+from neurontools.model.training import STEP_PARTS
 from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
@@ -17,6 +18,8 @@ from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.time_axis import time_axis
 from neurontools.views.processes.columns import PLACE
 from neurontools.views.processes.surroundings import surroundings_page
+
+COMPILING = "compiling"
 
 
 def when_text(unix_seconds: float | None) -> str:
@@ -101,18 +104,18 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
                 f"of {units.bytes_text(process.resident_bytes)} resident"
             ),
         ),
-        *_training_facts(process),
+        *_training_facts(figures),
         (
             "models",
             ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
             or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
         ),
     )
-    style = "bad" if figures.errors_total else "text"
+    styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn"}
     for name, text in facts[: max(1, height - 2)]:
         runs: Line = (
             (f" {name:<11}", "label"),
-            (clip(text, width - 12, mark=True), style if name == "errors" else "text"),
+            (clip(text, width - 12, mark=True), styles.get(name, "text")),
         )
         page.add(fit(runs, width))
     if scene.surroundings is not None:
@@ -152,17 +155,25 @@ def _cpu(process: Process) -> str:
     )
 
 
-def _training_facts(process: Process) -> tuple[tuple[str, str], ...]:
+def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     """What the process counts beside executions, a line for what there was."""
-    counters, rates = process.training, process.training_rates or TrainingRates()
+    counters, rates = figures.process.training, figures.process.training_rates or TrainingRates()
     if counters is None:
         return ()
     facts = []
+    if figures.compiling_for_seconds is not None:
+        facts.append((COMPILING, f"now, since {units.duration_text(figures.compiling_for_seconds)}"))
+    shares = [(part.name, getattr(rates, part.ratio)) for part in STEP_PARTS]
+    if any(ratio is not None for _, ratio in shares):
+        known = (f"{name} {units.percent_text(ratio, 1)}" for name, ratio in shares if ratio is not None)
+        facts.append(("step time", "  ".join(known)))
     if counters.steps_total:
         text = f"{_rate_text(rates.steps_per_second)} steps/s, {units.count_text(counters.steps_total)} so far"
         if counters.samples_total is not None:
             samples = units.count_text(counters.samples_total)
             text += f"; {_rate_text(rates.samples_per_second)} samples/s, {samples} so far"
+        if figures.since_last_step_seconds is not None:
+            text += f"; last step {units.duration_text(figures.since_last_step_seconds)} ago"
         facts.append(("training", text))
     if counters.input_wait_seconds_total is not None:
         waited = units.duration_text(counters.input_wait_seconds_total)

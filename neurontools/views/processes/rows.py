@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from neurontools.model.job import Rank, RunningJob
+from neurontools.model.training import age_seconds
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.job_rows import JobRow, job_key, rows_of
@@ -95,6 +96,8 @@ def whole_job(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> Proc
         failed_executions_total=_sum([part.failed_executions_total for part in parts]),
         since_last_execution_seconds=None if last is None else max(0.0, figures.snapshot.taken_at_unix_seconds - last),
         steps_per_second=job.steps_per_second,
+        since_last_step_seconds=age_seconds(job.last_step_at_seconds, figures.snapshot.taken_at_seconds),
+        compiling_for_seconds=age_seconds(job.compiling_since_seconds, figures.snapshot.taken_at_seconds),
     )
 
 
