@@ -6,20 +6,25 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from neurond.actions.action_settings import ActionSettings
+from neurond.actions.actions import Actions
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
 from neurond.host import watched_host
 from neurond.journal.accounts import Accounts
+from neurond.journal.audit import NAME, Audit
 from neurond.journal.ended_file import EndedFile
 from neurond.journal.ended_log import EndedLog
+from neurond.journal.line_file import LineFile
 from neurond.peers.gate import Gate
 from neurond.peers.limits import limits_for
 from neurond.peers.peers import Peers
@@ -42,12 +47,14 @@ from neurond.system.processes import is_alive
 from neurond.system.steady_clock import SteadyClock
 from neurond.system.supervisor import most_files, notify_ready
 from neurond.verdicts.announcer import Announcer
+from neurond.verdicts.changes import Changes
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.errors import UserError
 from neurontools.files.directory import NotTrusted
 from neurontools.rpc import socket_path
 from neurontools.sysfs.roots import Roots
+from neurontools.version import __version__
 
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExport
@@ -59,6 +66,7 @@ _GRACE_SECONDS = 0.5
 _FIRST_REFRESH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Daemon:
@@ -86,7 +94,10 @@ class Daemon:
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._accounts = Accounts(partial(is_alive, proc_root))
-        self._ended = EndedLog(time.time(), _ended_file(settings))
+        self._ended = EndedLog(time.time(), _kept(settings, "what ended", EndedFile))
+        self._changes = Changes()
+        self._audit = Audit(_kept(settings, "the audit", _audit_file))
+        self._actions = Actions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
         self._monitor = MonitorService(self._store, self._ended, self._settle)
         self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks, self._clock)
 
@@ -123,6 +134,7 @@ class Daemon:
             turns.begin()
             notify_ready(self._settings.ready_fd)
             on_ready()
+            self._audit.note("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
             await self._tick_until(ending, peers)
         finally:
             _log.info("ending")
@@ -135,6 +147,10 @@ class Daemon:
                 self._export.close()
             await server.stop(_GRACE_SECONDS)
             await _others_end(_GRACE_SECONDS)
+            if self._actions is not None:
+                self._actions.close()
+            self._audit.note("daemon_ends", time.time(), {"pid": os.getpid()})
+            self._audit.close()
             self._ended.close()
             files.release()
 
@@ -182,10 +198,12 @@ class Daemon:
                 judged = self._judge.carry(attributed)
             moved_seconds = self._clock.moved_seconds()
             self._note_ended(attributed, moved_seconds)
+            self._audit.attaches(attributed, self._sampler.departures, attributed.taken_at_unix_seconds + moved_seconds)
             shown = self._with_ended(by_wall_clock(judged, moved_seconds))
             entry = self._store.put(shown, remember=whole)
             if whole:
                 self._announcer.tell(entry.snapshot)
+                self._act(entry.snapshot)
                 self._exports.observe(entry.snapshot)
         except Exception as error:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
@@ -196,6 +214,14 @@ class Daemon:
             return
         if self._export is not None:
             self._export.offer(snapshot)
+
+    def _act(self, snapshot: Snapshot) -> None:
+        """Has done what is to be done about findings that have begun or ended with this snapshot."""
+        began, ended = self._changes.look(snapshot.health)
+        if began or ended:
+            self._audit.findings(began, ended, snapshot.taken_at_unix_seconds)
+            if self._actions is not None:
+                self._actions.tell(began, ended, snapshot)
 
     def _note_ended(self, snapshot: Snapshot, moved_seconds: float) -> None:
         """Takes note of what has ended since the snapshot before, by the clock that the host shows now."""
@@ -215,18 +241,25 @@ def _kernel_log(settings: Settings) -> KernelLog | None:
     return None if settings.simulate else KernelLog(f"{settings.dev_root}/kmsg", is_named=False)
 
 
-def _ended_file(settings: Settings) -> EndedFile | None:
-    """Where what ended outlives the daemon; None where it shall not, or can't, which is told and stops nothing."""
+def _audit_file(path: str, group: int | None) -> LineFile:
+    file = LineFile(path, NAME, "the audit", group)
+    file.content = b""
+    return file
+
+
+def _kept(settings: Settings, what: str, opened: Callable[[str, int | None], T]) -> T | None:
+    """What is kept below the state directory; None where it shall not, or can't, which is told and stops nothing."""
     if settings.state_directory is None:
         return None
     try:
-        return EndedFile(settings.state_directory, None if settings.group is None else group_id(settings.group))
+        return opened(settings.state_directory, None if settings.group is None else group_id(settings.group))
     except BlockingIOError:
-        _log.warning("%s: another daemon keeps what ended there; this one keeps it in memory", settings.state_directory)
+        _log.warning("%s: another daemon keeps %s there; this one keeps it in memory", settings.state_directory, what)
     except OSError as error:
         _log.warning(
-            "%s: what ended is kept in memory alone: %s%s",
+            "%s: %s is kept in memory alone: %s%s",
             settings.state_directory,
+            what,
             f"{error.filename} " if isinstance(error, NotTrusted) else "",
             error.strerror,
         )

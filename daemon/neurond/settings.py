@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Settings:
     export_sysfs: str | None = None  # directory for a tree like the driver's
     export_driver_version: str = "2.30.2.0"
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    actions: dict[str, Any] | None = None  # what to do when findings begin or end; None: nothing
     kmsg: str | None = None  # the kernel's log; None: the /dev/kmsg of the devices that are read, "" none at all
     ready_fd: int | None = None  # gets the line "ready" once the daemon serves
     exit_with_parent: bool = False

@@ -67,6 +67,26 @@ def owner(finding: Finding) -> Owner:
     return _known(finding)[1]
 
 
+def described(finding: Finding) -> dict[str, object]:
+    """A finding as programs get it: plain values, with its name and who has to act."""
+    return {
+        "name": name(finding),
+        "problem": str(owner(finding)),
+        "kind": str(finding.kind),
+        "severity": finding.severity.name.lower(),
+        "reason": finding.reason,
+        "action": finding.action,
+        "began_at_unix_seconds": finding.began_at_unix_seconds,
+        "device_indices": list(finding.device_indices),
+        "neuroncore_index": finding.neuroncore_index,
+        "part": finding.part,
+        "pid": finding.pid,
+        "pids": list(finding.pids),
+        "job": finding.job,
+        "synthetic": finding.synthetic,
+    }
+
+
 def _known(finding: Finding) -> tuple[str, Owner]:
     """What the table has; a kind that only a newer daemon knows is the user's, which drains and replaces nothing."""
     found = _TABLE.get((finding.kind, finding.part)) or _TABLE.get((finding.kind, None))

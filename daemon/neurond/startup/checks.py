@@ -6,6 +6,10 @@ start: who serves on the socket or the port now, and which devices there are.
 
 from __future__ import annotations
 
+import os
+import stat
+from pathlib import Path
+
 from neurond.exports import otlp_packages
 from neurond.exports.metrics_access import access_files
 from neurond.service.socket_files import SocketFiles
@@ -31,6 +35,7 @@ def check(settings: Settings) -> None:
     _check_metrics(settings)
     _check_otlp(settings)
     _check_load(settings)
+    _check_actions(settings)
     SocketFiles(settings.socket, settings.group).check()
 
 
@@ -60,6 +65,29 @@ def _check_metrics(settings: Settings) -> None:
 def _check_otlp(settings: Settings) -> None:
     if settings.otlp_endpoint is not None and not otlp_packages.are_installed():
         raise otlp_packages.not_installed()
+
+
+def _check_actions(settings: Settings) -> None:
+    """The program runs with the daemon's rights: nobody else may be able to put another in its place."""
+    command = settings.actions["command"] if settings.actions else None
+    if not command:
+        return
+    program = Path(command[0])
+    at = f"actions.command: {command[0][:200]}"
+    if not program.is_absolute():
+        raise UserError(f"{at}: no absolute path; a command is run without a shell and without PATH", EXIT_USAGE)
+    try:
+        place = program.resolve(strict=True)
+        for path in (place, *place.parents):
+            status = path.stat()
+            is_sticky = stat.S_ISDIR(status.st_mode) and bool(status.st_mode & stat.S_ISVTX)
+            if status.st_uid not in (0, os.geteuid()) or (status.st_mode & 0o022 and not is_sticky):
+                raise UserError(f"{at}: others may change {path}; let only root or this user do so", EXIT_USAGE)
+    except (OSError, RuntimeError, ValueError) as error:
+        cause = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"{at}: {cause}; give the path of a program", EXIT_USAGE) from None
+    if not place.is_file() or not os.access(place, os.X_OK):
+        raise UserError(f"{at}: no program that can be run; give the path of one", EXIT_USAGE)
 
 
 def _check_load(settings: Settings) -> None:

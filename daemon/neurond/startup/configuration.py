@@ -22,6 +22,7 @@ from neurontools import catalog
 from neurontools.catalog.ultraserver import named_place
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
+from neurontools.query import problems
 from neurontools.rpc import socket_path
 from neurontools.sockets.listen_address import listen_address
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
@@ -56,6 +57,21 @@ def _http_url(text: str) -> str:
     if not re.match(r"https?://[^\s/]+", text):
         raise ValueError(f"{_shown(text)} is no URL; write one such as http://127.0.0.1:4318")
     return text
+
+
+def _argument(text: str) -> str:
+    if not 0 < len(text) <= 4096 or "\0" in text:
+        raise ValueError("a program and its arguments have 1 to 4096 characters each, and none of them is NUL")
+    return text
+
+
+def _problem_name(text: str) -> str:
+    if text not in problems.NAMES:
+        raise ValueError(f"{_shown(text)} is no name of a problem; neuron-healthcheck(8) has the names")
+    return text
+
+
+_Argument = Annotated[str, AfterValidator(_argument)]
 
 
 class _Table(BaseModel):
@@ -146,6 +162,24 @@ class KubernetesTable(_Table):
     pod_resources_socket: _Path = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
 
+class ActionsTable(_Table):
+    """[actions] of the configuration file; without a command and a webhook nothing is done."""
+
+    command: Annotated[list[_Argument], Field(min_length=1, max_length=64)] | None = None
+    webhook: Annotated[str, Field(max_length=2048), AfterValidator(_http_url)] | None = None
+    on: Annotated[list[Literal["begins", "ends"]], Field(min_length=1)] = ["begins", "ends"]
+    level: Literal["notice", "warning", "critical"] = "warning"
+    problems: Literal["node", "user", "all"] = "all"
+    only: list[Annotated[str, AfterValidator(_problem_name)]] = []
+    timeout_seconds: Annotated[_Seconds, Field(ge=1, le=600)] = 30.0
+    retries: Annotated[int, Field(ge=0, le=10)] = 2
+    most_per_hour: Annotated[int, Field(ge=1, le=3600)] = 60
+
+    def told(self) -> dict[str, Any] | None:
+        """For `neurond.actions.action_settings`; None where nothing is to be done."""
+        return self.model_dump() if self.command or self.webhook else None
+
+
 class Configuration(_Table):
     """The configuration file."""
 
@@ -157,6 +191,7 @@ class Configuration(_Table):
     sysfs: SysfsTable = SysfsTable()
     export: ExportTable = ExportTable()
     kubernetes: KubernetesTable = KubernetesTable()
+    actions: ActionsTable = ActionsTable()
 
 
 def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environment: Mapping[str, str]) -> Settings:
@@ -204,6 +239,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         state_directory=_absolute(
             daemon.state_directory or environment.get(STATE_DIRECTORY, "").partition(":")[0] or None
         ),
+        actions=configuration.actions.told(),
         kmsg=_absolute(daemon.kmsg) if daemon.kmsg else daemon.kmsg,
         metrics_listen=metrics.listen,
         metrics_tls_certificate=_absolute(metrics.tls_certificate),

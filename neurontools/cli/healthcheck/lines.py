@@ -8,7 +8,7 @@ configuration (https://github.com/kubernetes/node-problem-detector, pkg/custompl
 from __future__ import annotations
 
 from neurontools.errors import EXIT_NAGIOS_UNKNOWN
-from neurontools.model import Finding, Severity
+from neurontools.model import Severity
 from neurontools.query import problems
 from neurontools.query.host_verdict import HostVerdict
 from neurontools.text.terminal import cut, visible
@@ -36,7 +36,7 @@ def _json(verdict: HostVerdict) -> tuple[str, int]:
         "severity": None if verdict.severity is None else verdict.severity.name.lower(),
         "devices": verdict.device_count,
         "summary": verdict.sentence,
-        "findings": [_object(finding) for finding in verdict.findings],
+        "findings": [problems.described(finding) for finding in verdict.findings],
     }
     return json_text(answer), _EXIT_CODES[verdict.is_healthy]
 
@@ -69,21 +69,3 @@ def severity_word(verdict: HostVerdict) -> str:
 def _line(text: str) -> str:
     """One line, whatever is in it."""
     return visible(text)
-
-
-def _object(finding: Finding) -> dict[str, object]:
-    return {
-        "name": problems.name(finding),
-        "problem": str(problems.owner(finding)),
-        "kind": str(finding.kind),
-        "severity": finding.severity.name.lower(),
-        "reason": finding.reason,
-        "action": finding.action,
-        "began_at_unix_seconds": finding.began_at_unix_seconds,
-        "device_indices": list(finding.device_indices),
-        "neuroncore_index": finding.neuroncore_index,
-        "part": finding.part,
-        "pid": finding.pid,
-        "job": finding.job,
-        "synthetic": finding.synthetic,
-    }

@@ -1,0 +1,93 @@
+"""What watching the kernel's log, the audit and actions cost the daemon, beside a tick of it without them."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+
+from measuring import Figure, compile_sources, report
+from neurond.actions.action_settings import ActionSettings
+from neurond.actions.actions import Actions
+from neurond.journal.audit import Audit
+from neurond.journal.line_file import LineFile
+from neurond.system.kernel_log import KernelLog
+from neurond.verdicts.changes import Changes
+from neurond.verdicts.kernel_errors import KernelErrors
+
+from neurontools.health import Kind
+from neurontools.kernel_log.hardware_error import HardwareError
+from neurontools.kernel_log.record import KernelRecord
+from neurontools.model import Finding, Health, Severity
+from neurontools.query.host_verdict import Asked
+from neurontools.testing.idle_host import idle_host
+
+TICKS = 2000  # as many seconds of a daemon's life
+OTHERS_A_TICK = 20  # lines of others in the kernel's log: a host that is talkative all day
+A_FINDING_BEGINS_EVERY_TICKS = 60  # and ends: a host that flaps all day
+EVENTS = (TICKS - 1) // A_FINDING_BEGINS_EVERY_TICKS
+
+
+def main() -> None:
+    compile_sources()
+    quiet = idle_host("trn1.32xlarge")
+    with tempfile.TemporaryDirectory() as directory:
+        kernel_log = Path(directory, "kmsg")
+        kernel_log.touch()
+        noise = b"".join(KernelRecord(1, 1, f"eth0: frame {number}").line() for number in range(OTHERS_A_TICK))
+        error = KernelRecord(1, 1, HardwareError("HBM_UNCORRECTABLE_ERROR", 3, 0).text()).line()
+        log, errors, changes = KernelLog(str(kernel_log)), KernelErrors(), Changes()
+        audit = Audit(LineFile(f"{directory}/state", "audit", "the audit"))
+        settings = ActionSettings(Asked(), frozenset(("begins", "ends")), ("/bin/true",), most_per_hour=3600)
+        actions = Actions(settings, audit)
+        finding = Finding(Kind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move it", 1.0, (3,), part="hbm")
+        healths = Health(tuple(range(16))), Health(tuple(range(16)), (), (finding,))
+
+        def watch_log(number: int) -> None:
+            with kernel_log.open("ab") as kernel:
+                kernel.write(noise if number % 1000 else noise + error)
+
+        def read_log(_number: int) -> None:
+            tuple(errors.look(quiet, log.read(), 300.0))
+
+        def act(number: int) -> None:
+            health = healths[number // A_FINDING_BEGINS_EVERY_TICKS % 2]
+            audit.attaches(quiet, (), 1.0)
+            began, ended = changes.look(health)
+            audit.findings(began, ended, 1.0)
+            actions.tell(began, ended, quiet)
+
+        log_seconds = 0.0
+        for number in range(TICKS):
+            watch_log(number)
+            began_seconds = time.process_time()
+            read_log(number)
+            log_seconds += time.process_time() - began_seconds
+        began_seconds = time.process_time()
+        for number in range(TICKS):
+            act(number)
+        while audit_lines(directory) < EVENTS * 2:
+            time.sleep(0.01)
+        act_seconds = time.process_time() - began_seconds  # threads included
+        actions.close()
+        audit.close()
+    report(
+        "the kernel's log, the audit and actions, of one core at a tick a second",
+        [
+            Figure(
+                f"kernel log, {OTHERS_A_TICK} lines of others a second", 100 * log_seconds / TICKS, "%", "at most 0.05"
+            ),
+            Figure(
+                "audit and actions, a finding begins or ends a minute", 100 * act_seconds / TICKS, "%", "at most 0.05"
+            ),
+        ],
+    )
+
+
+def audit_lines(directory: str) -> int:
+    """How many lines the audit has: findings, and actions that are done."""
+    return Path(directory, "state/audit.jsonl").read_bytes().count(b"\n")
+
+
+if __name__ == "__main__":
+    main()
