@@ -14,6 +14,7 @@ def test_a_loop_has_the_losses_of_the_cpu_to_the_bit(run: Run) -> None:
     assert (own["device"], own["processes"], len(own["losses"])) == ("xla:0", 1, 16)
     assert own["losses"] == cpu["losses"]
     assert own["norms"] == cpu["norms"]
+    assert own["saved"] == own["weights"] == cpu["saved"]
 
 
 @pytest.mark.long
@@ -27,6 +28,17 @@ def test_two_workers_train_as_two_processes_on_the_cpu(run: Run, launcher: str) 
     for told in own:
         assert (told["reduced"], told["broadcast"], told["everyone"]) == ([2, 2], [0], [0, 0, 1, 1])
         assert len(told["losses"]) == 8
+        assert told["losses"] == pytest.approx(cpu[0]["losses"], rel=SUMMED_ELSEWHERE)
+        assert told["norms"] == pytest.approx(cpu[0]["norms"], rel=SUMMED_ELSEWHERE)
+        assert told["saved"] == told["weights"]
+
+
+@pytest.mark.long
+def test_a_notebook_starts_two_workers(run: Run) -> None:
+    cpu = run("two processes on the cpu", "accelerate_loop.py")
+    own = run("neuron-run with workers of the script's own", "accelerate_notebook.py")
+    assert [(told["device"], told["processes"]) for told in own] == [("xla:0", 2), ("xla:0", 2)]
+    for told in own:
         assert told["losses"] == pytest.approx(cpu[0]["losses"], rel=SUMMED_ELSEWHERE)
         assert told["norms"] == pytest.approx(cpu[0]["norms"], rel=SUMMED_ELSEWHERE)
 

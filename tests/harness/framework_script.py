@@ -22,6 +22,7 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "cpu": (),
     "two processes on the cpu": (*TORCHRUN, "2"),
     "neuron-run": NEURON_RUN,
+    "neuron-run with workers of the script's own": NEURON_RUN,
     "neuron-run with one worker": (*NEURON_RUN, "--nproc-per-node", "1"),
     "neuron-run with two workers": (*NEURON_RUN, "--nproc-per-node", "2"),
     "torchrun with two workers": (*TORCHRUN, "2"),

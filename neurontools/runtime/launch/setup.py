@@ -25,6 +25,7 @@ from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.cores import take_cores
 from neurontools.runtime.tensors.device import DEFAULT_PENDING_BOUND, device
 from neurontools.runtime.tensors.monitoring import Reported
+from neurontools.runtime.tensors.storages import storages
 from neurontools.runtime.tensors.worker import worker
 from neurontools.runtime.torch_device import (
     accelerator,
@@ -156,12 +157,16 @@ def executor() -> Executor:
     return found
 
 
-def give_back_cores() -> None:
-    """Detaches from the daemon, so that processes started from here can have the cores; nothing runs here any more."""
-    if not is_set_up():
-        return
+def give_back_cores() -> bool:
+    """Detaches from the daemon, so that processes started from here can have the cores; they are taken again at use.
+
+    False where something is on the cores: then they stay this process's.
+    """
+    if not is_set_up() or storages.words is not None:
+        return not is_set_up()
     profile_session.give_up()
     monitor = executor().monitor
     if isinstance(monitor, Reported):
         monitor.reporter.close()
-        device.taken = []
+    device.taken = []
+    return True

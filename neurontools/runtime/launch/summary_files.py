@@ -30,10 +30,15 @@ class SummaryFile:
         self._directory = directory
         self._turn = Lock()
         self._ended = Event()
+        self._is_there = False
 
     def start(self) -> None:
         """Begins to write; where the system refuses a thread, the file is written at the end alone."""
+        import multiprocessing.util  # late: neuron-run itself reads DIRECTORY alone
+
         atexit.register(self._end)
+        if multiprocessing.parent_process() is not None:  # its workers end without what atexit has
+            multiprocessing.util.Finalize(None, self._end, exitpriority=0)
         try:
             Thread(target=self._run, name="neurontools-summary", daemon=True).start()
         except RuntimeError:
@@ -45,7 +50,7 @@ class SummaryFile:
             self._write(has_ended=False)
 
     def _end(self) -> None:
-        if os.getpid() == self._owner:
+        if os.getpid() == self._owner and not self._ended.is_set():
             self._ended.set()
             self._write(has_ended=True)
 
@@ -55,11 +60,17 @@ class SummaryFile:
                 return
             try:
                 document = self._document()
+                name = f"{self._owner}.json"
                 if document is None:
+                    if self._is_there:  # from before this process gave its work to others
+                        with Directory.open(self._directory) as directory:
+                            directory.remove(name)
+                        self._is_there = False
                     return
                 document |= {"has_ended": has_ended, "failure": _failure() if has_ended else None}
                 with Directory.open(self._directory) as directory:
-                    directory.replace(f"{self._owner}.json", json.dumps(document).encode(), 0o600)
+                    directory.replace(name, json.dumps(document).encode(), 0o600)
+                self._is_there = True
             except Exception:  # whatever it is, training goes on; the next second brings another try
                 return
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, set_seed
+from safetensors import safe_open
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -45,6 +46,11 @@ def main(told, action="train"):
             optimizer.zero_grad()
         losses.append(accelerator.gather(loss.detach().reshape(1)).mean().item())
     one = torch.ones(2, device=accelerator.device)
+    accelerator.save_model(accelerator.unwrap_model(model), "model")
+    accelerator.wait_for_everyone()
+    with safe_open("model/model.safetensors", "pt") as file:
+        saved = {name: float(file.get_tensor(name).double().sum()) for name in file.keys()}  # noqa: SIM118
+    trained = accelerator.unwrap_model(model).state_dict()
     Path(told, str(accelerator.process_index)).write_text(
         json.dumps(
             {
@@ -53,12 +59,13 @@ def main(told, action="train"):
                 "losses": losses,
                 "norms": norms,
                 "reduced": accelerator.reduce(one, "sum").tolist(),
+                "saved": saved,
+                "weights": {name: float(tensor.cpu().double().sum()) for name, tensor in trained.items()},
                 "broadcast": broadcast_object_list([accelerator.process_index]),
                 "everyone": accelerator.gather_for_metrics(one * accelerator.process_index).tolist(),
             }
         )
     )
-    accelerator.save_model(accelerator.unwrap_model(model), "model")
     accelerator.end_training()
 
 

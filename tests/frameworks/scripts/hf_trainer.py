@@ -75,7 +75,12 @@ history = [
     {key: row[key] for key in ("step", "loss", "grad_norm", "eval_loss") if key in row}
     for row in trainer.state.log_history
 ]
+weights = [float(parameter.double().sum()) for parameter in trainer.model.cpu().parameters()]
+trainer.save_model("saved")
 rank = os.environ.get("RANK", "0")
+saved = None
+if rank == "0":  # which has written it; nobody else waits for that
+    saved = [float(parameter.double().sum()) for parameter in GPT2LMHeadModel.from_pretrained("saved").parameters()]
 Path(sys.argv[1], rank).write_text(
     json.dumps(
         {
@@ -83,7 +88,8 @@ Path(sys.argv[1], rank).write_text(
             "world_size": trainer.args.world_size,
             "history": history,
             "graphs": graphs.counts,
-            "weights": [float(parameter.double().sum()) for parameter in trainer.model.cpu().parameters()],
+            "weights": weights,
+            "saved": saved,
         }
     )
 )

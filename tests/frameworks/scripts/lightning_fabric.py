@@ -1,6 +1,7 @@
 """A loop of Lightning Fabric."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 from lightning.fabric import Fabric
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+
+CLIP = float(os.environ.get("CLIP", "1.0"))
 
 
 def train(fabric):
@@ -21,7 +24,8 @@ def train(fabric):
         optimizer.zero_grad()
         loss = nn.functional.mse_loss(model(value), target)
         fabric.backward(loss)
-        fabric.clip_gradients(model, optimizer, max_norm=1.0)
+        if CLIP:
+            fabric.clip_gradients(model, optimizer, max_norm=CLIP)
         optimizer.step()
         losses.append(float(fabric.all_gather(loss.detach().reshape(1)).mean()))
     fabric.save("state.ckpt", {"model": model, "optimizer": optimizer})
@@ -38,5 +42,8 @@ def train(fabric):
 
 
 if __name__ == "__main__":
-    fabric = Fabric(accelerator=sys.argv[2] if len(sys.argv) > 2 else "auto")
+    fabric = Fabric(
+        accelerator=sys.argv[2] if len(sys.argv) > 2 else "auto",
+        devices=int(os.environ["DEVICES"]) if "DEVICES" in os.environ else "auto",
+    )
     fabric.launch(train)

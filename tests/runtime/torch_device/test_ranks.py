@@ -103,7 +103,10 @@ import torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multipro
 def train(index, scale):
     value = torch.full((2,), (index + 1.0) * scale, device=xm.xla_device())
     open(f"out{index}", "w").write(f"{xm.get_ordinal()} {xm.xrt_world_size()} {xm.all_reduce('sum', value).tolist()}")
-if __name__ == "__main__": xmp.spawn(train, args=(10,), nprocs=2)
+if __name__ == "__main__":
+    import sys
+    if "used" in sys.argv: kept = torch.ones(2, device="xla")
+    xmp.spawn(train, args=(10,), nprocs=2, start_method=sys.argv[1])
 """
 
 
@@ -141,11 +144,21 @@ def test_the_others_end_with_an_error_when_a_rank_dies(run_python: Callable[...,
         assert "NRT_HW_ERR_COLLECTIVES(1200): all_reduce did not complete" in (tmp_path / "error").read_text()
 
 
-def test_spawned_ranks(run_python: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_ranks_that_a_script_starts(run_python: Callable[..., Any], tmp_path: Path, method: str) -> None:
     (tmp_path / "script.py").write_text(SPAWNING)
-    run = run_python("-m", "neurontools.runtime", "script.py", NEURON_RT_NUM_CORES="")
+    run = run_python("-m", "neurontools.runtime", "script.py", method, NEURON_RT_NUM_CORES="")
     assert run.returncode == 0, run.stderr
     assert [(tmp_path / f"out{rank}").read_text() for rank in (0, 1)] == ["0 2 [30.0, 30.0]", "1 2 [30.0, 30.0]"]
+
+
+def test_a_process_that_has_tensors_on_its_cores_starts_no_ranks(
+    run_python: Callable[..., Any], tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(SPAWNING)
+    run = run_python("-m", "neurontools.runtime", "script.py", "fork", "used", NEURON_RT_NUM_CORES="")
+    assert run.returncode == 1
+    assert "this process has tensors on its NeuronCores, which 2 workers can't share with it" in run.stderr
 
 
 @pytest.mark.parametrize(

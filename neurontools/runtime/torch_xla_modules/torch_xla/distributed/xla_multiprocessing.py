@@ -27,25 +27,24 @@ def spawn(
 ) -> Any:
     """Calls fn(index, *args) in each of `nprocs` processes; one process, or None where torchrun made them: here.
 
-    Without nprocs, NEURONCORE_NUM_DEVICES says how many. Each process takes a core of its own, so the parent must not
-    have touched the device.
+    Without nprocs, NEURONCORE_NUM_DEVICES says how many. Each process takes a core of its own; RuntimeError where this
+    one has put something on the device before.
     """
     count = process_count() if nprocs is None else nprocs
     if "RANK" in os.environ or count == 1:
         return fn(int(os.environ.get("LOCAL_RANK", "0") or 0), *args)
-    if start_method == "fork":
-        raise NotImplementedError(
-            "xmp.spawn(start_method='fork'): this process holds NeuronCores, which can't be shared; use 'spawn', or "
-            f"neuron-run --nproc-per-node {count}"
-        )
     from neurontools.runtime.launch import setup
 
-    setup.give_back_cores()
+    if not setup.give_back_cores():
+        raise RuntimeError(
+            f"xmp.spawn: this process has tensors on its NeuronCores, which {count} workers can't share with it; call "
+            f"it before anything is put on the device, or use neuron-run --nproc-per-node {count}"
+        )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return torch.multiprocessing.start_processes(
-        _worker, args=(fn, args, count, port), nprocs=count, join=join, daemon=daemon, start_method="spawn"
+        _worker, args=(fn, args, count, port), nprocs=count, join=join, daemon=daemon, start_method=start_method
     )
 
 

@@ -25,6 +25,7 @@ class GatheredParameter:
         with torch.no_grad():
             self.part = torch.nn.Parameter(sharing.part(whole.detach(), keeps_rows), whole.requires_grad)
         self.part._fsdp_shard_of = tuple(whole.shape)  # type: ignore[attr-defined]
+        self.part._is_sharded = True  # type: ignore[attr-defined]  # what Lightning looks for
 
     @property
     def value(self) -> Tensor:
