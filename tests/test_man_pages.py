@@ -22,6 +22,7 @@ PAGES = {
     "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
     "neuron-healthcheck.8": [sys.executable, str(ROOT / "scripts/neuron-healthcheck")],
     "neuron-fleet-sim.1": [sys.executable, "-m", "neurond.fleet.command"],
+    "neuron-doctor.8": [sys.executable, "-m", "neurontools.cli.doctor.command"],
     "neurond.8": [sys.executable, "-m", "neurond"],
 }
 
