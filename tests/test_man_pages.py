@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = {
     "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
     "neuron-run.1": [sys.executable, "-m", "neurontools.cli.run.command"],
+    "neuron-profile.1": [sys.executable, "-m", "neurontools.cli.profile.command"],
     "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor.command"],
     "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor.prometheus"],
     "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],

@@ -15,6 +15,7 @@ from neurontools.catalog.loader import (
     load_family,
     names,
     peak_flops_per_core,
+    peak_flops_per_logical_core,
     sources,
 )
 from neurontools.catalog.reader import CatalogDataError
@@ -37,5 +38,6 @@ __all__ = [
     "load_family",
     "names",
     "peak_flops_per_core",
+    "peak_flops_per_logical_core",
     "sources",
 ]

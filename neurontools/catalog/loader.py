@@ -65,6 +65,12 @@ def peak_flops_per_core(instance_type: str) -> float | None:
         return None
 
 
+def peak_flops_per_logical_core(instance_type: str) -> float | None:
+    """The same of a logical core, under the LNC that is the default there."""
+    physical = peak_flops_per_core(instance_type)
+    return None if physical is None else physical * load(instance_type).family.lnc_default
+
+
 def sources() -> Mapping[str, str]:
     """What each source id in the facts stands for."""
     from types import MappingProxyType

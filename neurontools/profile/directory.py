@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from neurontools.errors import EXIT_NOT_FOUND, UserError
+from neurontools.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.profile import Profile
 from neurontools.profile.reader import read_profile
@@ -22,6 +22,8 @@ def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
         return [path]
     try:
         found = sorted(each for each in path.iterdir() if each.name.endswith(SUFFIX) and each.name[0] != ".")
+    except PermissionError:
+        raise UserError(f"{name}: not permitted; ask its owner for read access", EXIT_PERMISSION) from None
     except OSError as error:
         raise UserError(
             f"{name}: {error.strerror}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND

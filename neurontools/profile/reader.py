@@ -9,7 +9,7 @@ from array import array
 from pathlib import Path
 from typing import Any
 
-from neurontools.errors import UserError
+from neurontools.errors import EXIT_PERMISSION, UserError
 from neurontools.profile import chunks
 from neurontools.profile.chunks import Damaged
 from neurontools.profile.definitions import Graph, Operator, Place
@@ -39,6 +39,9 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
                 raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
             data = file.read(_MOST_FILE_BYTES + 1)
     except OSError as error:
+        if isinstance(error, PermissionError):
+            told = f"{name}: not permitted; ask its owner for read access"
+            raise UserError(told, EXIT_PERMISSION) from None
         raise UserError(f"{name}: {error.strerror}; {_NEXT_STEP}") from None
     try:
         metadata, begun = _metadata(data)

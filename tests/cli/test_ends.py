@@ -33,6 +33,7 @@ PRINTING = {
     "neuron-top --json-lines": [*NEURON_TOP, "--json-lines", "-n", "2", "-i", "0.05"],
     "neuron-monitor": [*NEURON_MONITOR, "-n", "2"],
     "neuron-monitor-prometheus": [*PROMETHEUS, "--help"],
+    "neuron-profile": [sys.executable, "-m", "neurontools.cli.profile.command", "--json-schema"],
     "neuron-run": [sys.executable, "-m", "neurontools.cli.run.command", "--completion", "bash"],
     "neurond": [sys.executable, "-m", "neurond", "--help"],
 }

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def text(command: str, page: Any, given: dict[str, str]) -> str:
     """What the first of them prints.
 
-    `page` is what defines the command: OPTIONS, USAGE, SUMMARY, NOTES and EXIT_CODES.
+    `page` is what defines the command: OPTIONS, USAGE, SUMMARY, NOTES and EXIT_CODES, and ACTIONS where it has any.
     """
     if "help" in given:
         return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES)
@@ -22,7 +22,7 @@ def text(command: str, page: Any, given: dict[str, str]) -> str:
         return f"{command} {__version__}\n"
     from neurontools.cli.line.completion import script
 
-    return script(given["completion"], command, page.OPTIONS)
+    return script(given["completion"], command, page.OPTIONS, getattr(page, "ACTIONS", ()))
 
 
 def help_text(

@@ -6,15 +6,18 @@ from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 from neurontools.errors import EXIT_USAGE, UserError
 
 
-def script(shell: str, command: str, options: tuple[Option, ...]) -> str:
-    """The script that a user of this shell sources; UserError for a shell that isn't known."""
+def script(shell: str, command: str, options: tuple[Option, ...], actions: tuple[str, ...] = ()) -> str:
+    """The script that a user of this shell sources; UserError for a shell that isn't known.
+
+    `actions` are the words that may come first, of which each is followed by paths.
+    """
     write = _WRITERS.get(shell)
     if write is None:
         from neurontools.text.terminal import cut, visible
 
         shells = ", ".join(_WRITERS)
         raise UserError(f"--completion: {cut(visible(shell), 60)} is none of the shells {shells}; give one", EXIT_USAGE)
-    return write(command, options)
+    return write(command, options, actions)
 
 
 def _words(option: Option) -> tuple[str, ...]:
@@ -26,7 +29,7 @@ def _words(option: Option) -> tuple[str, ...]:
     return option.words
 
 
-def _bash(command: str, options: tuple[Option, ...]) -> str:
+def _bash(command: str, options: tuple[Option, ...], actions: tuple[str, ...]) -> str:
     function = "_" + command.replace("-", "_")
     cases = []
     for option in options:
@@ -40,6 +43,19 @@ def _bash(command: str, options: tuple[Option, ...]) -> str:
             names = "compopt -o filenames 2>/dev/null; " if option.completes == FILES else ""
             cases.append(f"        {flags}) {names}mapfile -t COMPREPLY < <({offer}); return ;;")
     flags = " ".join(flag for option in options for flag in option.flags)
+    paths = []
+    if actions:
+        paths = [
+            "    if (( COMP_CWORD == 1 )); then",
+            f'        mapfile -t COMPREPLY < <(compgen -W "{" ".join(actions)} {flags}" -- "$cur")',
+            "        return",
+            "    fi",
+            "    if [[ $cur != -* ]]; then",
+            "        compopt -o filenames 2>/dev/null",
+            '        mapfile -t COMPREPLY < <(compgen -f -- "$cur")',
+            "        return",
+            "    fi",
+        ]
     return "\n".join(
         [
             f"# bash completion of {command}; use: source <({command} --completion bash)",
@@ -53,6 +69,7 @@ def _bash(command: str, options: tuple[Option, ...]) -> str:
             "    case $prev in",
             *cases,
             "    esac",
+            *paths,
             f'    mapfile -t COMPREPLY < <(compgen -W "{flags}" -- "$cur")',
             "}",
             f"complete -F {function} {command}",
@@ -61,7 +78,7 @@ def _bash(command: str, options: tuple[Option, ...]) -> str:
     )
 
 
-def _zsh(command: str, options: tuple[Option, ...]) -> str:
+def _zsh(command: str, options: tuple[Option, ...], actions: tuple[str, ...]) -> str:
     function = "_" + command
     arguments = []
     for option in options:
@@ -75,6 +92,8 @@ def _zsh(command: str, options: tuple[Option, ...]) -> str:
             mark = "" if not option.value else "=" if flag.startswith("--") else "+"
             exclusion = "*" if option.joins else f"({others})"
             arguments.append(f"    '{exclusion}{flag}{mark}[{text}]{value}'")
+    if actions:
+        arguments += [f"    '1:action:({' '.join(actions)})'", "    '*:path:_files'"]
     body = " \\\n".join(arguments)
     return (
         f"#compdef {command}\n"
@@ -84,8 +103,11 @@ def _zsh(command: str, options: tuple[Option, ...]) -> str:
     )
 
 
-def _fish(command: str, options: tuple[Option, ...]) -> str:
+def _fish(command: str, options: tuple[Option, ...], actions: tuple[str, ...]) -> str:
     lines = [f"# fish completion of {command}; use: {command} --completion fish | source", f"complete -c {command} -f"]
+    if actions:
+        lines.append(f"complete -c {command} -n __fish_use_subcommand -a '{' '.join(actions)}'")
+        lines.append(f"complete -c {command} -n 'not __fish_use_subcommand' -F")
     for option in options:
         names = f"-l {option.name}" + "".join(f" -l {alias}" for alias in option.aliases)
         short = f"-s {option.short} " if option.short else ""

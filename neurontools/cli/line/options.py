@@ -49,10 +49,11 @@ class Option:
         return (*short, f"--{self.name}", *(f"--{alias}" for alias in self.aliases))
 
 
-def parse(options: tuple[Option, ...], arguments: list[str]) -> dict[str, str]:
+def parse(options: tuple[Option, ...], arguments: list[str], words: "list[str] | None" = None) -> dict[str, str]:
     """What was given, by the option's name; the text is empty for options without a value.
 
-    Raises UserError: exit 1 for an unknown flag, as the original tools do, 2 for any other misuse.
+    What is no option is added to `words`, by commands that take any. Raises UserError: exit 1 for an unknown flag, as
+    the original tools do, 2 for any other misuse.
     """
     by_flag = {flag: option for option in options for flag in option.flags}
     given: dict[str, str] = {}
@@ -60,8 +61,13 @@ def parse(options: tuple[Option, ...], arguments: list[str]) -> dict[str, str]:
     while position < len(arguments):
         argument = arguments[position]
         position += 1
-        if argument == "--" and position == len(arguments):
+        if argument == "--" and (words is not None or position == len(arguments)):
+            if words is not None:
+                words += arguments[position:]
             break
+        if words is not None and not _is_flag(argument):
+            words.append(argument)
+            continue
         if argument == "--" or not argument.startswith("-") or argument == "-":
             raise UserError(f"unexpected argument {_shown(argument)}; all choices are flags, see --help", EXIT_USAGE)
         flag, value, rest = _split(argument)

@@ -1,0 +1,54 @@
+"""The profiles that a command is about, and what is wrong with them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neurontools.analysis import Report, report
+from neurontools.cli.line.telling import tell
+from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, UserError
+from neurontools.profile import Profile
+from neurontools.profile.directory import profile_paths
+from neurontools.profile.reader import read_profile
+from neurontools.text.ranges import ranges
+from neurontools.text.terminal import visible
+
+
+@dataclass(slots=True)
+class Reading:
+    """Reads profiles, and tells on standard error what is wrong with some; `exit_code` is that of the command."""
+
+    exit_code: int = 0
+
+    def report(self, where: str, wanted: frozenset[int]) -> Report:
+        """The report on the profiles of a directory, or on one file; of the ranks that are wanted, or of all.
+
+        A file that can't be read is told and left out; UserError when that leaves none.
+        """
+        paths = profile_paths(where)
+        profiles: list[Profile] = []
+        failures: list[UserError] = []
+        for path in paths:
+            try:
+                profiles.append(read_profile(path))
+            except UserError as error:
+                failures.append(error)
+        if not profiles:
+            raise failures[0]
+        for failure in failures:
+            self._tell(str(failure))
+        profiles.sort(key=lambda each: (each.metadata.rank, each.metadata.host, each.metadata.pid))
+        missing = wanted - {each.metadata.rank for each in profiles}
+        if missing:
+            there = ranges(each.metadata.rank for each in profiles)
+            told = f"no profile of rank {ranges(missing)}; it has those of rank {there}"
+            raise UserError(f"{visible(where[:200])}: {told}", EXIT_NOT_FOUND)
+        made = report([each for each in profiles if not wanted or each.metadata.rank in wanted])
+        for rank in made.ranks:
+            if rank.trouble:
+                self._tell(f"{visible(where[:200])}: the profile of rank {rank.number} {rank.trouble}")
+        return made
+
+    def _tell(self, text: str) -> None:
+        tell(f"neuron-profile: {text}")
+        self.exit_code = EXIT_FAILURE

@@ -1,0 +1,144 @@
+"""What changed between two runs, as text and as a JSON document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from neurontools.analysis.comparison import Comparison, Difference, OperatorDifference, Unit
+from neurontools.analysis.graphs import GraphUse
+from neurontools.analysis.report import Report
+from neurontools.profile.kinds import ENGINE_NAMES
+from neurontools.text.json_text import json_text
+from neurontools.text.terminal import visible
+from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, percent_text
+from neurontools.views.drawing.columns import Column, row_line, title_line
+from neurontools.views.drawing.line import plain
+from neurontools.views.profile.document import line_text
+from neurontools.views.profile.parts import counted, flop_text, name, shown_place
+
+SCHEMA_VERSION = 1
+NOISE_RATIO = 0.05  # what changes by less is left out of the text
+_TITLE_CELLS, _VALUE_CELLS = 20, 14
+_WIDTH = 120
+_LEAST_STEP_RATIO = 0.001  # of a step: operators whose time changed by less are left out
+_SHORT_HASH = 10
+
+
+def difference_text(names: Sequence[str], compared: Comparison, most: int) -> str:
+    """Both runs' quantities, then the operators that changed most, then graphs of one run alone."""
+    sides = zip("AB", names, (compared.a, compared.b), strict=True)
+    lines = [f"{letter}: {_about(where, report)}" for letter, where, report in sides]
+    lines += ["times, FLOP and counts of operators are those of a step of one rank", ""]
+    lines.append(f"{'':<{_TITLE_CELLS}}{'A':>{_VALUE_CELLS}}{'B':>{_VALUE_CELLS}}  change")
+    told = [each for each in compared.quantities if _differs(each)]
+    lines += [_quantity_line(each) for each in told] or ["nothing differs"]
+    changed = [each for each in compared.operators if _matters(each, compared)]
+    if changed:
+        lines += ["", f"operators, by how much longer or shorter they take ({counted(len(changed), 'change')}):"]
+        placed = [(column, column.cells) for column in _COLUMNS]
+        lines.append(plain(title_line(placed, _WIDTH)))
+        lines += [plain(row_line(placed, each, _WIDTH)) for each in changed[:most]]
+    for letter, graphs in (("A", compared.only_a_graphs), ("B", compared.only_b_graphs)):
+        if graphs:
+            lines += ["", f"only in {letter}: {counted(len(graphs), 'graph')}"]
+            lines += [f"  {_graph_text(graph)}" for graph in graphs[:most]]
+    lines += ["", "left out: what differs by less than 5 %, and operators by less than a thousandth of a step"]
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def difference_json(names: Sequence[str], compared: Comparison) -> str:
+    """All quantities, operators and graphs as JSON, without a newline at its end."""
+    return json_text(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "a": _side(names[0], compared.a),
+            "b": _side(names[1], compared.b),
+            "quantities": {each.quantity.name: {"a": each.a, "b": each.b} for each in compared.quantities},
+            "operators": [
+                {
+                    "name": each.name,
+                    "engine": ENGINE_NAMES[each.engine],
+                    "line": line_text(each.place),
+                    "is_backward": each.is_backward,
+                    "a": {"seconds": each.a_seconds, "count": each.a_count, "flops": each.a_flops},
+                    "b": {"seconds": each.b_seconds, "count": each.b_count, "flops": each.b_flops},
+                }
+                for each in compared.operators
+            ],
+            "only_a_graphs": [graph.hash_text for graph in compared.only_a_graphs],
+            "only_b_graphs": [graph.hash_text for graph in compared.only_b_graphs],
+        },
+        indent=2,
+    )
+
+
+def _side(where: str, report: Report) -> dict[str, object]:
+    return {"path": where, "ranks": len(report.ranks), "steps_total": report.step_count}
+
+
+def _about(where: str, report: Report) -> str:
+    kind = name(report.ranks[0].profile.metadata.instance_type or "unknown instance type")
+    return f"{visible(where)}, {kind}, {counted(len(report.ranks), 'rank')}, {counted(report.step_count, 'step')}"
+
+
+def _differs(each: Difference) -> bool:
+    if each.a is None or each.b is None or each.quantity.unit is Unit.COUNT:
+        return each.a != each.b
+    return abs(each.b - each.a) > NOISE_RATIO * max(abs(each.a), abs(each.b))
+
+
+def _quantity_line(each: Difference) -> str:
+    one, other = (_value_text(value, each.quantity.unit) for value in (each.a, each.b))
+    return f"{each.quantity.title:<{_TITLE_CELLS}}{one:>{_VALUE_CELLS}}{other:>{_VALUE_CELLS}}  {_change_text(each)}"
+
+
+def _value_text(value: float | None, unit: Unit) -> str:
+    if value is None:
+        return UNKNOWN
+    if unit is Unit.SECONDS:
+        return duration_text(value)
+    if unit is Unit.RATIO:
+        return percent_text(value)
+    if unit is Unit.FLOPS:
+        return flop_text(value)
+    return bytes_text(round(value)) if unit is Unit.BYTES else count_text(round(value))
+
+
+def _change_text(each: Difference) -> str:
+    ratio = each.ratio
+    if ratio is None:
+        return ""
+    return f"{ratio:.2f} times" if ratio >= 2 else f"{(ratio - 1) * 100:+.1f} %"
+
+
+def _matters(each: OperatorDifference, compared: Comparison) -> bool:
+    if each.a_seconds is None or each.b_seconds is None:
+        return True
+    step = max(_step_seconds(compared.a), _step_seconds(compared.b))
+    change = abs(each.change_seconds)
+    return change > _LEAST_STEP_RATIO * step and change > NOISE_RATIO * max(each.a_seconds, each.b_seconds)
+
+
+def _step_seconds(report: Report) -> float:
+    return report.split.total_seconds / report.split_steps
+
+
+def _graph_text(graph: GraphUse) -> str:
+    compiled = duration_text(graph.compile_seconds)
+    short = name(graph.hash_text)[:_SHORT_HASH]
+    return f"{short}, step {count_text(graph.first_step)}, compiled in {compiled}: {name(graph.reason) or UNKNOWN}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else ''}{duration_text(seconds)}"
+
+
+_COLUMNS: tuple[Column[OperatorDifference], ...] = (
+    Column("CHANGE", 11, 0, lambda each: _signed(each.change_seconds)),
+    Column("A", 10, 0, lambda each: duration_text(each.a_seconds)),
+    Column("B", 10, 0, lambda each: duration_text(each.b_seconds)),
+    Column("A FLOP", 12, 0, lambda each: UNKNOWN if each.a_flops is None else flop_text(each.a_flops)),
+    Column("B FLOP", 12, 0, lambda each: UNKNOWN if each.b_flops is None else flop_text(each.b_flops)),
+    Column("OPERATOR", 32, 0, lambda each: name(each.name) + (" (backward)" if each.is_backward else ""), True),
+    Column("LINE", 24, 0, lambda each: shown_place(each.place), True),
+)

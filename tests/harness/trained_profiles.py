@@ -1,0 +1,118 @@
+"""Profiles as a training leaves them: some steps of a small network on several ranks, one of which is slow."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import replace
+
+from neurontools.profile import (
+    Allocation,
+    Block,
+    Engine,
+    Execution,
+    Graph,
+    Kind,
+    MemoryLevels,
+    Operator,
+    Place,
+    Profile,
+    Span,
+    State,
+    Step,
+    Table,
+)
+from neurontools.profile.kinds import ALLOCATED, FREED
+from neurontools.profile.rows import GraphTotal, OperatorTotal, SpanTotal
+from tests.harness.profiles import METADATA
+
+BEGAN_NS = METADATA.began_ns
+STEP_NS = 1_000_000
+PEAK_STEP = 3  # the step in which memory is at its highest
+_FORWARD = (Place("/venv/torch/nn.py", 99, "linear", is_package=True), Place("/home/me/train.py", 12, "forward"))
+_LOSS = (Place("/home/me/train.py", 20, "loss"),)
+_STEP = (Place("/home/me/train.py", 31, "<module>"),)
+# An operator: its name, engine, FLOPs, bytes, stack, modules, whether it is of the backward pass, nanoseconds.
+_OPERATORS = (
+    ("aten::mm", Engine.TENSOR, 4_000_000, 96_000, 0, "Net/encoder/Linear", False, 200_000),
+    ("aten::gelu", Engine.SCALAR, 0, 32_000, 0, "Net/encoder/GELU", False, 50_000),
+    ("aten::_log_softmax", Engine.VECTOR, 0, 8_000, 1, "", False, 20_000),
+    ("aten::mm", Engine.TENSOR, 8_000_000, 192_000, 0, "Net/encoder/Linear", True, 180_000),
+    ("xla::all_reduce", Engine.COLLECTIVES, 0, 64_000, 2, "", False, 50_000),
+)
+COMPUTE_NS = sum(each[7] for each in _OPERATORS[:4])
+COLLECTIVE_NS = _OPERATORS[4][7]
+FLOPS = sum(each[2] for each in _OPERATORS)
+BYTES = sum(each[3] for each in _OPERATORS)
+
+
+def trained(steps: int = 10, ranks: int = 1, *, slow_rank: int | None = None) -> list[Profile]:
+    """A profile for each rank. All but the slow one wait in their collective for as long as it is slower."""
+    return [_rank(steps, rank, ranks, slow_rank) for rank in range(ranks)]
+
+
+def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
+    waits_ns = 0 if slow_rank in (None, rank) else 300_000
+    works_ns = 300_000 if slow_rank == rank else 0
+    operators = tuple(
+        Operator(0, position, name, engine, flops, size, "bfloat16[8,64]", "bfloat16", stack, scope, is_backward)
+        for position, (name, engine, flops, size, stack, scope, is_backward, _) in enumerate(_OPERATORS)
+    )
+    graph = Graph(
+        "8d1f", "SyncTensorsGraph.8d1f", 0, 5, FLOPS, BYTES, 4_096, 65_536, 90_000_000, False, "the first one", 2, 1
+    )
+    times = [each[7] for each in _OPERATORS]
+    times[0] += works_ns
+    times[4] += waits_ns
+    compute, collective = sum(times[:4]), times[4]
+    made: dict[str, list[tuple[int, ...]]] = {name: [] for name in ("steps", "executions", "spans", "levels", "moves")}
+    for number in range(1, steps + 1):
+        begun = BEGAN_NS + number * STEP_NS * 3
+        compiled = 90_000_000 if number == 1 else 0
+        if compiled:
+            begun -= compiled
+        ended = begun + STEP_NS + compiled + works_ns + waits_ns
+        runs = begun + compiled + 200_000
+        made["steps"].append((number, begun, ended, compiled, 100_000, 50_000, compute, collective, 1, FLOPS))
+        made["executions"].append((0, rank, number, number, 0, runs - 20_000, runs, runs + compute + collective, 5))
+        made["spans"].append((Kind.TO_DEVICE, 1, rank, number, begun + 100_000, begun + 150_000, 2_048, -1, 2))
+        tensors = 500_000 if number < PEAK_STEP else 900_000 if number == PEAK_STEP else 600_000
+        made["levels"].append((runs, rank, 1_000, 4_096, 65_536, 0, tensors))
+        if number == PEAK_STEP:
+            made["moves"].append((runs - 10, ALLOCATED, rank, 0x1000, 300_000, 4, 0))
+            made["moves"].append((runs - 5, ALLOCATED, rank, 0x2000, 100_000, 4, 1))
+            made["moves"].append((runs + 10, FREED, rank, 0x1000, 300_000, 4, -1))
+            made["moves"].append((runs + 20, ALLOCATED, rank, 0x3000, 50_000, 4, 1))
+    return Profile(
+        metadata=replace(
+            METADATA,
+            worker=f"rank {rank}",
+            rank=rank,
+            local_rank=rank,
+            world_size=ranks,
+            pid=METADATA.pid + rank,
+            cores=(rank,),
+            script="/home/me/train.py",
+        ),
+        state=State(ended_ns=BEGAN_NS + (steps + 1) * STEP_NS * 3, has_ended=True, hbm_peak_bytes=(970_632,)),
+        names=("MarkStep", "to device"),
+        stacks=(_FORWARD, _LOSS, _STEP),
+        graphs=(graph,),
+        operators=operators,
+        steps=Table.of(Step, [Step(*row) for row in made["steps"]]),
+        executions=Table.of(Execution, [Execution(*row) for row in made["executions"]]),
+        operator_ns=array("q", times * steps),
+        spans=Table.of(Span, [Span(*row) for row in made["spans"]]),
+        memory_levels=Table.of(MemoryLevels, [MemoryLevels(*row) for row in made["levels"]]),
+        allocations=Table.of(Allocation, [Allocation(*row) for row in made["moves"]]),
+        blocks=Table.of(
+            Block,
+            [
+                Block(0x100, 500_000, rank, 4, 2, -1),
+                *(Block(0x2000, 100_000, rank, 4, 1, made["moves"][1][0]) for _ in made["moves"][:1]),
+                *(Block(0x3000, 50_000, rank, 4, 1, made["moves"][3][0]) for _ in made["moves"][:1]),
+            ],
+        ),
+        graph_totals=Table.of(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),
+        operator_totals=Table.of(OperatorTotal, [OperatorTotal(n, steps * t, t) for n, t in enumerate(times)]),
+        span_totals=Table.of(SpanTotal, [SpanTotal(Kind.TO_DEVICE, 1, steps, steps * 50_000, steps * 2_048)]),
+    )

@@ -1,0 +1,250 @@
+"""The report on a profile as lines, as data and as a page: it says what the profile says, and nothing acts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from neurontools.analysis import report
+from neurontools.analysis.comparison import compare
+from neurontools.profile import Place, Profile
+from neurontools.views.drawing.glyphs import ASCII, UNICODE
+from neurontools.views.drawing.line import ascii_only, line_width, plain
+from neurontools.views.profile.difference import difference_json, difference_text
+from neurontools.views.profile.document import json_text
+from neurontools.views.profile.page import profile_page
+from neurontools.views.profile.tables import TABLES, csv_lines
+from neurontools.views.profile.web.markup import Markup, element, text
+from neurontools.views.profile.web.page import html_page
+from tests.harness import chromium
+from tests.harness.chromium import chromium as browser
+from tests.harness.profiles import profiles
+from tests.harness.trained_profiles import FLOPS, trained
+
+WIDTH = 140
+HOSTILE = "</title><script>alert(1)</script>\x1b[31m\u202e<img src=x onerror=alert(2)>&quot;'\""
+_quick = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
+
+
+def lines(made: list[Profile], width: int = WIDTH, most: int = 10) -> list[str]:
+    return [plain(line) for line in profile_page(report(made), width, UNICODE, most).lines]
+
+
+def section(shown: list[str], title: str) -> list[str]:
+    first = next(number for number, line in enumerate(shown) if line.startswith(f"─ {title} ─"))
+    rest = shown[first + 1 :]
+    return rest[: next((number for number, line in enumerate(rest) if not line or line.startswith("─")), len(rest))]
+
+
+def hostile() -> list[Profile]:
+    (profile,) = trained(3)
+    place = Place(f"/home/{HOSTILE}.py", 1, HOSTILE)
+    return [
+        replace(
+            profile,
+            metadata=replace(
+                profile.metadata, script=HOSTILE, host=HOSTILE, instance_type=HOSTILE, device_time=HOSTILE
+            ),
+            state=replace(profile.state, failure=HOSTILE),
+            stacks=((place,),) * 3,
+            graphs=tuple(replace(each, reason=HOSTILE, hash_text=HOSTILE) for each in profile.graphs),
+            operators=tuple(replace(each, name=HOSTILE, scope=HOSTILE, result=HOSTILE) for each in profile.operators),
+        )
+    ]
+
+
+def test_the_overview_says_where_the_time_of_a_step_went() -> None:
+    shown = section(lines(trained(10)), "Step time")
+    parts = {line[1:14].strip(): line.split()[-3:] for line in shown[1:7]}
+    assert list(parts) == ["input wait", "host tracing", "compile", "transfer", "execute", "collectives"]
+    assert parts["execute"] == ["45.0%", "450.0", "us"]
+    assert parts["input wait"] == ["10.0%", "100.0", "us"]
+    assert any(line.startswith(" first step    step 1 took 91.0 ms: compile 90.0 ms, 99%") for line in shown)
+    assert any("busy 50.0%, idle 50.0%; 12.0 GFLOPS, MFU 0.0076% of the bf16 peak" in line for line in shown)
+
+
+def test_operators_are_listed_by_time_flops_and_bytes_with_their_lines() -> None:
+    shown = lines(trained(10))
+    (first, *_) = section(shown, "Operators by time")[1:]
+    assert first.endswith(" train.py:12")
+    assert first.split()[:3] == ["40.0%", "2.0", "ms"]
+    by_flops = section(shown, "Operators by FLOPs")[1:]
+    assert [line.split()[0] for line in by_flops] == ["66.7%", "33.3%"]
+    assert "mm (backward)" in by_flops[0]
+
+
+def test_graphs_say_why_they_were_compiled_and_memory_what_made_its_peak() -> None:
+    shown = lines(trained(10))
+    assert section(shown, "Graphs")[2].strip() == "why: the first one"
+    assert [line.split()[-2:] for line in section(shown, "Memory")[-3:]] == [
+        ["train.py:31", "<module>"],
+        ["train.py:12", "forward"],
+        ["train.py:20", "loss"],
+    ]
+
+
+def test_several_ranks_stand_beside_each_other_and_the_slow_one_is_named() -> None:
+    shown = lines(trained(10, 3, slow_rank=1))
+    ranks = [line for line in shown if re.match(r" +[012] +trn ", line)]
+    assert len(ranks) == 3
+    assert any("the others wait for rank 1" in line for line in shown)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_no_line_is_wider_than_the_screen(width: int) -> None:
+    for made in (trained(10, 3, slow_rank=1), hostile()):
+        page = profile_page(report(made), width, UNICODE, 10)
+        assert all(line_width(line) <= width for line in page.lines)
+
+
+def test_what_comes_from_a_profile_is_harmless_everywhere() -> None:
+    made = report(hostile())
+    shown = [plain(line) for line in profile_page(made, 200, UNICODE, 10).lines]
+    assert all(line.isprintable() for line in shown)
+    difference = difference_text(["a", "b"], compare(report(trained(3)), made), 10)
+    assert all(line.isprintable() for line in difference.splitlines())
+    assert json_text(made).isascii()
+
+
+@_quick
+@given(made=st.lists(profiles(), min_size=1, max_size=3), width=st.integers(20, 200))
+def test_whatever_a_profile_has_is_shown(made: list[Profile], width: int) -> None:
+    found = report(made)
+    page = profile_page(found, width, ASCII, 5)
+    assert all(plain(ascii_only(line)).isascii() and line_width(line) <= width for line in page.lines)
+    json.loads(json_text(found))
+    json.loads(difference_json(["a", "b"], compare(found, found)))
+    for table in TABLES:
+        assert list(csv_lines(found, table))
+    checked(html_page(found))
+
+
+class Checker(HTMLParser):
+    """Takes a page apart: all elements are closed in their order, and none is of a kind that does anything."""
+
+    VOID = frozenset({"meta"})
+    KNOWN = frozenset(
+        "html head meta title style body h1 h2 p div span b table tr th td figure svg g rect line path text".split()
+    )
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.texts: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in self.KNOWN, tag
+        self.attributes += attrs
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in self.KNOWN, tag
+        self.attributes += attrs
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+
+def checked(page: str) -> Checker:
+    parser = Checker()
+    parser.feed(page)
+    parser.close()
+    assert parser.open == []
+    for name, value in parser.attributes:
+        assert not name.startswith("on")
+        assert name not in ("style", "href", "src")
+        assert "url(" not in (value or "")
+    return parser
+
+
+def test_texts_of_a_profile_are_texts_on_the_page() -> None:
+    found = checked(html_page(report(hostile())))
+    told = [each for each in found.texts if "<script>alert(1)" in each]
+    assert told
+    assert all("\\x1b[31m\\u202e" in each for each in told if "\\x1b" in each or "\x1b" in each)
+    assert not any("\x1b" in each or "\u202e" in each for each in found.texts)
+
+
+def test_markup_escapes_what_is_no_markup() -> None:
+    assert element("p", "<b>", Markup("<b>x</b>"), class_='a"b') == '<p class="a&quot;b">&lt;b&gt;<b>x</b></p>'
+    assert text("a\x00\ud800") == "a\\x00\\ud800"
+
+
+def test_the_page_has_every_section_and_its_figures() -> None:
+    found = checked(html_page(report(trained(300, 2, slow_rank=1))))
+    for title in (
+        "Ranks",
+        "Operators by module and line",
+        "Memory",
+        "Collectives",
+        "Graphs, and why each was compiled",
+    ):
+        assert title in found.texts
+    assert "rank 1 waits least: the others wait for it" in found.texts
+    assert any(each.startswith("Linear: ") and "GFLOP" in each for each in found.texts)
+
+
+def test_the_document_has_the_exact_counts() -> None:
+    found = json.loads(json_text(report(trained(10, 2))))
+    assert found["flop_total"] == sum(each["flop_total"] for each in found["operators"]) == 20 * FLOPS
+    assert [each["rank"] for each in found["ranks"]] == [0, 1]
+    assert found["ranks"][0]["peak"]["shares"][0]["line"] == "/home/me/train.py:31"
+    assert found["device_time"] == "times are of the simulated device (CPU)"
+
+
+def table(made: list[Profile], name: str) -> list[dict[str, Any]]:
+    return list(csv.DictReader(io.StringIO("".join(csv_lines(report(made), name)))))
+
+
+def test_tables_have_a_row_for_each_thing() -> None:
+    made = trained(10, 2)
+    assert len(table(made, "steps")) == 20
+    assert len(table(made, "ranks")) == 2
+    assert len(table(made, "graphs")) == 1
+    operators = table(made, "operators")
+    assert sum(int(row["flop_total"]) for row in operators) == 20 * FLOPS
+    assert operators[0]["line"] == "/home/me/train.py:12"
+    (profile,) = trained(3)
+    formula = replace(profile, operators=tuple(replace(each, name="=cmd()") for each in profile.operators))
+    assert table([formula], "operators")[0]["name"] == "'=cmd()"
+
+
+def test_a_difference_tells_what_changed_and_leaves_out_what_did_not() -> None:
+    told = difference_text(["a", "b"], compare(report(trained(10, 2)), report(trained(10, 2, slow_rank=1))), 10)
+    assert re.search(r"^execute +450\.0 us +600\.0 us +\+33\.3 %$", told, re.MULTILINE)
+    assert re.search(r"^ +\+150\.0 us +200\.0 us +350\.0 us .* aten::mm +train\.py:12$", told, re.MULTILINE)
+    assert "input wait" not in told
+    same = difference_text(["a", "b"], compare(report(trained(10)), report(trained(10))), 10)
+    assert "nothing differs" in same
+
+
+@pytest.mark.long
+@pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+def test_a_browser_shows_the_page_without_asking_anybody(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    for made in (trained(300, 2, slow_rank=1), hostile()):
+        page.write_text(html_page(report(made)), "utf-8")
+        with browser() as shown:
+            shown.load(page.as_uri())
+            assert shown.problems == []
+            assert shown.requested == [page.as_uri()]
+            assert shown.value("document.scripts.length") == 0
+            assert shown.value("getComputedStyle(document.body).maxWidth") == "1160px"
+            assert shown.value("document.querySelectorAll('svg.flame rect').length") >= 5
+            assert shown.value("document.documentElement.scrollWidth <= innerWidth")
