@@ -126,11 +126,16 @@ def age_seconds(finding: Finding, snapshot: Snapshot) -> float:
     return max(0.0, snapshot.taken_at_unix_seconds - finding.began_at_unix_seconds)
 
 
+def marked_reason(finding: Finding) -> str:
+    """The reason; it says when invented processes or injected faults are behind it."""
+    synthetic, injected = " [synthetic]" if finding.synthetic else "", " [injected]" if finding.injected else ""
+    return f"{finding.reason}{synthetic}{injected}"
+
+
 def sentence(finding: Finding, snapshot: Snapshot) -> str:
-    """The reason, marked when it is about invented processes, and how long it has lasted: one line for people."""
-    whose = " [synthetic]" if finding.synthetic else ""
+    """The marked reason and how long it has lasted: one line for people."""
     seconds = age_seconds(finding, snapshot)
-    return f"{finding.reason}{whose}" + (f" (for {duration_text(float(round(seconds)))})" if seconds >= 1 else "")
+    return marked_reason(finding) + (f" (for {duration_text(float(round(seconds)))})" if seconds >= 1 else "")
 
 
 def summary(found: Sequence[Verdict], snapshot: Snapshot) -> str:

@@ -20,6 +20,7 @@ PAGES = {
     "neuron-profile.1": [sys.executable, "-m", "neurontools.cli.profile.command"],
     "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor.command"],
     "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor.prometheus"],
+    "neuron-fault.1": [sys.executable, "-m", "neurontools.cli.fault.command"],
     "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
     "neuron-healthcheck.8": [sys.executable, str(ROOT / "scripts/neuron-healthcheck")],
     "neuron-fleet-sim.1": [sys.executable, "-m", "neurond.fleet.command"],

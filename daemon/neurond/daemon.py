@@ -19,6 +19,7 @@ from neurond.actions.actions import Actions
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
+from neurond.faults.kernel_log_file import KernelLogFile
 from neurond.host import watched_host
 from neurond.journal.accounts import Accounts
 from neurond.journal.audit import NAME, Audit
@@ -30,6 +31,7 @@ from neurond.peers.limits import limits_for
 from neurond.peers.peers import Peers
 from neurond.service.attach_socket import AttachSocket
 from neurond.service.calls import Calls
+from neurond.service.fault_service import FaultService
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.server import announce_health, make_server
@@ -77,13 +79,18 @@ class Daemon:
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
         self._clock = SteadyClock()
-        host = watched_host(settings, self._on_ownership_change)
+        host = watched_host(settings, self._on_ownership_change, self._clock)
         self._ledger = host.ledger
+        self._faults = host.faults
+        self._fault_due: asyncio.TimerHandle | None = None
+        if host.faults is not None:
+            host.faults.around.changed = self._on_fault_change
         self._ticks = Ticks(settings.interval_seconds, time.monotonic())
         roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
         self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, roots, self._clock)
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
+        self._kernel_log: KernelLogFile | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
         # The processes of a simulated host are those of this one.
         proc_root = "/proc" if settings.simulate else settings.proc_root
@@ -99,7 +106,9 @@ class Daemon:
         self._audit = Audit(_kept(settings, "the audit", _audit_file))
         self._actions = Actions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
         self._monitor = MonitorService(self._store, self._ended, self._settle)
-        self._runtime = RuntimeService(self._ledger, host.source.instance.instance_type, self._ticks, self._clock)
+        self._runtime = RuntimeService(
+            self._ledger, host.source.instance.instance_type, self._ticks, self._clock, host.faults
+        )
 
     async def run(self, ending: asyncio.Event | None = None, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serves until `ending` is set, or without one until a signal says to end; calls `on_ready` once it serves.
@@ -113,13 +122,16 @@ class Daemon:
         peers = Peers(limits_for(most_files()), time.monotonic)
         gate = Gate(peers)
         calls = Calls(peers, gate.who)
-        attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end)
-        server, health = make_server(self._monitor, self._runtime, calls)
+        attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end, self._faults)
+        server, health = make_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
             first = self._store.put(self._judge.judge(self._sampler.sample(warnings=self._refresher.warnings))).snapshot
             if self._settings.export_sysfs is not None:
                 self._export = _export(self._settings, first)
+            self._kernel_log = _kernel_log(self._settings, first)
+            if self._kernel_log is not None and self._faults is not None:
+                self._faults.around.log = self._kernel_log.write
             with closed_umask():
                 server.add_insecure_port(socket_path.grpc_target(files.inner_path))
                 await server.start()
@@ -145,6 +157,8 @@ class Daemon:
             await self._kubelet.close()
             if self._export is not None:
                 self._export.close()
+            if self._kernel_log is not None:
+                self._kernel_log.close()
             await server.stop(_GRACE_SECONDS)
             await _others_end(_GRACE_SECONDS)
             if self._actions is not None:
@@ -175,6 +189,21 @@ class Daemon:
         if self._settling is None:
             loop = asyncio.get_running_loop()
             self._settling = loop.call_later(_SETTLE_SECONDS, self._settle)
+
+    def _on_fault_change(self) -> None:
+        """Publishes, and has faults go on when time alone changes them next."""
+        self._on_ownership_change()
+        if self._fault_due is not None:
+            self._fault_due.cancel()
+            self._fault_due = None
+        due_seconds = self._faults.next_seconds if self._faults is not None else None
+        if due_seconds is not None:
+            self._fault_due = asyncio.get_running_loop().call_at(due_seconds, self._advance_faults)
+
+    def _advance_faults(self) -> None:
+        if self._faults is not None:
+            self._faults.advance()
+            self._on_fault_change()
 
     def _settle(self) -> None:
         """Publishes changes of ownership now, if there are any that no snapshot shows."""
@@ -273,6 +302,19 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
         return SysfsExport(settings.export_sysfs or "", first, settings.export_driver_version)
     except UserError as error:
         raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
+
+
+def _kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | None:
+    """Where injected faults make the kernel log their lines; None: nowhere."""
+    path = settings.export_kernel_log
+    if path is None and settings.export_sysfs is not None:
+        from neurontools.sysfs.exported_tree import KERNEL_LOG
+
+        path = f"{settings.export_sysfs}/{KERNEL_LOG}"
+    if path is None:
+        return None
+    serial_numbers = {device.index: device.serial_number for device in first.devices}
+    return KernelLogFile(path, first.instance.instance_id or "", serial_numbers)
 
 
 def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from neurond.faults.faults import Faults, Surroundings
 from neurond.load import SyntheticLoad
 from neurond.ownership.ledger import Ledger
 from neurond.ownership.shape import Shape
 from neurond.settings import Settings
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.source import Source
+from neurond.system.steady_clock import SteadyClock
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
@@ -20,14 +22,17 @@ from neurontools.model import Instance
 
 @dataclass(frozen=True, slots=True)
 class WatchedHost:
-    """What a daemon works with; `load` is None where no processes are invented."""
+    """What a daemon works with; `load` is None where no processes are invented, `faults` where devices are real."""
 
     source: Source
     ledger: Ledger
     load: SyntheticLoad | None
+    faults: Faults | None = None
 
 
-def watched_host(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
+def watched_host(
+    settings: Settings, on_ownership_change: Callable[[], None], clock: SteadyClock | None = None
+) -> WatchedHost:
     """The simulated instance the settings name, else the devices of this host; UserError when there is neither."""
     if settings.simulate is None:
         return _own_devices(settings, on_ownership_change)
@@ -41,7 +46,9 @@ def watched_host(settings: Settings, on_ownership_change: Callable[[], None]) ->
         raise UserError(str(error), EXIT_USAGE) from None
     ledger = Ledger(shape, on_ownership_change, time.monotonic())
     load = _load(settings, ledger, instance_type) if settings.load else None
-    return WatchedHost(SimulatedSource(instance_type, ledger, load.ecc if load else None, place), ledger, load)
+    faults = Faults(ledger, Surroundings(time.monotonic, (clock or SteadyClock()).at))
+    source = SimulatedSource(instance_type, ledger, load.ecc if load else None, place, faults)
+    return WatchedHost(source, ledger, load, faults)
 
 
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:

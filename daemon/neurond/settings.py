@@ -41,6 +41,7 @@ class Settings:
     time_in_use_unit: str | None = None  # us, ns or ps; None: find out
     export_sysfs: str | None = None  # directory for a tree like the driver's
     export_driver_version: str = "2.30.2.0"
+    export_kernel_log: str | None = None  # file for the kernel log of a simulated host; None: that of the tree, if any
     pod_resources_socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     actions: dict[str, Any] | None = None  # what to do when findings begin or end; None: nothing
     kmsg: str | None = None  # the kernel's log; None: the /dev/kmsg of the devices that are read, "" none at all

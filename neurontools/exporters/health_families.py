@@ -12,7 +12,18 @@ from neurontools.model import Health, Severity, Snapshot, logical_cores
 from neurontools.text.ranges import ranges
 
 _DEVICE = "neuron_device_index"
-_FINDING = ("finding", "severity", "neuron_devices", "part", "job_name", "pid", "synthetic", "reason", "action")
+_FINDING = (
+    "finding",
+    "severity",
+    "neuron_devices",
+    "part",
+    "job_name",
+    "pid",
+    "synthetic",
+    "injected",
+    "reason",
+    "action",
+)
 _ERRORS = (
     "hw_error",
     "hw_collectives_error",
@@ -37,6 +48,9 @@ DEVICE_HEALTH = Definition(
 DEVICE_FINDINGS = Definition("neurontools_device_findings", Kind.GAUGE, "Findings on the device by kind and severity")
 FINDING = Definition(
     "neurontools_finding_seconds", Kind.GAUGE, "For how long a finding has lasted; labels say what it is and what to do"
+)
+INJECTED_FAULT = Definition(
+    "neurontools_injected_fault", Kind.GAUGE, "1 for each fault that was injected into simulated devices and not healed"
 )
 UNHEALTHY_COMPONENT = Definition(
     "neurontools_device_unhealthy_component", Kind.GAUGE, "1 for each part that the driver reports as unhealthy"
@@ -68,6 +82,12 @@ def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
     if snapshot.health is not None:
         yield from _finding_families(snapshot, snapshot.health, label)
     yield from _driver_families(snapshot, label)
+    of_fault = label.named("fault", "kind", "state", "neuron_devices")
+    injected = [
+        (of_fault(fault.number, fault.kind, fault.state.name.lower(), ranges(fault.device_indices)), 1)
+        for fault in snapshot.injected_faults
+    ]
+    yield Family(INJECTED_FAULT, injected)
 
 
 def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> Iterator[Family]:
@@ -87,6 +107,7 @@ def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> 
                 finding.job or "",
                 "" if finding.pid is None else finding.pid,
                 "true" if finding.synthetic else "",
+                "true" if finding.injected else "",
                 finding.reason,
                 finding.action,
             ),

@@ -50,6 +50,8 @@ from neurontools.model.host import NetworkInterface as NetworkInterface
 from neurontools.model.host import RdmaPort as RdmaPort
 from neurontools.model.host import VcpuTimes as VcpuTimes
 from neurontools.model.host import VcpuUsage as VcpuUsage
+from neurontools.model.injected_fault import FaultState as FaultState
+from neurontools.model.injected_fault import InjectedFault as InjectedFault
 from neurontools.model.instance import Instance as Instance
 from neurontools.model.instance import UltraServerNode as UltraServerNode
 from neurontools.model.logical import LogicalNeuronCore as LogicalNeuronCore

@@ -37,6 +37,7 @@ class Finding:
     part: str | None = None  # of the device, in the driver's words: hbm, sram, link_efa
     job: str | None = None  # whose processes these are: "Slurm job 17", "pod default/train-0", "process group 4711"
     synthetic: bool = False  # it is about processes that a synthetic load invents
+    injected: bool = False  # faults that were injected are its cause
 
     __repr__ = showing("kind", "severity", "device_indices", "reason")
 

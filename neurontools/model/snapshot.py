@@ -11,6 +11,7 @@ from neurontools.model.device import Device
 from neurontools.model.ended import EndedProcess
 from neurontools.model.finding import Health
 from neurontools.model.host import Host
+from neurontools.model.injected_fault import InjectedFault
 from neurontools.model.instance import Instance
 from neurontools.model.neuroncore import NeuronCore
 from neurontools.model.process import Process
@@ -55,6 +56,7 @@ class Snapshot:
     daemon_cpu_seconds_total: float | None = None  # of the daemon itself
     daemon_vcpu_ratio: float | None = None  # of the last period; 1.0 is one vCPU busy
     daemon_resident_bytes: int | None = None
+    injected_faults: tuple[InjectedFault, ...] = ()  # into simulated devices, by number; none that was healed
 
     def __repr__(self) -> str:
         parts = [

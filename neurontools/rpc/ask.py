@@ -8,6 +8,7 @@ from neurontools.errors import (
     EXIT_NOT_FOUND,
     EXIT_PERMISSION,
     EXIT_TIMED_OUT,
+    EXIT_USAGE,
     UserError,
 )
 from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
@@ -15,6 +16,8 @@ from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, Unex
 # Status of the call: the exit code, and what to say.
 _TOLD = {
     Status.NOT_FOUND: (EXIT_NOT_FOUND, "{details}"),
+    Status.INVALID_ARGUMENT: (EXIT_USAGE, "{details}"),
+    Status.FAILED_PRECONDITION: (EXIT_FAILURE, "the monitor daemon at {at} can't do that: {details}"),
     Status.PERMISSION_DENIED: (EXIT_PERMISSION, "the monitor daemon at {at} refuses: {details}"),
     # It ends, it lets nobody in who has too much open, or the connection broke: `details` says which.
     Status.UNAVAILABLE: (EXIT_NO_DAEMON, "the monitor daemon at {at} can't answer ({details}); retry, or see its log"),

@@ -23,6 +23,30 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _FaultState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _FaultStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FaultState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    FAULT_STATE_WAITING: _FaultState.ValueType  # 0
+    """Its time, or the execution that is to meet it, has not come."""
+    FAULT_STATE_HOLDS: _FaultState.ValueType  # 1
+    """It is there."""
+    FAULT_STATE_OVER: _FaultState.ValueType  # 2
+    """It has ended; what it left behind stays until it is healed."""
+
+class FaultState(_FaultState, metaclass=_FaultStateEnumTypeWrapper):
+    """How far a fault has come."""
+
+FAULT_STATE_WAITING: FaultState.ValueType  # 0
+"""Its time, or the execution that is to meet it, has not come."""
+FAULT_STATE_HOLDS: FaultState.ValueType  # 1
+"""It is there."""
+FAULT_STATE_OVER: FaultState.ValueType  # 2
+"""It has ended; what it left behind stays until it is healed."""
+global___FaultState = FaultState
+
 class _Severity:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -657,6 +681,248 @@ class RenderDeviceListResponse(google.protobuf.message.Message):
 global___RenderDeviceListResponse = RenderDeviceListResponse
 
 @typing.final
+class InjectFaultsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FAULTS_FIELD_NUMBER: builtins.int
+    @property
+    def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FaultRequest]:
+        """At most 1,000."""
+
+    def __init__(
+        self,
+        *,
+        faults: collections.abc.Iterable[global___FaultRequest] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["faults", b"faults"]) -> None: ...
+
+global___InjectFaultsRequest = InjectFaultsRequest
+
+@typing.final
+class FaultRequest(google.protobuf.message.Message):
+    """A fault that is asked for."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    DEVICE_INDEX_FIELD_NUMBER: builtins.int
+    NEURONCORE_INDEX_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    AFTER_EXECUTIONS_FIELD_NUMBER: builtins.int
+    AFTER_SECONDS_FIELD_NUMBER: builtins.int
+    FOR_SECONDS_FIELD_NUMBER: builtins.int
+    PROBABILITY_FIELD_NUMBER: builtins.int
+    AMOUNT_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    SEED_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """"hbm-uncorrectable" and others; `neuron-fault kinds` lists them."""
+    device_index: builtins.int
+    """A device."""
+    neuroncore_index: builtins.int
+    """A logical core, under the default LNC of the host."""
+    pid: builtins.int
+    """The cores of a process."""
+    after_executions: builtins.int
+    """The execution after so many good ones meets it; absent: the next one."""
+    after_seconds: builtins.float
+    """How long until it may, seconds."""
+    for_seconds: builtins.float
+    """How long it lasts, seconds; absent: as long as its kind does."""
+    probability: builtins.float
+    """Chance of each execution to meet it, above 0 to 1; absent: 1."""
+    amount: builtins.float
+    """How much, in the unit of the kind; absent: the kind's default."""
+    part: builtins.str
+    """Part of the device in the driver's words, for kinds about a part."""
+    seed: builtins.int
+    """Of the chance; the same seed has the same executions meet it."""
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        device_index: builtins.int = ...,
+        neuroncore_index: builtins.int = ...,
+        pid: builtins.int = ...,
+        after_executions: builtins.int | None = ...,
+        after_seconds: builtins.float | None = ...,
+        for_seconds: builtins.float | None = ...,
+        probability: builtins.float | None = ...,
+        amount: builtins.float | None = ...,
+        part: builtins.str | None = ...,
+        seed: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_for_seconds", b"_for_seconds", "_part", b"_part", "_probability", b"_probability", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "device_index", b"device_index", "for_seconds", b"for_seconds", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "probability", b"probability", "target", b"target"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_for_seconds", b"_for_seconds", "_part", b"_part", "_probability", b"_probability", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "device_index", b"device_index", "for_seconds", b"for_seconds", "kind", b"kind", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "probability", b"probability", "seed", b"seed", "target", b"target"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_after_executions", b"_after_executions"]) -> typing.Literal["after_executions"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_after_seconds", b"_after_seconds"]) -> typing.Literal["after_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_amount", b"_amount"]) -> typing.Literal["amount"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_for_seconds", b"_for_seconds"]) -> typing.Literal["for_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_part", b"_part"]) -> typing.Literal["part"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_probability", b"_probability"]) -> typing.Literal["probability"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["target", b"target"]) -> typing.Literal["device_index", "neuroncore_index", "pid"] | None: ...
+
+global___FaultRequest = FaultRequest
+
+@typing.final
+class InjectFaultsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FAULTS_FIELD_NUMBER: builtins.int
+    @property
+    def faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InjectedFault]:
+        """In the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        faults: collections.abc.Iterable[global___InjectedFault] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["faults", b"faults"]) -> None: ...
+
+global___InjectFaultsResponse = InjectFaultsResponse
+
+@typing.final
+class HealFaultsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBERS_FIELD_NUMBER: builtins.int
+    @property
+    def numbers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """These; none: all."""
+
+    def __init__(
+        self,
+        *,
+        numbers: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["numbers", b"numbers"]) -> None: ...
+
+global___HealFaultsRequest = HealFaultsRequest
+
+@typing.final
+class HealFaultsResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HEALED_FIELD_NUMBER: builtins.int
+    healed: builtins.int
+    """How many there were."""
+    def __init__(
+        self,
+        *,
+        healed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["healed", b"healed"]) -> None: ...
+
+global___HealFaultsResponse = HealFaultsResponse
+
+@typing.final
+class InjectedFault(google.protobuf.message.Message):
+    """A fault that was injected and has not been healed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NUMBER_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    DEVICE_INDICES_FIELD_NUMBER: builtins.int
+    NEURONCORE_INDEX_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    INJECTED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    BEGAN_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    ENDED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    MET_TOTAL_FIELD_NUMBER: builtins.int
+    AFTER_EXECUTIONS_FIELD_NUMBER: builtins.int
+    AFTER_SECONDS_FIELD_NUMBER: builtins.int
+    FOR_SECONDS_FIELD_NUMBER: builtins.int
+    PROBABILITY_FIELD_NUMBER: builtins.int
+    AMOUNT_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    number: builtins.int
+    """Of this daemon, from 1."""
+    kind: builtins.str
+    """"hbm-uncorrectable" and others."""
+    state: global___FaultState.ValueType
+    """How far it has come."""
+    neuroncore_index: builtins.int
+    """The logical core it was asked for, under the default LNC of the host."""
+    pid: builtins.int
+    """The process it was asked for."""
+    injected_at_unix_seconds: builtins.float
+    """When it was asked for, Unix time in seconds."""
+    began_at_unix_seconds: builtins.float
+    """When it began; absent: it waits."""
+    ended_at_unix_seconds: builtins.float
+    """When it ended by itself."""
+    met_total: builtins.int
+    """How often executions met it."""
+    after_executions: builtins.int
+    """As it was asked for."""
+    after_seconds: builtins.float
+    """As it was asked for."""
+    for_seconds: builtins.float
+    """As it was asked for."""
+    probability: builtins.float
+    """As it was asked for."""
+    amount: builtins.float
+    """In the unit of the kind; absent: the kind has none."""
+    part: builtins.str
+    """Part of the device, for kinds about a part."""
+    @property
+    def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Devices it is on."""
+
+    def __init__(
+        self,
+        *,
+        number: builtins.int = ...,
+        kind: builtins.str = ...,
+        state: global___FaultState.ValueType = ...,
+        device_indices: collections.abc.Iterable[builtins.int] | None = ...,
+        neuroncore_index: builtins.int | None = ...,
+        pid: builtins.int | None = ...,
+        injected_at_unix_seconds: builtins.float = ...,
+        began_at_unix_seconds: builtins.float | None = ...,
+        ended_at_unix_seconds: builtins.float | None = ...,
+        met_total: builtins.int = ...,
+        after_executions: builtins.int | None = ...,
+        after_seconds: builtins.float | None = ...,
+        for_seconds: builtins.float | None = ...,
+        probability: builtins.float = ...,
+        amount: builtins.float | None = ...,
+        part: builtins.str | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_began_at_unix_seconds", b"_began_at_unix_seconds", "_ended_at_unix_seconds", b"_ended_at_unix_seconds", "_for_seconds", b"_for_seconds", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "began_at_unix_seconds", b"began_at_unix_seconds", "ended_at_unix_seconds", b"ended_at_unix_seconds", "for_seconds", b"for_seconds", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_began_at_unix_seconds", b"_began_at_unix_seconds", "_ended_at_unix_seconds", b"_ended_at_unix_seconds", "_for_seconds", b"_for_seconds", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "for_seconds", b"for_seconds", "injected_at_unix_seconds", b"injected_at_unix_seconds", "kind", b"kind", "met_total", b"met_total", "neuroncore_index", b"neuroncore_index", "number", b"number", "part", b"part", "pid", b"pid", "probability", b"probability", "state", b"state"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_after_executions", b"_after_executions"]) -> typing.Literal["after_executions"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_after_seconds", b"_after_seconds"]) -> typing.Literal["after_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_amount", b"_amount"]) -> typing.Literal["amount"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_began_at_unix_seconds", b"_began_at_unix_seconds"]) -> typing.Literal["began_at_unix_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_ended_at_unix_seconds", b"_ended_at_unix_seconds"]) -> typing.Literal["ended_at_unix_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_for_seconds", b"_for_seconds"]) -> typing.Literal["for_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_neuroncore_index", b"_neuroncore_index"]) -> typing.Literal["neuroncore_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_part", b"_part"]) -> typing.Literal["part"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pid", b"_pid"]) -> typing.Literal["pid"] | None: ...
+
+global___InjectedFault = InjectedFault
+
+@typing.final
 class AttachRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -994,6 +1260,7 @@ class Snapshot(google.protobuf.message.Message):
     DAEMON_CPU_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     DAEMON_VCPU_RATIO_FIELD_NUMBER: builtins.int
     DAEMON_RESIDENT_BYTES_FIELD_NUMBER: builtins.int
+    INJECTED_FAULTS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Grows by one with each snapshot of a daemon."""
     taken_at_unix_seconds: builtins.float
@@ -1054,6 +1321,10 @@ class Snapshot(google.protobuf.message.Message):
     def ended(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EndedProcess]:
         """What ended within the last minute, oldest first, the latest of it; ListEnded has all that is known."""
 
+    @property
+    def injected_faults(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___InjectedFault]:
+        """Faults that were injected into simulated devices, by number."""
+
     def __init__(
         self,
         *,
@@ -1078,9 +1349,10 @@ class Snapshot(google.protobuf.message.Message):
         daemon_cpu_seconds_total: builtins.float | None = ...,
         daemon_vcpu_ratio: builtins.float | None = ...,
         daemon_resident_bytes: builtins.int | None = ...,
+        injected_faults: collections.abc.Iterable[global___InjectedFault] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_daemon_cpu_seconds_total", b"_daemon_cpu_seconds_total", "_daemon_resident_bytes", b"_daemon_resident_bytes", "_daemon_vcpu_ratio", b"_daemon_vcpu_ratio", "_synthetic_load", b"_synthetic_load", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_cpu_seconds_total", b"daemon_cpu_seconds_total", "daemon_resident_bytes", b"daemon_resident_bytes", "daemon_vcpu_ratio", b"daemon_vcpu_ratio", "health", b"health", "host", b"host", "instance", b"instance", "synthetic_load", b"synthetic_load"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_daemon_cpu_seconds_total", b"_daemon_cpu_seconds_total", "_daemon_resident_bytes", b"_daemon_resident_bytes", "_daemon_vcpu_ratio", b"_daemon_vcpu_ratio", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_cpu_seconds_total", b"daemon_cpu_seconds_total", "daemon_pid", b"daemon_pid", "daemon_resident_bytes", b"daemon_resident_bytes", "daemon_vcpu_ratio", b"daemon_vcpu_ratio", "daemon_version", b"daemon_version", "devices", b"devices", "ended", b"ended", "health", b"health", "host", b"host", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds", "_daemon_cpu_seconds_total", b"_daemon_cpu_seconds_total", "_daemon_resident_bytes", b"_daemon_resident_bytes", "_daemon_vcpu_ratio", b"_daemon_vcpu_ratio", "_synthetic_load", b"_synthetic_load", "cores", b"cores", "cores_counted_since_seconds", b"cores_counted_since_seconds", "daemon_cpu_seconds_total", b"daemon_cpu_seconds_total", "daemon_pid", b"daemon_pid", "daemon_resident_bytes", b"daemon_resident_bytes", "daemon_vcpu_ratio", b"daemon_vcpu_ratio", "daemon_version", b"daemon_version", "devices", b"devices", "ended", b"ended", "health", b"health", "host", b"host", "injected_faults", b"injected_faults", "instance", b"instance", "interval_seconds", b"interval_seconds", "pod_allocations", b"pod_allocations", "processes", b"processes", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "warnings", b"warnings"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_cores_counted_since_seconds", b"_cores_counted_since_seconds"]) -> typing.Literal["cores_counted_since_seconds"] | None: ...
     @typing.overload
@@ -1279,6 +1551,7 @@ class Finding(google.protobuf.message.Message):
     PART_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
     SYNTHETIC_FIELD_NUMBER: builtins.int
+    INJECTED_FIELD_NUMBER: builtins.int
     kind: builtins.str
     """What: stuck, ecc_uncorrected, device_missing; more may come."""
     severity: global___Severity.ValueType
@@ -1299,6 +1572,8 @@ class Finding(google.protobuf.message.Message):
     """Whose processes these are: "Slurm job 17", "pod default/train-0"."""
     synthetic: builtins.bool
     """True: it is about processes that a synthetic load invents."""
+    injected: builtins.bool
+    """True: faults that were injected are its cause."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices it is about."""
@@ -1322,9 +1597,10 @@ class Finding(google.protobuf.message.Message):
         part: builtins.str | None = ...,
         job: builtins.str | None = ...,
         synthetic: builtins.bool = ...,
+        injected: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_job", b"_job", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "job", b"job", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_job", b"_job", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "action", b"action", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "job", b"job", "kind", b"kind", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "pids", b"pids", "reason", b"reason", "severity", b"severity", "synthetic", b"synthetic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_job", b"_job", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "action", b"action", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "injected", b"injected", "job", b"job", "kind", b"kind", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid", "pids", b"pids", "reason", b"reason", "severity", b"severity", "synthetic", b"synthetic"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_job", b"_job"]) -> typing.Literal["job"] | None: ...
     @typing.overload

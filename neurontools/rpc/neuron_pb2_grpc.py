@@ -328,6 +328,11 @@ class RuntimeServiceStub(object):
     A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
     the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
     lives: the end of the connection is the end of its ownership. The token goes with every call below.
+
+    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
+    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
+    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
+    does not know a line passes over it.
     """
 
     def __init__(self, channel):
@@ -354,6 +359,11 @@ class RuntimeServiceServicer(object):
     A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
     the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
     lives: the end of the connection is the end of its ownership. The token goes with every call below.
+
+    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
+    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
+    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
+    does not know a line passes over it.
     """
 
     def Attach(self, request, context):
@@ -399,6 +409,11 @@ class RuntimeService(object):
     A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
     the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
     lives: the end of the connection is the end of its ownership. The token goes with every call below.
+
+    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
+    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
+    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
+    does not know a line passes over it.
     """
 
     @staticmethod
@@ -445,6 +460,130 @@ class RuntimeService(object):
             '/neurontools.v1.RuntimeService/Report',
             neurontools_dot_rpc_dot_neuron__pb2.ReportRequest.SerializeToString,
             neurontools_dot_rpc_dot_neuron__pb2.ReportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class FaultServiceStub(object):
+    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
+    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.InjectFaults = channel.unary_unary(
+                '/neurontools.v1.FaultService/InjectFaults',
+                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsRequest.SerializeToString,
+                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsResponse.FromString,
+                _registered_method=True)
+        self.HealFaults = channel.unary_unary(
+                '/neurontools.v1.FaultService/HealFaults',
+                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsRequest.SerializeToString,
+                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsResponse.FromString,
+                _registered_method=True)
+
+
+class FaultServiceServicer(object):
+    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
+    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """
+
+    def InjectFaults(self, request, context):
+        """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
+        there. Returns when the processes that are to meet them know.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def HealFaults(self, request, context):
+        """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_FaultServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'InjectFaults': grpc.unary_unary_rpc_method_handler(
+                    servicer.InjectFaults,
+                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsRequest.FromString,
+                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsResponse.SerializeToString,
+            ),
+            'HealFaults': grpc.unary_unary_rpc_method_handler(
+                    servicer.HealFaults,
+                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsRequest.FromString,
+                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'neurontools.v1.FaultService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('neurontools.v1.FaultService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class FaultService(object):
+    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
+    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """
+
+    @staticmethod
+    def InjectFaults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/neurontools.v1.FaultService/InjectFaults',
+            neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsRequest.SerializeToString,
+            neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def HealFaults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/neurontools.v1.FaultService/HealFaults',
+            neurontools_dot_rpc_dot_neuron__pb2.HealFaultsRequest.SerializeToString,
+            neurontools_dot_rpc_dot_neuron__pb2.HealFaultsResponse.FromString,
             options,
             channel_credentials,
             insecure,

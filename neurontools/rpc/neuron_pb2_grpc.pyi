@@ -165,6 +165,11 @@ class RuntimeServiceStub:
     A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
     the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
     lives: the end of the connection is the end of its ownership. The token goes with every call below.
+
+    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
+    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
+    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
+    does not know a line passes over it.
     """
 
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
@@ -190,6 +195,11 @@ class RuntimeServiceAsyncStub:
     A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
     the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
     lives: the end of the connection is the end of its ownership. The token goes with every call below.
+
+    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
+    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
+    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
+    does not know a line passes over it.
     """
 
     Attach: grpc.aio.UnaryUnaryMultiCallable[
@@ -214,6 +224,11 @@ class RuntimeServiceServicer(metaclass=abc.ABCMeta):
     A process first connects to the daemon's attach socket (the path of the API socket with ".attach" behind it), where
     the kernel proves its PID and user. It reads one line, its token, and keeps that connection open for as long as it
     lives: the end of the connection is the end of its ownership. The token goes with every call below.
+
+    A daemon that simulates says on that connection, a line each, which injected faults the process is to meet ("fault" and
+    a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
+    The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
+    does not know a line passes over it.
     """
 
     @abc.abstractmethod
@@ -237,3 +252,67 @@ class RuntimeServiceServicer(metaclass=abc.ABCMeta):
         """
 
 def add_RuntimeServiceServicer_to_server(servicer: RuntimeServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
+
+class FaultServiceStub:
+    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
+    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """
+
+    def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
+    InjectFaults: grpc.UnaryUnaryMultiCallable[
+        neurontools.rpc.neuron_pb2.InjectFaultsRequest,
+        neurontools.rpc.neuron_pb2.InjectFaultsResponse,
+    ]
+    """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
+    there. Returns when the processes that are to meet them know.
+    """
+
+    HealFaults: grpc.UnaryUnaryMultiCallable[
+        neurontools.rpc.neuron_pb2.HealFaultsRequest,
+        neurontools.rpc.neuron_pb2.HealFaultsResponse,
+    ]
+    """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number."""
+
+class FaultServiceAsyncStub:
+    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
+    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """
+
+    InjectFaults: grpc.aio.UnaryUnaryMultiCallable[
+        neurontools.rpc.neuron_pb2.InjectFaultsRequest,
+        neurontools.rpc.neuron_pb2.InjectFaultsResponse,
+    ]
+    """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
+    there. Returns when the processes that are to meet them know.
+    """
+
+    HealFaults: grpc.aio.UnaryUnaryMultiCallable[
+        neurontools.rpc.neuron_pb2.HealFaultsRequest,
+        neurontools.rpc.neuron_pb2.HealFaultsResponse,
+    ]
+    """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number."""
+
+class FaultServiceServicer(metaclass=abc.ABCMeta):
+    """Faults on demand, for whoever tests what software does when hardware fails. Of simulated devices alone
+    (FAILED_PRECONDITION elsewhere), and for the user of the daemon and root alone (PERMISSION_DENIED).
+    """
+
+    @abc.abstractmethod
+    def InjectFaults(
+        self,
+        request: neurontools.rpc.neuron_pb2.InjectFaultsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[neurontools.rpc.neuron_pb2.InjectFaultsResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.InjectFaultsResponse]]:
+        """Injects faults: all of them, or none and INVALID_ARGUMENT for what can't be meant, NOT_FOUND for a target that is not
+        there. Returns when the processes that are to meet them know.
+        """
+
+    @abc.abstractmethod
+    def HealFaults(
+        self,
+        request: neurontools.rpc.neuron_pb2.HealFaultsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[neurontools.rpc.neuron_pb2.HealFaultsResponse, collections.abc.Awaitable[neurontools.rpc.neuron_pb2.HealFaultsResponse]]:
+        """Takes faults back, with all that they left behind. NOT_FOUND: there is none of this number."""
+
+def add_FaultServiceServicer_to_server(servicer: FaultServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -29,6 +29,11 @@ ERRORS = {
     "hardware_total": "hw_error",
 }
 
+# What the daemon knows of simulated cores beside what processes report: where faults were injected.
+_OF_HARDWARE = tuple(
+    name for name in file_table.STATUS if name.startswith(("hw_", "oob_", "execute_sw_")) and name != "hw_error"
+)
+
 
 class Counter:
     """A counter with its files: `total`, `present` (size of the last change) and, for memory, `peak`."""
@@ -120,8 +125,15 @@ class ExportedCore:
         failed = 0
         for field, name in OUTCOMES.items():
             failed += self._count(name, None if owner is None else getattr(owner.executions, field, None))
+        # The driver has counters of their own for some errors of the hardware; what is left is of no other kind.
+        own = 0
+        for name in _OF_HARDWARE if core.status is not None else ():
+            count = getattr(core.status, f"{name}_total") or 0
+            self._set(file_table.status_path(name), count)
+            own += count if file_table.status_path(name).rpartition("/")[0] in self._counters else 0
         for field, name in ERRORS.items():
-            self._count(name, None if owner is None else getattr(owner.errors, field, None))
+            count = None if owner is None else getattr(owner.errors, field, None)
+            self._count(name, max(0, count - own) if count is not None and name == "hw_error" else count)
         executions = core.executions_total or 0
         succeeded = max(0, executions - failed)
         self._set(file_table.status_path("success"), succeeded)

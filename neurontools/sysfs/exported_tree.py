@@ -19,6 +19,7 @@ from neurontools.sysfs.tree_writer import TreeWriter
 DRIVER_VERSION = "2.30.2.0"
 _SYSFS = "sys/devices/virtual/neuron_device"
 _CLASS = "sys/class/neuron_device"
+KERNEL_LOG = "dev/kmsg"
 _DMI = "sys/devices/virtual/dmi/id"
 _SUFFIX_BY_PLATFORM = {"pod": "_4", "pds": ""}
 _NAMES_WITHOUT_SUFFIX = (2, 25)
@@ -104,6 +105,7 @@ class ExportedTree:
         write(f"{_DMI}/sys_vendor", "Amazon EC2\n", 0o444)
         write(f"{_DMI}/board_asset_tag", f"{instance.instance_id or ''}\n", 0o444)
         self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
+        write(KERNEL_LOG, "", 0o644)  # records are added to it
         write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
         write("proc/devices", f"Character devices:\n{DEVICE_MAJOR:3d} neuron\n\nBlock devices:\n", 0o444)
 

@@ -37,6 +37,7 @@ class TopFinding:
     part: str | None
     job: str | None
     is_synthetic: bool
+    is_injected: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +289,7 @@ def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -
                 finding.part,
                 finding.job,
                 finding.synthetic,
+                finding.injected,
             )
             for finding in verdict.findings
         ),

@@ -159,6 +159,7 @@ WRONG_LINES = [
     ('sysfs.time_in_use_unit = "ms"', "sysfs.time_in_use_unit: input should be 'auto', 'us', 'ns' or 'ps', not 'ms'"),
     ('export.sysfs = ""', "export.sysfs: string should have at least 1 character, not ''"),
     ('export.driver_version = "new"', "export.driver_version: string should match pattern"),
+    ('export.kernel_log = ""', "export.kernel_log: string should have at least 1 character, not ''"),
 ]
 
 

@@ -2,7 +2,7 @@
 
 A process connects, is told its token in one line, and keeps the connection open. Its end, or the end of the process,
 whichever comes first, ends its ownership: forked children may have inherited the connection, so the process is watched
-too (pidfd).
+too (pidfd). On a simulated host the connection carries injected faults to the process, and back what came of them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from neurond.faults.faults import Faults
 from neurond.journal.outcome import Outcome
 from neurond.ownership.ledger import Ledger
 from neurond.peers.credentials import Credentials, credentials, open_pidfd
@@ -26,24 +27,34 @@ from neurond.system.steady_clock import SteadyClock
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.text.seldom import Seldom
 
-_DROPPED_BYTES = 4096
+_READ_BYTES = 4096
+_LONGEST_LINE_BYTES = 64
+_MOST_LINES = 64  # of one read; more than a process that means it says at once
 
 _tell_refusal = Seldom(logging.getLogger(__name__), logging.WARNING)
 
 
 class AttachSocket:
     """The listening attach socket of a daemon. `on_end` is told how each process ended that held cores, by its token,
-    within about a second.
+    within about a second. `faults` are those of a simulated host.
     """
 
     def __init__(
-        self, ledger: Ledger, peers: Peers, clock: SteadyClock, on_end: Callable[[str, Outcome], None]
+        self,
+        ledger: Ledger,
+        peers: Peers,
+        clock: SteadyClock,
+        on_end: Callable[[str, Outcome], None],
+        faults: Faults | None = None,
     ) -> None:
         self._ledger = ledger
+        self._faults = faults
+        if faults is not None:
+            faults.around.say = self.say
         self._clock = clock
         self._peers = peers
         self._on_end = on_end
-        self._attached: set[_Attached] = set()
+        self._attached: dict[str, _Attached] = {}
         self._ending: dict[str, ExitWatch] = {}
         self._accepting: Acceptor | None = None
 
@@ -55,21 +66,31 @@ class AttachSocket:
         """Stops listening and ends all connections."""
         if self._accepting is not None:
             self._accepting.close()
-        for attached in list(self._attached):
+        for attached in list(self._attached.values()):
             attached.close()
         for watch in self._ending.values():
             watch.close()
         self._ending.clear()
 
+    def say(self, token: str, line: bytes) -> None:
+        """Writes a line to the process with a token, if it is there and reads."""
+        attached = self._attached.get(token)
+        if attached is not None:
+            attached.say(line)
+
     def _take(self, connection: socket.socket, _address: object) -> None:
+        heard = None if self._faults is None else self._faults.heard
         try:
-            self._attached.add(_Attached(connection, self._ledger, self._peers, self._clock.now(), self._left))
+            attached = _Attached(connection, self._ledger, self._peers, self._clock.now(), self._left, heard)
+            self._attached[attached.token] = attached
         except _Refused as refused:
             _refuse(connection, str(refused))
             connection.close()
 
-    def _left(self, attached: _Attached, left: _Left) -> None:
-        self._attached.discard(attached)
+    def _left(self, left: _Left) -> None:
+        self._attached.pop(left.token, None)
+        if self._faults is not None:
+            self._faults.left(left.token)
         if not left.held_cores:
             if left.pidfd >= 0:
                 os.close(left.pidfd)
@@ -108,27 +129,36 @@ class _Attached:
         ledger: Ledger,
         peers: Peers,
         now_unix_seconds: float,
-        on_end: Callable[[_Attached, _Left], None],
+        on_end: Callable[[_Left], None],
+        heard: Callable[[str, bytes], None] | None,
     ) -> None:
+        self._heard = heard
+        self._line = b""
         self._connection = connection
         self._ledger = ledger
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._who, self._pid, self._pidfd = _admitted(connection, peers)
-        self._token = secrets.token_hex(16)
-        ledger.enter(self._token, self._pid, self._who.uid, now_unix_seconds)
+        self.token = secrets.token_hex(16)
+        self._is_open = True
+        ledger.enter(self.token, self._pid, self._who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self.close)
         with contextlib.suppress(OSError):  # it is gone already, as reading will show
-            connection.send(f"{self._token}\n".encode())
+            connection.send(f"{self.token}\n".encode())
+
+    def say(self, line: bytes) -> None:
+        """Writes a line; it is lost where the process doesn't read."""
+        with contextlib.suppress(OSError):
+            self._connection.send(line)
 
     def close(self) -> None:
         """Ends the connection and lets the process go."""
-        if not self._token:
+        if not self._is_open:
             return
-        token, self._token = self._token, ""
+        token, self._is_open = self.token, False
         held_cores = self._ledger.known(token).count > 0
         self._ledger.leave(token)
         self._loop.remove_reader(self._connection.fileno())
@@ -136,18 +166,23 @@ class _Attached:
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
         self._peers.give_back(self._who, Kind.ATTACHMENT)
-        self._on_end(self, _Left(token, self._pid, self._who.uid, self._pidfd, held_cores))
+        self._on_end(_Left(token, self._pid, self._who.uid, self._pidfd, held_cores))
 
     def _read(self) -> None:
-        """Nothing is ever said on this socket after the token: whatever comes is dropped."""
+        """Takes what a process says of injected faults; where devices are real it is dropped."""
         try:
-            is_open = bool(self._connection.recv(_DROPPED_BYTES))
+            received = self._connection.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            is_open = False
-        if not is_open:
+            received = b""
+        if not received:
             self.close()
+        elif self._heard is not None:
+            *lines, rest = (self._line + received).split(b"\n")
+            self._line = rest[:_LONGEST_LINE_BYTES]
+            for line in lines[:_MOST_LINES]:
+                self._heard(self.token, line)
 
 
 def _admitted(connection: socket.socket, peers: Peers) -> tuple[Credentials, int, int]:

@@ -42,6 +42,10 @@ class Calls:
             on_done: Any = partial(self._ended, who, kind)  # its type is a class that nobody can be, in the stubs
             context.add_done_callback(on_done)
 
+    def who(self, context: Context) -> Credentials | None:
+        """Whose call it is, by the kernel's word; None when it has gone."""
+        return self._who(context.peer())
+
     def spend(self, context: Context) -> float:
         """Takes note of a further question in an open call; returns the seconds that its answer has to wait."""
         who = self._who(context.peer())

@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 
+from neurond.faults.faults import Faults
 from neurond.ownership import ledger
 from neurond.ownership.holding import Holding
 from neurond.service.report_reader import read_report
@@ -32,9 +33,17 @@ STATUS = {
 
 
 class RuntimeService:
-    """Attach and Report over a ledger; replies are ready-made bytes."""
+    """Attach and Report over a ledger; replies are ready-made bytes. `faults` are those of a simulated host."""
 
-    def __init__(self, ledger_: ledger.Ledger, instance_type: str, ticks: Ticks, clock: SteadyClock) -> None:
+    def __init__(
+        self,
+        ledger_: ledger.Ledger,
+        instance_type: str,
+        ticks: Ticks,
+        clock: SteadyClock,
+        faults: Faults | None = None,
+    ) -> None:
+        self._faults = faults
         self._ledger = ledger_
         self._instance_type = instance_type
         self._ticks = ticks
@@ -63,7 +72,10 @@ class RuntimeService:
             raise ledger.InvalidReport(f"the tag is longer than {MAX_TAG_CHARACTERS} characters; shorten it")
         if len(request.runtime_version) > MAX_VERSION_CHARACTERS:
             raise ledger.InvalidReport(f"runtime_version is longer than {MAX_VERSION_CHARACTERS} characters")
-        return self._ledger.attach(request.token, _core_request(request), request.tag, request.runtime_version)
+        holding = self._ledger.attach(request.token, _core_request(request), request.tag, request.runtime_version)
+        if self._faults is not None:
+            self._faults.greet(request.token)
+        return holding
 
     def _attached(self, holding: Holding) -> neuron_pb2.AttachResponse:
         shape = self._ledger.shape

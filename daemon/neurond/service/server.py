@@ -1,4 +1,4 @@
-"""The gRPC server: both services, health and reflection."""
+"""The gRPC server: its services, health and reflection."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from neurond.peers.limits import Kind
 from neurond.service.calls import Calls
+from neurond.service.fault_service import FaultService
 from neurond.service.monitor_service import MonitorService
 from neurond.service.runtime_service import RuntimeService
 from neurond.service.standard_services import Health, Reflection
@@ -36,10 +37,11 @@ _OPTIONS = (
 
 
 def make_server(
-    monitor: MonitorService, runtime: RuntimeService, calls: Calls
+    monitor: MonitorService, runtime: RuntimeService, faults: FaultService, calls: Calls
 ) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
     """A server without a port, and its health servicer, which says SERVING for every service."""
     server = grpc.aio.server(options=_OPTIONS)
+    faults.who = calls.who
     logging.getLogger("grpc._cython.cygrpc").addFilter(_is_told)
     methods = {
         "MonitorService": {
@@ -55,6 +57,10 @@ def make_server(
         "RuntimeService": {
             "Attach": _unary(calls, runtime.attach, neuron_pb2.AttachRequest),
             "Report": _unary(calls, runtime.report, neuron_pb2.ReportRequest),
+        },
+        "FaultService": {
+            "InjectFaults": _unary(calls, faults.inject_faults, neuron_pb2.InjectFaultsRequest),
+            "HealFaults": _unary(calls, faults.heal_faults, neuron_pb2.HealFaultsRequest),
         },
     }
     names = [f"neurontools.v1.{service}" for service in methods]
@@ -86,7 +92,8 @@ def _is_told(record: logging.LogRecord) -> bool:
 
 async def announce_health(servicer: health.aio.HealthServicer) -> None:
     """Says SERVING for the server as a whole and for each service."""
-    for name in ("", "neurontools.v1.MonitorService", "neurontools.v1.RuntimeService"):
+    services = ("MonitorService", "RuntimeService", "FaultService")
+    for name in ("", *(f"neurontools.v1.{service}" for service in services)):
         await servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
 
 

@@ -110,6 +110,7 @@ class Sampler:
             daemon_cpu_seconds_total=self._own_cost.cpu_seconds_total,
             daemon_vcpu_ratio=self._own_cost.vcpu_ratio,
             daemon_resident_bytes=self._own_cost.resident_bytes,
+            injected_faults=reading.injected_faults,
         )
         return self._rates.derive(snapshot, processes_read=whole)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurontools.model import EndedProcess, Finding, Health, LoadedModel, NeuronCore, Process, Snapshot
+from neurontools.model import EndedProcess, Finding, Health, InjectedFault, LoadedModel, NeuronCore, Process, Snapshot
 
 
 def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
@@ -43,12 +43,21 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
     def health(judged: Health) -> Health:
         return replace(judged, findings=tuple(map(finding, judged.findings)))
 
+    def fault(one: InjectedFault) -> InjectedFault:
+        return replace(
+            one,
+            injected_at_unix_seconds=max(0.0, one.injected_at_unix_seconds + moved_seconds),
+            began_at_unix_seconds=moved(one.began_at_unix_seconds),
+            ended_at_unix_seconds=moved(one.ended_at_unix_seconds),
+        )
+
     return replace(
         snapshot,
         taken_at_unix_seconds=snapshot.taken_at_unix_seconds + moved_seconds,
         cores=tuple(map(core, snapshot.cores)),
         processes=tuple(map(process, snapshot.processes)),
         health=None if snapshot.health is None else health(snapshot.health),
+        injected_faults=tuple(map(fault, snapshot.injected_faults)),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from neurond.faults.faults import Faults, with_ecc
 from neurond.ownership.ledger import Ledger
 from neurond.ownership.shape import Shape
 from neurond.sources.source import Reading
 from neurontools.catalog import Fact, InstanceType
 from neurontools.catalog.simulated import simulated_serial_number
 from neurontools.catalog.ultraserver import node_of
-from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, SourceKind
+from neurontools.model import Device, EccCounters, HbmStack, Instance, NeuronCore, SourceKind, StatusCounters
 
 INSTANCE_ID = "i-simulated"
 _NO_ECC = EccCounters(0, 0, 0, 0, 0)
@@ -33,9 +34,9 @@ def shape_of(instance_type: InstanceType, lnc: int | None = None) -> Shape:
 class SimulatedSource:
     """The devices of an instance type, with what the ledger knows of their cores.
 
-    `ecc` gives the ECC counters of a device by index; without it there are no errors. `place` is the id of an
-    UltraServer and which node of it the host is. Cores and devices that did not
-    change since the read before are the same objects.
+    `ecc` gives the ECC counters of a device by index; without it there are no errors but those of injected faults.
+    `place` is the id of an UltraServer and which node of it the host is. Cores and devices that did not change since
+    the read before are the same objects.
     """
 
     kind = SourceKind.SIMULATED
@@ -47,6 +48,7 @@ class SimulatedSource:
         ledger: Ledger,
         ecc: Callable[[int], EccCounters] | None = None,
         place: tuple[str, int] | None = None,
+        faults: Faults | None = None,
     ) -> None:
         self.instance = _instance(instance_type, ledger.shape)
         if place is not None:
@@ -56,6 +58,7 @@ class SimulatedSource:
         self._ledger = ledger
         self._shape = ledger.shape
         self._ecc = ecc
+        self._faults = faults
         self._shown_counters = list(ledger.counters)
         self._placed = tuple(_placed(self._shape, index) for index in range(self._shape.core_count))
         self._cores = tuple(self._free_core(index) for index in range(self._shape.core_count))
@@ -70,7 +73,9 @@ class SimulatedSource:
         """The state now."""
         self._cores = self._read_cores()
         self._devices = self._read_devices()
-        return Reading(self._devices, self._cores)
+        if self._faults is None:
+            return Reading(self._devices, self._cores)
+        return Reading(self._devices, self._cores, injected_faults=self._faults.shown)
 
     def _read_cores(self) -> tuple[NeuronCore, ...]:
         cores = tuple(self._core_now(index) for index in range(self._shape.core_count))
@@ -83,7 +88,7 @@ class SimulatedSource:
             before = self._cores[index]
             # An owner may have come, counted and left since the read before: the counters are others then.
             unchanged = before.owner_pid is None and self._ledger.counters[index] is self._shown_counters[index]
-            return before if unchanged else self._free_core(index)
+            return before if unchanged and before.status is self._status(index) else self._free_core(index)
         counters = self._ledger.counters_of(index, holder)
         reported = holder.cores.get((index - holder.first * holder.lnc) // holder.lnc)
         return replace(
@@ -96,7 +101,11 @@ class SimulatedSource:
             measured_at_seconds=holder.report.measured_at_seconds if holder.report and reported else None,
             execution_started_at_unix_seconds=reported.execution_started_at_unix_seconds if reported else None,
             last_execution_at_unix_seconds=counters.last_execution_at_unix_seconds,
+            status=self._status(index),
         )
+
+    def _status(self, index: int) -> StatusCounters | None:
+        return self._faults.status(index) if self._faults is not None else None
 
     def _free_core(self, index: int) -> NeuronCore:
         """A free core: idle for certain, its counters as the latest owner left them."""
@@ -109,6 +118,7 @@ class SimulatedSource:
             last_execution_at_unix_seconds=counters.last_execution_at_unix_seconds,
             utilization_ratio=0.0,
             flops_per_second=0.0,
+            status=self._status(index),
         )
 
     def _read_devices(self) -> tuple[Device, ...]:
@@ -123,15 +133,19 @@ class SimulatedSource:
 
     def _device_now(self, device: Device, used: dict[int, int]) -> Device:
         ecc = self._ecc(device.index) if self._ecc else _NO_ECC
+        health = None
+        if self._faults is not None:
+            ecc, health = with_ecc(ecc, self._faults.ecc(device.index)), self._faults.reported_health(device.index)
         first = device.index * self._shape.stacks_per_device
         used_bytes = [used.get(first + stack.index, 0) for stack in device.hbm_stacks]
-        if ecc == device.ecc and used_bytes == [stack.used_bytes for stack in device.hbm_stacks]:
+        is_used_so = used_bytes == [stack.used_bytes for stack in device.hbm_stacks]
+        if ecc == device.ecc and is_used_so and health == device.reported_health:
             return device
         stacks = tuple(
             replace(stack, used_bytes=size_bytes)
             for stack, size_bytes in zip(device.hbm_stacks, used_bytes, strict=True)
         )
-        return replace(device, ecc=ecc, hbm_stacks=stacks)
+        return replace(device, ecc=ecc, hbm_stacks=stacks, reported_health=health)
 
 
 def _placed(shape: Shape, index: int) -> NeuronCore:

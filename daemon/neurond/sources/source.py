@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
+from neurontools.model import Device, InjectedFault, Instance, NeuronCore, Process, SourceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,12 +13,14 @@ class Reading:
     """The devices and cores at one moment, levels and counters only; what could not be read is in `warnings`.
 
     `processes` are those that the source found to use the devices, whether or not they are attached to the daemon.
+    `injected_faults` are the faults that are in the devices because somebody put them there.
     """
 
     devices: tuple[Device, ...]
     cores: tuple[NeuronCore, ...]
     warnings: tuple[str, ...] = ()
     processes: tuple[Process, ...] = ()
+    injected_faults: tuple[InjectedFault, ...] = ()
 
 
 class Source(Protocol):

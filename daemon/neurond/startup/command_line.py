@@ -107,6 +107,7 @@ def parser() -> argparse.ArgumentParser:
         "--export-sysfs", metavar="DIR", help="keep a tree like the driver's of the simulated devices in this directory"
     )
     add("--export-driver-version", metavar="VERSION", help="the driver version the tree is like; default: 2.30.2.0")
+    add("--export-kernel-log", metavar="FILE", help="add to this file what injected faults make the kernel log")
     add("--foreground", action="store_true", help="stay in the foreground (the default; kept for service managers)")
     add("--config", metavar="FILE", help="read settings from this TOML file; flags beat it")
     add("--check-config", action="store_true", help="check flags and configuration, print the outcome and exit")
@@ -163,7 +164,11 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
         "dev_root": given.dev_root,
         "imds": given.imds or None,
     }
-    tables["export"] = {"sysfs": given.export_sysfs, "driver_version": given.export_driver_version}
+    tables["export"] = {
+        "sysfs": given.export_sysfs,
+        "driver_version": given.export_driver_version,
+        "kernel_log": given.export_kernel_log,
+    }
     return {table: {key: value for key, value in keys.items() if value is not None} for table, keys in tables.items()}
 
 

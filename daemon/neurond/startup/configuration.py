@@ -154,6 +154,7 @@ class ExportTable(_Table):
 
     sysfs: Annotated[str, Field(min_length=1)] | None = None
     driver_version: Annotated[str, Field(pattern=r"^\d{1,6}(\.\d{1,6}){1,4}$")] = "2.30.2.0"
+    kernel_log: Annotated[str, Field(min_length=1)] | None = None
 
 
 class KubernetesTable(_Table):
@@ -208,8 +209,12 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         raise UserError("--load needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if simulate.ultraserver is not None and not simulate.instance_type:
         raise UserError("--ultraserver needs simulated devices; add --simulate TYPE", EXIT_USAGE)
-    if configuration.export.sysfs and not simulate.instance_type:
-        raise UserError("--export-sysfs needs simulated devices; add --simulate TYPE", EXIT_USAGE)
+    for flag, wanted in (
+        ("--export-sysfs", configuration.export.sysfs),
+        ("--export-kernel-log", configuration.export.kernel_log),
+    ):
+        if wanted and not simulate.instance_type:
+            raise UserError(f"{flag} needs simulated devices; add --simulate TYPE", EXIT_USAGE)
     if written.get("simulate", {}).get("instance_type") and written.get("sysfs"):
         raise UserError(f"{file}: simulate.instance_type excludes [sysfs]; leave one out", EXIT_USAGE)
     if simulate.instance_type and flags.get("sysfs"):
@@ -266,6 +271,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         else configuration.sysfs.time_in_use_unit,
         export_sysfs=_absolute(configuration.export.sysfs),
         export_driver_version=configuration.export.driver_version,
+        export_kernel_log=_absolute(configuration.export.kernel_log),
         pod_resources_socket=str(Path(configuration.kubernetes.pod_resources_socket).absolute()),
     )
     check(settings)
@@ -315,6 +321,7 @@ FLAGS = {
     "sysfs.imds": "--imds",
     "export.sysfs": "--export-sysfs",
     "export.driver_version": "--export-driver-version",
+    "export.kernel_log": "--export-kernel-log",
 }
 
 

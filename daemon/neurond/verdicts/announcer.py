@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from neurontools.health import marked_reason
 from neurontools.model import Finding, Severity, Snapshot
 from neurontools.text.lasting import without_seconds
 from neurontools.text.ranges import ranges
@@ -45,4 +46,4 @@ class Announcer:
 def _line(finding: Finding) -> str:
     indices = finding.device_indices
     place = f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
-    return f"{place}: {finding.severity.name.lower()}: {finding.reason}; {finding.action}"
+    return f"{place}: {finding.severity.name.lower()}: {marked_reason(finding)}; {finding.action}"

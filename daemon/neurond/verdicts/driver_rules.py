@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 
 from neurond.verdicts.evidence import Evidence, at_least, counted, growth
 from neurontools.health import Kind
-from neurontools.model import Finding, Severity
+from neurontools.model import Finding, NeuronCore, Severity, SourceKind, StatusCounters
 from neurontools.text.ranges import ranges
 
 _LINKS = "link_"
@@ -97,7 +97,7 @@ def core_errors(evidence: Evidence) -> Iterator[Finding]:
             count = read(core.status) if core.status is not None else None
             if count and not error.lasts:
                 before = evidence.cores_before.get(core.index)
-                count = growth(read(before.status), count) if before is not None and before.status is not None else 0
+                count = growth(_counted(before, read, evidence), count) if before is not None else 0
             if count:
                 found.setdefault(core.device_index, []).append((core.index // lnc, count))
         for device_index, counts in found.items():
@@ -116,6 +116,14 @@ def core_errors(evidence: Evidence) -> Iterator[Finding]:
                 neuroncore_index=cores[0] if len(cores) == 1 else None,
                 part=error.name,
             )
+
+
+def _counted(core: NeuronCore, read: Callable[[StatusCounters], int | None], evidence: Evidence) -> int | None:
+    """What a counter of a core said; where devices are simulated it counts nothing until a fault is injected."""
+    if core.status is None:
+        return 0 if evidence.snapshot.source is SourceKind.SIMULATED else None
+    count = read(core.status)
+    return 0 if count is None and evidence.snapshot.source is SourceKind.SIMULATED else count
 
 
 def resets(evidence: Evidence) -> Iterator[Finding]:

@@ -70,6 +70,8 @@ class FailingCores:
                 failures, timeouts, successes = _grown(past.core, core)
                 has_failed = failures > 0 or (timeouts > 0 and bool(past.failed_for))
                 has_worked = successes > 0 and not has_failed
+            if _began_anew(past.core, core):
+                has_worked, has_failed = True, False
             if growth(past.core.reset_requests_total, core.reset_requests_total):
                 has_worked, has_failed = True, False
             past.take(blamed, snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
@@ -102,6 +104,16 @@ class FailingCores:
 
 def _who(process: Process) -> _Who:
     return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
+
+
+def _began_anew(before: NeuronCore, now: NeuronCore) -> bool:
+    """Whether the driver was loaded anew, or a fault healed: its counters of the core are fewer than before."""
+    if before.status is None or before.status is now.status:
+        return False
+    return any(
+        (getattr(before.status, name) or 0) > ((getattr(now.status, name) or 0) if now.status is not None else 0)
+        for name in _HARDWARE
+    )
 
 
 def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from neurond.verdicts import device_rules, driver_rules, process_rules
 from neurond.verdicts.activity import activity
 from neurond.verdicts.evidence import Evidence, evidence
 from neurond.verdicts.failing_cores import FailingCores
+from neurond.verdicts.injected import marked
 from neurond.verdicts.jobs import by_job
 from neurond.verdicts.kernel_errors import KernelErrors
 from neurond.verdicts.orphans import Orphans
@@ -64,11 +65,14 @@ class Judge:
             device_indices=_judged(snapshot),
             unknown_device_indices=_unknown(snapshot),
             findings=self._lasting(
-                chain(
-                    by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
-                    self._failing_cores.look(snapshot, ended),
-                    self._orphans.look(snapshot, limits.idle_seconds),
-                    self._kernel_errors.look(snapshot, logged, limits.window_seconds),
+                marked(
+                    chain(
+                        by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
+                        self._failing_cores.look(snapshot, ended),
+                        self._orphans.look(snapshot, limits.idle_seconds),
+                        self._kernel_errors.look(snapshot, logged, limits.window_seconds),
+                    ),
+                    snapshot,
                 )
             ),
         )
@@ -122,7 +126,9 @@ class Judge:
         return tuple(sorted(known.values(), key=lambda finding: -finding.severity))
 
 
-_told = attrgetter("severity", "reason", "action", "device_indices", "pid", "pids", "neuroncore_index", "synthetic")
+_told = attrgetter(
+    *("severity", "reason", "action", "device_indices", "pid", "pids", "neuroncore_index", "synthetic", "injected")
+)
 
 
 def _judged(snapshot: Snapshot) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
 from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
 from neurontools.runtime.execution.graph_changes import GraphChanges
+from neurontools.runtime.execution.injection import struck
 from neurontools.runtime.execution.loaded_program import LoadedProgram
 from neurontools.runtime.execution.policy import FAIL_ON_NAN, Policy
 from neurontools.runtime.execution.profiled import FIRST_GRAPH, GraphOrigin, described
@@ -30,6 +31,7 @@ from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
+from neurontools.runtime.reporting.armed_faults import ArmedFaults
 from neurontools.runtime.tensors.buffer_table import buffers, release
 from neurontools.runtime.tensors.core import Buffer, Core, Graph, Tensor
 from neurontools.runtime.tensors.memory import Category, OutOfDeviceMemory
@@ -46,6 +48,7 @@ class Executor:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.monitor: Monitor = NotMonitored()
+        self.faults = ArmedFaults()
         self.cores: list[Core] = []
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
@@ -140,11 +143,13 @@ class Executor:
     ) -> None:
         """Runs a program on the buffers that its graph lists; None is one that the program makes and drops."""
         known: Any = listed
-        compiled = loaded.program.compiled
+        program = loaded.program
+        compiled = program.compiled
         memory = core.memory
         output_bytes = loaded.output_bytes_total
         memory.allocate(Category.TENSORS, output_bytes)
-        entry = loaded.entry if ring.is_on else None
+        run = struck(program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
+        entry = loaded.entry if ring.is_on and run is None else None
         if entry is not None:
             loaded.program.prepare_timed()
         started = self.monitor.begin(loaded.handle)
@@ -163,11 +168,11 @@ class Executor:
                 torch._C.DisableTorchFunction(),
             ):
                 if entry is None:
-                    outputs = loaded.program.run(inputs, scalars, hosts, core.generator)
+                    outputs = (run or program.run)(inputs, scalars, hosts, core.generator)
                 else:
                     outputs, times = loaded.program.run_timed(inputs, scalars, hosts, core.generator)
                 deadline.check()
-                bad = loaded.nan_check.finds(outputs, known, is_exact=policy.fail_on_nan)
+                bad = loaded.nan_check.finds(outputs, known, is_exact=policy.fail_on_nan or run is not None)
         except BaseException as error:
             step_clock.close(part, time.perf_counter())
             memory.free(Category.TENSORS, output_bytes)

@@ -30,7 +30,7 @@ class CollectiveFailed(ExecutionFailed):
 
     def __init__(self, kind: str, cause: BaseException) -> None:
         super().__init__(
-            NrtStatus.HW_ERR_COLLECTIVES,
+            NrtStatus.EXEC_HW_ERR_COLLECTIVES,
             f"{kind} did not complete ({(str(cause) or type(cause).__name__).splitlines()[0]}); another rank ended "
             "or executed other collectives: look at the output of the other ranks",
         )

@@ -105,6 +105,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         made.cores, made.monitor = take_cores(environment)
         if isinstance(made.monitor, Reported):
             made.monitor.reporter.before_reports(observe)
+            made.faults = made.monitor.reporter.faults or made.faults
             worker.instance_type = made.monitor.reporter.instance_type
         device.taken = made.cores
         profile_session.begin(environment)

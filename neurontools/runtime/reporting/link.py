@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from contextlib import suppress
 from time import monotonic
 
 from neurontools.nrt.status import NrtStatus
@@ -44,6 +46,7 @@ class Link:
         self.is_attached = False
         self._token = ""
         self._proof = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # close-on-exec, as all that Python opens
+        self._pid = os.getpid()
         self._calls: Connection | None = None
 
     def attach(self, request: neuron_pb2.AttachRequest, timeout_seconds: float) -> neuron_pb2.AttachResponse:
@@ -67,6 +70,7 @@ class Link:
             raise NoDaemon("its answer is not an AttachResponse") from error
         if not response.cores:
             raise NoDaemon("it granted no cores")
+        self._proof.settimeout(None)
         self.is_attached = True
         return response
 
@@ -76,18 +80,34 @@ class Link:
         self._call("Report", request.SerializeToString(), timeout_seconds)
 
     def is_ended(self) -> bool:
-        """Whether the daemon has closed the attach connection, or ended; it says nothing on it after the token."""
+        """Whether the daemon has closed the attach connection, or ended; what it says there stays to be heard."""
         try:
-            self._proof.setblocking(False)
-            return self._proof.recv(1) == b""
+            return self._proof.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
             return False
         except OSError:
             return True
 
+    def heard(self, *, waits: bool) -> bytes | None:
+        """What the daemon says on the attach connection; b"" at its end, None when it says nothing and nobody waits."""
+        try:
+            return self._proof.recv(_LONGEST_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
+
+    def say(self, line: bytes) -> None:
+        """Writes a line on the attach connection; it is lost where the daemon doesn't read."""
+        with suppress(OSError):
+            self._proof.send(line, socket.MSG_DONTWAIT)
+
     def close(self) -> None:
         """Gives the cores back. In a forked child: closes its copies, and the parent keeps the cores."""
         self.is_attached = False
+        if os.getpid() == self._pid:
+            with suppress(OSError):  # who waits for what the daemon says hears the end of it
+                self._proof.shutdown(socket.SHUT_RDWR)
         self._proof.close()
         if self._calls is not None:
             self._calls.close()

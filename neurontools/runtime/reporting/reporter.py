@@ -19,6 +19,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
 from neurontools.runtime.reporting.accounts import Accounts
+from neurontools.runtime.reporting.armed_faults import ArmedFaults
 from neurontools.runtime.reporting.granted_cores import (
     ask_for_the_same,
     attach_request,
@@ -62,11 +63,13 @@ class Reporter:
         sockets: tuple[str, ...],
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
+        faults: ArmedFaults | None = None,
     ) -> None:
         self.cores = cores_asked_for(request)
         self.instance_type: str | None = None
         self.logical_neuroncore_config = request.logical_neuroncore_config
         self.dropped_reports = 0
+        self.faults = faults
         self._failure: str | None = None
         self._request = attach_request(request, tag, runtime_version)
         self._sockets = sockets
@@ -92,12 +95,14 @@ class Reporter:
         runtime_version: str = __version__,
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
+        faults: ArmedFaults | None = None,
     ) -> Reporter:
         """Takes the NeuronCores that the environment asks for and begins to report.
 
         Raises CoresUnavailable when the daemon refuses them, InvalidCoreRequest (a ValueError) when the environment
         can't be meant, UserError for an impossible socket path. Without a daemon the process goes on unmonitored and
-        is attached when one comes up; with NEURONTOOLS_REQUIRE_DAEMON=1 that is a UserError instead.
+        is attached when one comes up; with NEURONTOOLS_REQUIRE_DAEMON=1 that is a UserError instead. Who has executions
+        meet what was injected gives `faults`, which then hears of it.
         """
         path = checked(socket, "socket") if socket is not None else named(None, environment)
         reporter = cls(
@@ -107,6 +112,7 @@ class Reporter:
             (path,) if path is not None else candidates(environment),
             clock,
             unix_clock,
+            faults,
         )
         try:
             reporter._start(is_daemon_required=environment.get(REQUIRE_DAEMON, "") not in ("", "0"))
@@ -326,6 +332,8 @@ class Reporter:
                 raise
             else:
                 self._take(response)
+                if self.faults is not None:
+                    self.faults.listen(link)
                 self._sockets = (path,)
                 return
         raise NoDaemon(", ".join(failures))

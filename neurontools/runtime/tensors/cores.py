@@ -8,6 +8,7 @@ import torch
 
 from neurontools.nrt.core_request import parse_visible_cores
 from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.runtime.reporting.armed_faults import ArmedFaults
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.memory import GIB, Category, CoreMemory
@@ -52,7 +53,7 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
     """Attaches to the daemon, if there is one; the cores of this process and who is told about them."""
-    reporter = Reporter.attach(rank_environment(environment))
+    reporter = Reporter.attach(rank_environment(environment), faults=ArmedFaults())
     monitor = Reported(reporter)
     cores = []
     seed = torch.initial_seed()

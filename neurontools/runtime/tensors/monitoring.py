@@ -56,12 +56,22 @@ _OUTCOMES = {
     NrtStatus.TIMEOUT: Outcome.TIMED_OUT,
     NrtStatus.EXEC_BAD_INPUT: Outcome.INCORRECT_INPUT,
     NrtStatus.RESOURCE: Outcome.FAILED_TO_QUEUE,
+    NrtStatus.EXEC_HW_ERR_COLLECTIVES: Outcome.TIMED_OUT,
 }
 _ERRORS = {
     NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR: ErrorKind.NUMERICAL,
     NrtStatus.TIMEOUT: ErrorKind.TRANSIENT,
     NrtStatus.EXEC_BAD_INPUT: ErrorKind.MODEL,
     NrtStatus.RESOURCE: ErrorKind.RUNTIME,
+    NrtStatus.EXEC_OOB: ErrorKind.MODEL,
+    NrtStatus.EXEC_SW_NQ_OVERFLOW: ErrorKind.RUNTIME,
+    NrtStatus.NETWORK_PROXY_FAILURE: ErrorKind.RUNTIME,
+    NrtStatus.EXEC_HW_ERR_COLLECTIVES: ErrorKind.TRANSIENT,
+    NrtStatus.EXEC_UNIT_UNRECOVERABLE: ErrorKind.HARDWARE,
+    NrtStatus.EXEC_HW_ERR_HBM_UE: ErrorKind.HARDWARE,
+    NrtStatus.EXEC_HW_ERR_NC_UE: ErrorKind.HARDWARE,
+    NrtStatus.EXEC_HW_ERR_DMA_ABORT: ErrorKind.HARDWARE,
+    NrtStatus.EXEC_HW_ERR_REPAIRABLE_HBM_UE: ErrorKind.HARDWARE,
 }
 
 

@@ -198,7 +198,7 @@ def test_the_cause_is_the_worker_that_failed_first() -> None:
         3: Failure(exitcode=9, pid=13, timestamp=3),
     }
     assert root_cause(failures, {})[0] == 1
-    assert root_cause(failures, {11: "CollectiveFailed: NRT_HW_ERR_COLLECTIVES(1200): …"})[0] == 2
+    assert root_cause(failures, {11: "CollectiveFailed: NRT_EXEC_HW_ERR_COLLECTIVES(1200): …"})[0] == 2
     assert root_cause({0: failures[0]}, {})[0] == 0
 
 

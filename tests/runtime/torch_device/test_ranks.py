@@ -141,7 +141,7 @@ def test_the_others_end_with_an_error_when_a_rank_dies(run_python: Callable[...,
     run = torchrun(run_python, "script.py")
     assert run.returncode != 0
     if (tmp_path / "error").exists():  # torchrun may have ended the other rank before it noticed
-        assert "NRT_HW_ERR_COLLECTIVES(1200): all_reduce did not complete" in (tmp_path / "error").read_text()
+        assert "NRT_EXEC_HW_ERR_COLLECTIVES(1200): all_reduce did not complete" in (tmp_path / "error").read_text()
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])

@@ -1,0 +1,47 @@
+"""The options of neuron-fault; parsing, help and completion all come from this table."""
+
+from __future__ import annotations
+
+from neurontools.cli.line.options import FILES, Option
+
+VERBS = ("inject", "list", "heal", "kinds")
+OPTIONS = (
+    Option("device", "into this device", short="d", value="N"),
+    Option("core", "into this NeuronCore, a logical one under the host's default", short="c", value="N"),
+    Option("pid", "into the NeuronCores of this process", short="p", value="PID"),
+    Option("after-executions", "the execution after so many good ones meets it; default: the next", value="N"),
+    Option("after", "not before so many seconds have passed", value="SECONDS"),
+    Option("for", "it ends by itself after so many seconds", value="SECONDS"),
+    Option("probability", "each execution meets it with this chance; default: 1", value="P"),
+    Option("amount", "how much of it, for kinds that have an amount; kinds lists them", value="X"),
+    Option("part", "which part of the device, for kinds about a part", value="NAME"),
+    Option("seed", "of the chance; the same seed has the same executions meet it; default: 0", value="N"),
+    Option("json", "of inject, list and kinds: a JSON document instead of text", short="j"),
+    Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
+    Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
+    Option("version", "print the version", ends=True),
+    Option("help", "print this text", short="h", ends=True),
+)
+USAGE = """neuron-fault inject KIND --device N | --core N | --pid PID [options]
+       neuron-fault list | heal [NUMBER ...] | kinds"""
+SUMMARY = (
+    "Injects faults into simulated Neuron devices: counters, logs and the training processes meet them as on hardware."
+)
+NOTES = """\
+Faults are for hosts that neurond simulates, and for the user who runs it. All that they cause is marked as injected.
+heal without numbers takes all faults back, with all that they left behind.
+
+Environment:
+  NEURONTOOLS_SOCKET        as --socket
+"""
+EXIT_CODES = (
+    (0, "what was asked for is done"),
+    (1, "an option is unknown, the devices are real, or something failed"),
+    (2, "the kind, a number or a combination of options can't be meant; nothing was injected"),
+    (4, "the socket, or faults, may not be used by this user"),
+    (6, "there is no such device, NeuronCore, process or fault"),
+    (12, "no daemon answers"),
+    (70, "a fault of the command itself"),
+    (124, "the daemon did not answer in time"),
+    (130, "interrupted"),
+)

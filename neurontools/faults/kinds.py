@@ -1,0 +1,160 @@
+"""All kinds of faults.
+
+Sources: status codes, log lines and counters are those of the Neuron SDK's documentation (nrt-troubleshoot) and of
+nrt_status.h; that an aborted DMA outlives its process is aws-neuron-sdk#1390. What `lasts` says of the others is
+concluded from what the runtime advises.
+"""
+
+from __future__ import annotations
+
+from neurontools.faults.kind import Amount, Effect, FaultKind, Lasting, LogLine
+from neurontools.kernel_log import hardware_error
+from neurontools.nrt.status import NrtStatus
+
+_ERRORS = "TDRV:exec_request_process_errors"
+_STATUS = "TDRV:exec_consume_tpb_status_notifications"
+_NOTIFICATIONS = "TDRV:notification_consume_errors"
+_HBM = "(FATAL-RT-UNDEFINED-STATE) Uncorrectable HBM memory error is detected. Execution results may be invalid. "
+_NC = (
+    "(FATAL-RT-UNDEFINED-STATE) [ND {device}][NC {core}] Uncorrectable memory error is detected, metadata: 0x16. "
+    "Please terminate or stop/start this instance to recover from bad hardware."
+)
+
+_ALL = (
+    FaultKind(
+        "sram-uncorrectable",
+        "an uncorrectable error in the SRAM of a NeuronCore",
+        Lasting.REPLACEMENT,
+        Effect.FAILS,
+        NrtStatus.EXEC_HW_ERR_NC_UE,
+        (LogLine(_ERRORS, _NC),),
+        ecc=("sram_uncorrected_total",),
+        counter="hw_nc_ue_error",
+        kernel_error=hardware_error.SRAM,
+        findings=("ecc_uncorrected", "core_errors", "hardware_errors", "needs_reset"),
+    ),
+    FaultKind(
+        "nc-uncorrectable",
+        "an uncorrectable error in a NeuronCore, outside of what ECC counts",
+        Lasting.REPLACEMENT,
+        Effect.FAILS,
+        NrtStatus.EXEC_HW_ERR_NC_UE,
+        (LogLine(_ERRORS, _NC),),
+        counter="hw_nc_ue_error",
+        kernel_error=hardware_error.NEURONCORE,
+        findings=("core_errors", "hardware_errors", "needs_reset"),
+    ),
+    FaultKind(
+        "hbm-uncorrectable",
+        "an uncorrectable error in HBM that can't be repaired",
+        Lasting.REPLACEMENT,
+        Effect.FAILS,
+        NrtStatus.EXEC_HW_ERR_HBM_UE,
+        (LogLine(_ERRORS, f"{_HBM}Please terminate this instance to recover from bad hardware."),),
+        ecc=("mem_uncorrected_total",),
+        counter="hw_hbm_ue_error",
+        kernel_error=hardware_error.HBM,
+        findings=("ecc_uncorrected", "core_errors", "hardware_errors", "needs_reset"),
+    ),
+    FaultKind(
+        "hbm-repairable",
+        "an uncorrectable error in HBM that reloading the driver repairs",
+        Lasting.RESET,
+        Effect.FAILS,
+        NrtStatus.EXEC_HW_ERR_REPAIRABLE_HBM_UE,
+        (LogLine(_ERRORS, f"{_HBM}Please reload the neuron driver or reboot your EC2 instance to repair it."),),
+        ecc=("mem_repairable_uncorrected_total",),
+        counter="hw_repairable_hbm_ue_error",
+        findings=("ecc_repairable", "core_errors", "hardware_errors", "needs_reset"),
+    ),
+    FaultKind(
+        "dma-abort",
+        "an aborted DMA transfer, which outlives the process that met it",
+        Lasting.RESET,
+        Effect.FAILS,
+        NrtStatus.EXEC_HW_ERR_DMA_ABORT,
+        (LogLine(_ERRORS, "[MLA {device}][NC {core}] DMA TX engine {engine} is in an abort state"),),
+        counter="hw_dma_abort_error",
+        kernel_error=hardware_error.DMA,
+        findings=("core_errors", "hardware_errors", "needs_reset"),
+        source="https://github.com/aws-neuron/aws-neuron-sdk/issues/1390",
+    ),
+    FaultKind(
+        "hang-compute",
+        "an execution that never ends by itself",
+        Lasting.ONE_EXECUTION,
+        Effect.HANGS,
+        NrtStatus.TIMEOUT,
+        (
+            LogLine(_STATUS, "Missing infer_status notification: (end:0)"),
+            LogLine(
+                _ERRORS,
+                "(FATAL-RT-UNDEFINED-STATE) execution timeout ({timeout_ms} ms) on Neuron Device {device} NC {core}, "
+                "model {model}, waiting for execution completion notification",
+            ),
+        ),
+        counter="timeout",
+        findings=("stuck", "needs_reset"),
+    ),
+    FaultKind(
+        "numerical",
+        "an execution whose results hold NaN",
+        Lasting.ONE_EXECUTION,
+        Effect.HAS_NAN,
+        NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR,
+        (LogLine(_NOTIFICATIONS, "Error notifications found on NC {core}; action=INFER_ERROR_SUBTYPE_NUMERICAL"),),
+        counter="execute_completed_with_num_error",
+        findings=("numerical_errors",),
+    ),
+    FaultKind(
+        "out-of-bounds",
+        "a scatter or gather beyond the end of a tensor",
+        Lasting.ONE_EXECUTION,
+        Effect.FAILS,
+        NrtStatus.EXEC_OOB,
+        (
+            LogLine(
+                _NOTIFICATIONS,
+                "Received notification generated at runtime: failed to run scatter/gather (indirect memory copy), due "
+                "to out-of-bound access.",
+            ),
+        ),
+        counter="oob_error",
+    ),
+    FaultKind(
+        "queue-overflow",
+        "a notification queue of the runtime that overflows",
+        Lasting.ONE_EXECUTION,
+        Effect.FAILS,
+        NrtStatus.EXEC_SW_NQ_OVERFLOW,
+        (LogLine(_ERRORS, "Notification queue overflow on NC {core}; set NEURON_RT_ENABLE_DGE_NOTIFICATIONS=0"),),
+        counter="execute_sw_nq_overflow",
+    ),
+    FaultKind(
+        "network-proxy",
+        "a failure of the runtime's proxy for EFA",
+        Lasting.PROCESS,
+        Effect.FAILS,
+        NrtStatus.NETWORK_PROXY_FAILURE,
+        (LogLine(_ERRORS, "Network proxy failure on Neuron Device {device} NC {core}"),),
+    ),
+    FaultKind(
+        "execution-unit-lost",
+        "an execution unit that only a new process gets back",
+        Lasting.PROCESS,
+        Effect.FAILS,
+        NrtStatus.EXEC_UNIT_UNRECOVERABLE,
+        (LogLine(_ERRORS, "Execution unit of Neuron Device {device} NC {core} is unrecoverable"),),
+        findings=("hardware_errors", "needs_reset"),
+    ),
+    FaultKind(
+        "ecc-corrected",
+        "corrected errors in HBM; training goes on",
+        Lasting.CONDITION,
+        ecc=("mem_corrected_total",),
+        findings=("ecc_corrected",),
+        amount=Amount("errors", 100, 1, 1e9, is_whole=True),
+    ),
+)
+
+KINDS: dict[str, FaultKind] = {kind.name: kind for kind in _ALL}

@@ -1,0 +1,41 @@
+"""Calls about faults: injecting, listing and healing them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from neurontools.faults.request import FaultRequest
+from neurontools.model import InjectedFault
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.ask import ask
+from neurontools.rpc.convert import from_message
+
+TIMEOUT_SECONDS = 10.0
+_SERVICE = "/neurontools.v1.FaultService/"
+
+
+def inject(socket_path: str, requests: Sequence[FaultRequest]) -> tuple[InjectedFault, ...]:
+    """Injects faults, all or none; when it returns the processes that are to meet them know. UserError."""
+    message = neuron_pb2.InjectFaultsRequest()
+    for request in requests:
+        asked = message.faults.add(kind=request.kind, seed=request.seed)
+        for field in neuron_pb2.FaultRequest.DESCRIPTOR.fields:
+            if field.has_presence and (value := getattr(request, field.name)) is not None:
+                setattr(asked, field.name, value)
+    reply = ask(socket_path, f"{_SERVICE}InjectFaults", message.SerializeToString(), TIMEOUT_SECONDS)
+    faults = neuron_pb2.InjectFaultsResponse.FromString(reply).faults
+    return tuple(from_message(InjectedFault, fault) for fault in faults)
+
+
+def heal(socket_path: str, numbers: Iterable[int] = ()) -> int:
+    """Takes faults back, all without numbers; how many there were. UserError."""
+    message = neuron_pb2.HealFaultsRequest(numbers=numbers)
+    reply = ask(socket_path, f"{_SERVICE}HealFaults", message.SerializeToString(), TIMEOUT_SECONDS)
+    return neuron_pb2.HealFaultsResponse.FromString(reply).healed
+
+
+def listed(socket_path: str) -> tuple[InjectedFault, ...]:
+    """The faults that are there. UserError."""
+    reply = ask(socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", TIMEOUT_SECONDS)
+    snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
+    return tuple(from_message(InjectedFault, fault) for fault in snapshot.injected_faults)

@@ -1,0 +1,107 @@
+"""What injected faults do to the executions that meet them: what the hardware would, in the original's words."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from neurontools.faults.kind import Effect
+from neurontools.nrt.environment import VISIBLE_CORES
+from neurontools.nrt.log import failure_lines
+from neurontools.runtime.execution.failure import ExecutionFailed
+from neurontools.runtime.programs.program import Program
+from neurontools.runtime.reporting.armed_faults import ArmedFault, ArmedFaults
+from neurontools.runtime.reporting.narration import say
+from neurontools.runtime.tensors.core import Core, Tensor
+from neurontools.version import __version__
+
+DEFAULT_TIMEOUT_SECONDS = 30.0  # of NEURON_RT_EXEC_TIMEOUT, by its table in the documentation
+
+Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
+
+
+def struck(program: Program, core: Core, faults: ArmedFaults, timeout_seconds: float | None) -> Run | None:
+    """How the execution that begins now is run when it meets faults; None: it meets none."""
+    striking = faults.striking(core.local_index)
+    if not striking:
+        return None
+    timeout = DEFAULT_TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
+    return _Struck(program, core.local_index, faults, striking, timeout).run
+
+
+class _Struck:
+    """One execution that meets faults."""
+
+    def __init__(
+        self, program: Program, core: int, faults: ArmedFaults, striking: list[ArmedFault], timeout_seconds: float
+    ) -> None:
+        self._program = program
+        self._core = core
+        self._faults = faults
+        self._striking = striking
+        self._timeout_seconds = timeout_seconds
+
+    def run(
+        self, inputs: Sequence[Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor], generator: torch.Generator
+    ) -> list[Tensor]:
+        """Runs the program; ExecutionFailed where a fault ends it, before anything is written."""
+        for fault in self._striking:
+            self._faults.met(fault, self._core)
+            if fault.kind.effect is Effect.FAILS:
+                raise self._failure(fault)
+            if fault.kind.effect is Effect.HANGS and not fault.over.wait(self._timeout_seconds):
+                raise self._failure(fault)
+        outputs = self._program.run(inputs, scalars, hosts, generator)
+        for fault in self._striking:
+            if fault.kind.effect is Effect.HAS_NAN:
+                self._spoil(fault, [*outputs, *self._written(inputs)])
+        return outputs
+
+    def _spoil(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
+        """Puts NaN into the first result that can hold it, and logs what the hardware notices."""
+        for value in results:
+            if value.is_floating_point() and value.numel() and value.dtype.itemsize > 1:
+                value.view(-1)[:1].fill_(float("nan")) if value.is_contiguous() else value.fill_(float("nan"))
+                break
+        self._log(fault)
+        self._faults.told(fault, self._core)
+
+    def _written(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs that the program updates in place."""
+        compiled = self._program.compiled
+        written = {number for instruction in compiled.instructions for number in instruction.written}
+        return [value for number, value in zip(compiled.inputs, inputs, strict=True) if number in written]
+
+    def _failure(self, fault: ArmedFault) -> ExecutionFailed:
+        """What the execution fails with; log and daemon are told."""
+        self._log(fault)
+        self._faults.told(fault, self._core)
+        return ExecutionFailed(fault.kind.status, f"{self._causes(fault)[-1][1]} [injected fault {fault.number}]")
+
+    def _causes(self, fault: ArmedFault) -> list[tuple[str, str]]:
+        device, core = fault.places[self._core]
+        facts = {
+            "device": device,
+            "core": core,
+            "engine": 0,
+            "timeout_ms": round(self._timeout_seconds * 1e3),
+            "model": self._program.compiled.module,
+        }
+        return [(line.function, line.text.format_map(facts)) for line in fault.kind.log]
+
+    def _log(self, fault: ArmedFault) -> None:
+        device, core = fault.places[self._core]
+        facts = (
+            ("Injected", f"fault {fault.number} ({fault.kind.name}) on Neuron Device {device} NC {core}"),
+            ("NRT version", f"neurontools {__version__}, simulated"),
+            ("Kernel", f"{platform.system()} {platform.release()}"),
+            ("Nodename", platform.node()),
+            ("Visible cores", os.environ.get(VISIBLE_CORES, "N/A")),
+        )
+        for line in failure_lines(self._causes(fault), fault.kind.status, facts, os.getpid(), time.time()):
+            say(line)
