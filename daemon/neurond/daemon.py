@@ -90,7 +90,7 @@ class Daemon:
         self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, roots, self._clock)
         self._refresher = Refresher(host.source)
         self._export: SysfsExport | None = None
-        self._kernel_log: KernelLogFile | None = None
+        self._written_kernel_log: KernelLogFile | None = None
         self._store = Store(settings.history_seconds, settings.history_bytes)
         # The processes of a simulated host are those of this one.
         proc_root = "/proc" if settings.simulate else settings.proc_root
@@ -129,9 +129,9 @@ class Daemon:
             first = self._store.put(self._judge.judge(self._sampler.sample(warnings=self._refresher.warnings))).snapshot
             if self._settings.export_sysfs is not None:
                 self._export = _export(self._settings, first)
-            self._kernel_log = _kernel_log(self._settings, first)
-            if self._kernel_log is not None and self._faults is not None:
-                self._faults.around.log = self._kernel_log.write
+            self._written_kernel_log = _written_kernel_log(self._settings, first)
+            if self._written_kernel_log is not None and self._faults is not None:
+                self._faults.around.log = self._written_kernel_log.write
             with closed_umask():
                 server.add_insecure_port(socket_path.grpc_target(files.inner_path))
                 await server.start()
@@ -157,8 +157,8 @@ class Daemon:
             await self._kubelet.close()
             if self._export is not None:
                 self._export.close()
-            if self._kernel_log is not None:
-                self._kernel_log.close()
+            if self._written_kernel_log is not None:
+                self._written_kernel_log.close()
             await server.stop(_GRACE_SECONDS)
             await _others_end(_GRACE_SECONDS)
             if self._actions is not None:
@@ -304,7 +304,7 @@ def _export(settings: Settings, first: Snapshot) -> SysfsExport:
         raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
 
 
-def _kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | None:
+def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | None:
     """Where injected faults make the kernel log their lines; None: nowhere."""
     path = settings.export_kernel_log
     if path is None and settings.export_sysfs is not None:
