@@ -56,7 +56,7 @@ class KernelLogFile:
                 os.write(self._descriptor, record.line())
                 return
         except OSError as failure:
-            reason = failure.strerror
+            reason = failure.strerror or str(failure)
         if not self._is_full:
             self._is_full = True
             _log.warning("%s: the kernel log takes no more records: %s", self._path, reason)

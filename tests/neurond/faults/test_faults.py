@@ -145,10 +145,11 @@ def test_time_begins_and_ends_faults(host: Host) -> None:
     host.faults.advance()
     assert host.state(number) is FaultState.HOLDS
     assert len(host.told_to(token)) == 1
-    host.now = host.faults.next_seconds or 0.0
-    assert host.now == 107.0
+    assert host.faults.next_seconds == 107.0
+    host.now = 107.0
     host.faults.advance()
-    assert (host.state(number), host.faults.next_seconds) == (FaultState.OVER, None)
+    assert host.state(number) is FaultState.OVER
+    assert [host.faults.next_seconds] == [None]
     assert host.told_to(token) == [number]
     assert host.faults.ecc(0) == EccCounters(mem_uncorrected_total=1), "what happened has happened"
 
@@ -186,7 +187,7 @@ def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:
         ({"pid": 4711}, "PID 4711 holds no NeuronCores"),
     ],
 )
-def test_nothing_is_injected_when_a_target_is_not_there(host: Host, asked: dict[str, int], said: str) -> None:
+def test_nothing_is_injected_when_a_target_is_not_there(host: Host, asked: dict[str, Any], said: str) -> None:
     with pytest.raises(NoTarget, match=said):
         host.faults.inject([FaultRequest("dma-abort", device_index=0), FaultRequest("dma-abort", **asked)])
     assert host.faults.shown == ()
