@@ -8,6 +8,7 @@ from neurontools.model.attribution import Attribution, Job
 from neurontools.model.brief import showing
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
+from neurontools.model.script import OperatorTime, ScriptAdvice
 from neurontools.model.training import TrainingCounters, TrainingRates
 
 
@@ -33,6 +34,8 @@ class LoadedModel:
     subgraphs: tuple[Subgraph, ...] = ()
     executions_total: int = 0
     last_execution_at_unix_seconds: float | None = None
+    busy_seconds_total: float | None = None  # in executions; None: nobody tells
+    busy_ratio: float | None = None  # the same, of the last seconds
 
     __repr__ = showing("model_id", "name", "running", "executions_total")
 
@@ -93,5 +96,8 @@ class Process:
     job: Job | None = None
     core_work: tuple[CoreWork, ...] = ()
     """What it has done on each of `neuroncore_indices`, since `counted_since_seconds`; () where nothing tells."""
+
+    operators: tuple[OperatorTime, ...] = ()  # what takes most first, the rest last; () where nothing tells, or not yet
+    advice: tuple[ScriptAdvice, ...] = ()  # what costs most first
 
     __repr__ = showing("pid", "user", "command", "neuroncore_indices", "device_indices")

@@ -1120,6 +1120,8 @@ class Report(google.protobuf.message.Message):
     TRAINING_FIELD_NUMBER: builtins.int
     COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     MEASURED_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    OPERATORS_FIELD_NUMBER: builtins.int
+    ADVICE_FIELD_NUMBER: builtins.int
     measured_at_seconds: builtins.float
     """CLOCK_MONOTONIC when the numbers were taken, seconds."""
     counted_since_seconds: builtins.float
@@ -1160,6 +1162,14 @@ class Report(google.protobuf.message.Message):
     def training(self) -> global___TrainingCounters:
         """What a training runtime counts beside executions; absent: it does not."""
 
+    @property
+    def operators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperatorTime]:
+        """Where the time of executions goes, by kind of operator: 17 at most, 128 characters of a name."""
+
+    @property
+    def advice(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScriptAdvice]:
+        """What the script could do better: 4 at most, 400 characters of a text."""
+
     def __init__(
         self,
         *,
@@ -1174,9 +1184,11 @@ class Report(google.protobuf.message.Message):
         training: global___TrainingCounters | None = ...,
         counted_since_seconds: builtins.float | None = ...,
         measured_at_unix_seconds: builtins.float | None = ...,
+        operators: collections.abc.Iterable[global___OperatorTime] | None = ...,
+        advice: collections.abc.Iterable[global___ScriptAdvice] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_unix_seconds", b"measured_at_unix_seconds", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "measured_at_unix_seconds", b"measured_at_unix_seconds", "models", b"models", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_counted_since_seconds", b"_counted_since_seconds", "_measured_at_unix_seconds", b"_measured_at_unix_seconds", "advice", b"advice", "cores", b"cores", "counted_since_seconds", b"counted_since_seconds", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "host_memory", b"host_memory", "measured_at_seconds", b"measured_at_seconds", "measured_at_unix_seconds", b"measured_at_unix_seconds", "models", b"models", "operators", b"operators", "total_latency_histogram", b"total_latency_histogram", "training", b"training"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_counted_since_seconds", b"_counted_since_seconds"]) -> typing.Literal["counted_since_seconds"] | None: ...
     @typing.overload
@@ -2528,6 +2540,8 @@ class Process(google.protobuf.message.Message):
     COUNTED_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     JOB_FIELD_NUMBER: builtins.int
     CORE_WORK_FIELD_NUMBER: builtins.int
+    OPERATORS_FIELD_NUMBER: builtins.int
+    ADVICE_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
     uid: builtins.int
@@ -2638,6 +2652,14 @@ class Process(google.protobuf.message.Message):
         earlier owner is in; none: it has not told.
         """
 
+    @property
+    def operators(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OperatorTime]:
+        """Where the time of its executions goes, most first; none: it does not tell, or not yet."""
+
+    @property
+    def advice(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScriptAdvice]:
+        """What its script could do better, what costs most first."""
+
     def __init__(
         self,
         *,
@@ -2677,9 +2699,11 @@ class Process(google.protobuf.message.Message):
         counted_since_seconds: builtins.float | None = ...,
         job: global___Job | None = ...,
         core_work: collections.abc.Iterable[global___CoreWork] | None = ...,
+        operators: collections.abc.Iterable[global___OperatorTime] | None = ...,
+        advice: collections.abc.Iterable[global___ScriptAdvice] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "job", b"job", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "advice", b"advice", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "operators", b"operators", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -2708,6 +2732,74 @@ class Process(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_user_ratio", b"_vcpu_user_ratio"]) -> typing.Literal["vcpu_user_ratio"] | None: ...
 
 global___Process = Process
+
+@typing.final
+class OperatorTime(google.protobuf.message.Message):
+    """What a process has spent in the operators of one kind."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    EXECUTIONS_TOTAL_FIELD_NUMBER: builtins.int
+    RATIO_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """"aten::mm"; "" for all that are not listed or not told apart yet."""
+    seconds_total: builtins.float
+    """Time in them, by samples, in the count of the process, seconds."""
+    executions_total: builtins.int
+    """How many were executed."""
+    ratio: builtins.float
+    """Time in them as a share of the last seconds; absent: unknown. Not read in a Report."""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        seconds_total: builtins.float = ...,
+        executions_total: builtins.int = ...,
+        ratio: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_ratio", b"_ratio", "ratio", b"ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_ratio", b"_ratio", "executions_total", b"executions_total", "name", b"name", "ratio", b"ratio", "seconds_total", b"seconds_total"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_ratio", b"_ratio"]) -> typing.Literal["ratio"] | None: ...
+
+global___OperatorTime = OperatorTime
+
+@typing.final
+class ScriptAdvice(google.protobuf.message.Message):
+    """One thing that a training script could do better, as its runtime judges it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RULE_FIELD_NUMBER: builtins.int
+    MEASURED_FIELD_NUMBER: builtins.int
+    PLACE_FIELD_NUMBER: builtins.int
+    FIX_FIELD_NUMBER: builtins.int
+    EFFECT_FIELD_NUMBER: builtins.int
+    rule: builtins.str
+    """Name of the rule: "host-read"."""
+    measured: builtins.str
+    """What was measured."""
+    place: builtins.str
+    """File and line of the script: "train.py:12"; absent: it has none."""
+    fix: builtins.str
+    """What to do."""
+    effect: builtins.str
+    """What that may bring."""
+    def __init__(
+        self,
+        *,
+        rule: builtins.str = ...,
+        measured: builtins.str = ...,
+        place: builtins.str | None = ...,
+        fix: builtins.str = ...,
+        effect: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_place", b"_place", "place", b"place"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_place", b"_place", "effect", b"effect", "fix", b"fix", "measured", b"measured", "place", b"place", "rule", b"rule"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_place", b"_place"]) -> typing.Literal["place"] | None: ...
+
+global___ScriptAdvice = ScriptAdvice
 
 @typing.final
 class CoreWork(google.protobuf.message.Message):
@@ -2832,6 +2924,8 @@ class LoadedModel(google.protobuf.message.Message):
     SUBGRAPHS_FIELD_NUMBER: builtins.int
     EXECUTIONS_TOTAL_FIELD_NUMBER: builtins.int
     LAST_EXECUTION_AT_UNIX_SECONDS_FIELD_NUMBER: builtins.int
+    BUSY_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
+    BUSY_RATIO_FIELD_NUMBER: builtins.int
     model_id: builtins.int
     """Given by the process; unique in it."""
     name: builtins.str
@@ -2844,6 +2938,10 @@ class LoadedModel(google.protobuf.message.Message):
     """Finished executions."""
     last_execution_at_unix_seconds: builtins.float
     """End of its latest execution, Unix time in seconds."""
+    busy_seconds_total: builtins.float
+    """Time in executions; absent: nobody tells, seconds."""
+    busy_ratio: builtins.float
+    """The same as a share of the last seconds; absent: unknown. Not read in a Report."""
     @property
     def subgraphs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Subgraph]:
         """Its parts, a core each."""
@@ -2858,9 +2956,16 @@ class LoadedModel(google.protobuf.message.Message):
         subgraphs: collections.abc.Iterable[global___Subgraph] | None = ...,
         executions_total: builtins.int = ...,
         last_execution_at_unix_seconds: builtins.float | None = ...,
+        busy_seconds_total: builtins.float | None = ...,
+        busy_ratio: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "executions_total", b"executions_total", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "model_id", b"model_id", "name", b"name", "running", b"running", "subgraphs", b"subgraphs", "uuid", b"uuid"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_busy_ratio", b"_busy_ratio", "_busy_seconds_total", b"_busy_seconds_total", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "busy_ratio", b"busy_ratio", "busy_seconds_total", b"busy_seconds_total", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_busy_ratio", b"_busy_ratio", "_busy_seconds_total", b"_busy_seconds_total", "_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds", "busy_ratio", b"busy_ratio", "busy_seconds_total", b"busy_seconds_total", "executions_total", b"executions_total", "last_execution_at_unix_seconds", b"last_execution_at_unix_seconds", "model_id", b"model_id", "name", b"name", "running", b"running", "subgraphs", b"subgraphs", "uuid", b"uuid"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_busy_ratio", b"_busy_ratio"]) -> typing.Literal["busy_ratio"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_busy_seconds_total", b"_busy_seconds_total"]) -> typing.Literal["busy_seconds_total"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_last_execution_at_unix_seconds", b"_last_execution_at_unix_seconds"]) -> typing.Literal["last_execution_at_unix_seconds"] | None: ...
 
 global___LoadedModel = LoadedModel

@@ -90,6 +90,7 @@ class DashboardState:
     details_pid: int | None = None
     details_of: str = ""  # the page to go back to from details that were opened on another
     are_surroundings_shown: bool = False  # in the details, in place of the plots
+    is_time_shown: bool = False  # where the time of a process goes, in place of its details
     device_index: int = 0
     core_index: int | None = None
     choices: Choices | None = None  # an open dialog
@@ -136,7 +137,8 @@ class DashboardState:
     @property
     def is_of_surroundings(self) -> bool:
         """Whether environment and tree of a process are shown."""
-        return self.page == "processes" and self.details_pid is not None and self.are_surroundings_shown
+        are_shown = self.are_surroundings_shown and not self.is_time_shown
+        return self.page == "processes" and self.details_pid is not None and are_shown
 
     @property
     def message(self) -> str:
@@ -204,6 +206,7 @@ class DashboardState:
             key_texts=self.keymap.changed,
             tagged=self.tagged,
             details_pid=self.details_pid,
+            is_time_shown=self.is_time_shown,
             colour_by=settings.colour_by,
             device_index=min(self.device_index, max(0, len(snapshot.devices) - 1)),
             core_index=self.core_index,
@@ -373,7 +376,7 @@ class DashboardState:
         self.page = name
         self.details_of = ""
         self.settings.page = name
-        self.details_pid, self.are_surroundings_shown = None, False
+        self.details_pid, self.are_surroundings_shown, self.is_time_shown = None, False, False
 
     def move_to(self, position: int) -> None:
         """Move the cursor of the page's list to a row."""

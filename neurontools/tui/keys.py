@@ -69,6 +69,7 @@ ACTIONS = (
     KeyAction(
         ("K", "f9"), "K, F9", "choose_signal", "send a signal to the tagged or the selected process", "Processes"
     ),
+    KeyAction(("P",), "P", "toggle_time", "where the time of the process goes: parts, operators, graphs", "Processes"),
     KeyAction(("E",), "E", "toggle_surroundings", "environment and tree of the process, or its plots", "Processes"),
     KeyAction(("p", "z"), "p, z", "toggle_pause", "pause, and resume where it is live", "Time"),
     KeyAction(("left_square_bracket",), "[", "step_back", "one moment back", "Time"),

@@ -10,7 +10,16 @@ from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 
 from neurontools import catalog, health
-from neurontools.model import DeviceMemory, HostMemory, Instance, Process, Snapshot, TrainingRates
+from neurontools.model import (
+    DeviceMemory,
+    HostMemory,
+    Instance,
+    OperatorTime,
+    Process,
+    ScriptAdvice,
+    Snapshot,
+    TrainingRates,
+)
 from neurontools.query.ended_report import EndedRow, ended_row
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
@@ -82,6 +91,8 @@ class TopModel:
     neuroncores: tuple[int, ...]
     device_memory_bytes: int | None
     executions_total: int
+    busy_seconds_total: float | None
+    busy_ratio: float | None  # of the last seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +165,8 @@ class TopProcess:
     attached_at: str | None
     job: str | None
     training: TopTraining | None
+    operators: tuple[OperatorTime, ...]  # the kinds that take most, then the rest, named ""
+    advice: tuple[ScriptAdvice, ...]  # of its runtime, what costs most first
     models: tuple[TopModel, ...]
 
 
@@ -329,6 +342,8 @@ def _process(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         attached_at=_time(process.attached_at_unix_seconds),
         job=None if process.job is None else process.job.name,
         training=_training(process, now_seconds),
+        operators=process.operators,
+        advice=process.advice,
         models=tuple(
             TopModel(
                 model.model_id,
@@ -338,6 +353,8 @@ def _process(figures: ProcessFigures, now_seconds: float) -> TopProcess:
                 tuple(sorted({part.neuroncore_index for part in model.subgraphs})),
                 sum(part.device_memory.total_bytes or 0 for part in model.subgraphs),
                 model.executions_total,
+                model.busy_seconds_total,
+                model.busy_ratio,
             )
             for model in process.models
         ),
@@ -372,7 +389,7 @@ def json_text(document_: TopDocument, *, indent: int | None = None) -> str:
     return as_json(asdict(document_), indent=indent)
 
 
-_CSV_SKIPPED = ("training", "models")
+_CSV_SKIPPED = ("training", "operators", "advice", "models")
 CSV_COLUMNS = ("taken_at", *(field.name for field in fields(TopProcess) if field.name not in _CSV_SKIPPED))
 
 

@@ -10,7 +10,9 @@ from neurontools.model import (
     ExecutionCounters,
     Instance,
     LatencyHistogram,
+    LoadedModel,
     NeuronCore,
+    OperatorTime,
     Process,
     Snapshot,
     SourceKind,
@@ -326,3 +328,30 @@ def test_each_part_of_step_time_has_its_share() -> None:
         compute_ratio=0.5,
         collective_wait_ratio=0.0625,
     )
+
+
+def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> None:
+    def at(moment: float, seconds: float, measured: float | None = None, **fields: Any) -> tuple[float | None, ...]:
+        model = LoadedModel(1, "m", "0" * 32, running=True, busy_seconds_total=2 * seconds)
+        told = process(
+            moment if measured is None else measured,
+            operators=(OperatorTime("mm", seconds, 1),),
+            models=(model,),
+            counted_since_seconds=0.5,
+            **fields,
+        )
+        (taken,) = host.take(moment, core(moment), told).processes
+        return taken.operators[0].ratio, taken.models[0].busy_ratio
+
+    host = Host()
+    assert at(1.0, 0.0) == (None, None)
+    assert at(2.0, 0.25) == (0.25, 0.5)
+    assert at(3.0, 0.25, measured=2.0) == (0.25, 0.5), "no new report: the shares stay"
+    for moment in range(3, 12):
+        at(float(moment), 0.25)
+    assert at(12.0, 0.25 + 4.0) == (0.4, 0.8), "of ten seconds, however long a step is"
+    assert at(13.0, 0.1) == (None, None), "what falls is not known"
+    assert at(14.0, 9.0, reporting=False) == (None, None)
+    before = host.rates._shares
+    host.take(15.0, core(15.0))
+    assert not before._past, "who has gone is forgotten"

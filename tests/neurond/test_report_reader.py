@@ -122,6 +122,13 @@ def histogram(indices: list[int], counts: list[int], sum_seconds: float = 0.0) -
             {"training": pb.TrainingCounters(last_step_at_seconds=1e11)},
             "training.last_step_at_seconds is later than measured_at_seconds",
         ),
+        ({"operators": [pb.OperatorTime(name=str(n)) for n in range(18)]}, "more than 17 kinds of operators"),
+        ({"operators": [pb.OperatorTime(name="a" * 129)]}, "an operator has a name of more than 128 characters"),
+        ({"operators": [pb.OperatorTime(seconds_total=-1.0)]}, "operators.seconds_total is not a time"),
+        ({"operators": [pb.OperatorTime(executions_total=2**63)]}, "operators.executions_total is out of range"),
+        ({"operators": [pb.OperatorTime(name="a")] * 2}, "a kind of operators is reported twice"),
+        ({"advice": [pb.ScriptAdvice()] * 5}, "more than 4 pieces of advice"),
+        ({"advice": [pb.ScriptAdvice(place="a" * 401)]}, "advice has a text of more than 400 characters"),
         (histogram([3], [1], float("nan")), "total_latency_histogram sum_seconds is not a time"),
     ],
 )

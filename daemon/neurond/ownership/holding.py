@@ -34,6 +34,8 @@ class Report:
     device_latency_histogram: model.LatencyHistogram = model.LatencyHistogram()
     training: model.TrainingCounters | None = None
     counted_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: the process does not tell
+    operators: tuple[model.OperatorTime, ...] = ()
+    advice: tuple[model.ScriptAdvice, ...] = ()
 
 
 @dataclass(slots=True)

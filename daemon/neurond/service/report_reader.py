@@ -15,7 +15,14 @@ from neurontools import model
 from neurontools.model import latency
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
-from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
+from neurontools.rpc.report_limits import (
+    LONGEST_ADVICE,
+    LONGEST_OPERATOR_NAME,
+    MOST_ADVICE,
+    MOST_MODELS,
+    MOST_OPERATORS,
+    MOST_SUBGRAPHS,
+)
 
 MAX_NAME_CHARACTERS = 1024
 LARGEST_COUNT = 2**63 - 1
@@ -52,6 +59,8 @@ def read_report(
         device_latency_histogram=_histogram(message.device_latency_histogram, "device_latency_histogram"),
         training=_training(message.training, measured_at_seconds) if message.HasField("training") else None,
         counted_since_seconds=_counted_since(message, measured_at_seconds),
+        operators=_operators(message.operators),
+        advice=_advice(message.advice),
     )
 
 
@@ -108,8 +117,10 @@ def _models(
             _bounded(subgraph.host_memory, where)
         _count(loaded.executions_total, where)
         last_at = _moment(message, "last_execution_at_unix_seconds", clock_moved_seconds)
-        if last_at != loaded.last_execution_at_unix_seconds:
-            loaded = replace(loaded, last_execution_at_unix_seconds=last_at)
+        if loaded.busy_seconds_total is not None:
+            _seconds(loaded.busy_seconds_total, f"{where} busy_seconds_total")
+        if last_at != loaded.last_execution_at_unix_seconds or loaded.busy_ratio is not None:
+            loaded = replace(loaded, last_execution_at_unix_seconds=last_at, busy_ratio=None)
         models.append(loaded)
     if len({loaded.model_id for loaded in models}) != len(models):
         raise InvalidReport("two models have the same model_id")
@@ -145,6 +156,31 @@ def _training(message: neuron_pb2.TrainingCounters, measured_at_seconds: float) 
         if (getattr(counters, name) or 0.0) > measured_at_seconds + _CLOCK_SLACK_SECONDS:
             raise InvalidReport(f"training.{name} is later than measured_at_seconds; both are CLOCK_MONOTONIC")
     return counters
+
+
+def _operators(messages: Sequence[neuron_pb2.OperatorTime]) -> tuple[model.OperatorTime, ...]:
+    if len(messages) > MOST_OPERATORS:
+        raise InvalidReport(f"more than {MOST_OPERATORS} kinds of operators")
+    found = []
+    for message in messages:
+        if len(message.name) > LONGEST_OPERATOR_NAME:
+            raise InvalidReport(f"an operator has a name of more than {LONGEST_OPERATOR_NAME} characters")
+        seconds = _seconds(message.seconds_total, "operators.seconds_total")
+        found.append(
+            model.OperatorTime(message.name, seconds, _count(message.executions_total, "operators.executions_total"))
+        )
+    if len({operator.name for operator in found}) != len(found):
+        raise InvalidReport("a kind of operators is reported twice")
+    return tuple(found)
+
+
+def _advice(messages: Sequence[neuron_pb2.ScriptAdvice]) -> tuple[model.ScriptAdvice, ...]:
+    if len(messages) > MOST_ADVICE:
+        raise InvalidReport(f"more than {MOST_ADVICE} pieces of advice")
+    for message in messages:
+        if any(len(getattr(message, name)) > LONGEST_ADVICE for name in model.ScriptAdvice.__slots__):
+            raise InvalidReport(f"advice has a text of more than {LONGEST_ADVICE} characters")
+    return tuple(from_message(model.ScriptAdvice, message) for message in messages)
 
 
 def _bounded(part: Any, name: str) -> Any:

@@ -50,6 +50,8 @@ def process_record(
         total_latency_histogram=report.total_latency_histogram,
         device_latency_histogram=report.device_latency_histogram,
         training=report.training,
+        operators=report.operators,
+        advice=report.advice,
         counted_since_seconds=report.counted_since_seconds,
         core_work=_work(holding) if report.counted_since_seconds is not None else (),
         measured_at_seconds=report.measured_at_seconds,

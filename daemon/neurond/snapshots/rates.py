@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neurond.snapshots.recent_shares import RecentShares
 from neurontools.model import (
     LatencyHistogram,
     LatencyPercentiles,
@@ -26,6 +27,7 @@ class Rates:
     def __init__(self) -> None:
         self._before: Snapshot | None = None
         self._processes: dict[int, Process] = {}
+        self._shares = RecentShares()
         self._measured: dict[int, tuple[float, Process]] = {}  # by PID: when vCPU times were last read
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
@@ -41,6 +43,7 @@ class Rates:
         derived = replace(snapshot, cores=cores, processes=processes)
         self._before = derived
         self._processes = {process.pid: process for process in processes}
+        self._shares.keep(self._processes.keys())
         self._measured = {pid: kept for pid, kept in self._measured.items() if pid in self._processes}
         return derived
 
@@ -51,6 +54,7 @@ class Rates:
             before = None
         values = self._vcpu_ratios(now, before, snapshot, processes_read)
         values |= _execution_rates(now, before)
+        values |= self._shares.derive(now)
         return replace(now, **values) if values else now  # type: ignore[arg-type]
 
     def _vcpu_ratios(

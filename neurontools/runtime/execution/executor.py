@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from neurontools.model import OperatorTime
 from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.capture.course import Course, Observed
 from neurontools.runtime.capture.following import following
@@ -16,10 +17,11 @@ from neurontools.runtime.counting.places import places
 from neurontools.runtime.counting.step_clock import COMPILE, COMPUTE, step_clock
 from neurontools.runtime.counting.steps import WARM_UP_STEPS, steps
 from neurontools.runtime.execution.deadline import deadline
-from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed
+from neurontools.runtime.execution.failure import CompilationFailed, ExecutionFailed, status_of
 from neurontools.runtime.execution.graph_changes import GraphChanges
 from neurontools.runtime.execution.injection import struck
 from neurontools.runtime.execution.loaded_program import LoadedProgram
+from neurontools.runtime.execution.operator_times import OperatorTimes
 from neurontools.runtime.execution.policy import FAIL_ON_NAN, Policy
 from neurontools.runtime.execution.profiled import FIRST_GRAPH, GraphOrigin, described
 from neurontools.runtime.execution.target import check_load
@@ -57,6 +59,7 @@ class Executor:
         self.extracted: RecentlyUsed[tuple[Any, ...], CompiledGraph] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
         self._work_unloaded = Work()
+        self._operator_times = OperatorTimes()
         self.graph_changes = GraphChanges()
         self.cache = CompileCache(environment)
         self._policy: Policy | None = None
@@ -150,7 +153,10 @@ class Executor:
         memory.allocate(Category.TENSORS, output_bytes)
         run = struck(program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
         entry = loaded.entry if ring.is_on and run is None else None
-        if entry is not None:
+        samples = loaded.samples
+        is_sampled = loaded.executions >= samples.next_at and run is None and samples.is_due()
+        is_timed = is_sampled or entry is not None
+        if is_timed:
             loaded.program.prepare_timed()
         started = self.monitor.begin(loaded.handle)
         begun = time.perf_counter()
@@ -167,7 +173,7 @@ class Executor:
                 torch._C._DisableAutocast(),
                 torch._C.DisableTorchFunction(),
             ):
-                if entry is None:
+                if not is_timed:
                     outputs = (run or program.run)(inputs, scalars, hosts, core.generator)
                 else:
                     outputs, times = loaded.program.run_timed(inputs, scalars, hosts, core.generator)
@@ -177,7 +183,7 @@ class Executor:
             step_clock.close(part, time.perf_counter())
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
-            status = _status_of(error)
+            status = status_of(error)
             self.monitor.end(started, 0, status, begun - queued)
             if entry is not None:
                 ring.failed(entry)
@@ -192,16 +198,20 @@ class Executor:
             buffer.value = value
             if buffer.category is not Category.TENSORS:
                 memory.move(Category.TENSORS, buffer.category, nbytes)
+        if is_sampled:
+            samples.note(times)
         if entry is not None:
             begun, ended = times[0] * 1e-9, times[-1] * 1e-9  # so that the sums of both are one
             self._note(core, loaded, entry, known, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
+        seconds = ended - begun
+        samples.seconds += seconds
         statistics = core.statistics
         statistics.executions_total += 1
-        statistics.busy_seconds += ended - begun
+        statistics.busy_seconds += seconds
         statistics.flops_total += loaded.flops
-        metrics.time("ExecuteTime", ended - begun)
+        metrics.time("ExecuteTime", seconds)
         metrics.time("ExecuteLatency", ended - queued)
         metrics.count("ExecuteComputation")
         self._finish(core, started, loaded.flops, begun - queued, bad)
@@ -352,6 +362,12 @@ class Executor:
             memory.free(Category.SCRATCHPAD, memory.levels[Category.SCRATCHPAD] - needed)
             self.monitor.unload_model(loaded.handle)
             self._work_unloaded.add(loaded.work, loaded.executions)
+            self._operator_times.settle(loaded)
+
+    def operators(self) -> tuple[OperatorTime, ...]:
+        """Where the time of all executions went so far; any thread may ask, and never waits for an execution."""
+        loaded = [program for programs in list(self.loaded.values()) for program in list(programs.values())]
+        return self._operator_times.so_far(loaded)
 
     def work(self) -> Work:
         """What all executions so far asked of the device; any thread may ask."""
@@ -380,13 +396,3 @@ def _abandon(listed: Sequence[Buffer | None], error: BaseException) -> None:
         if buffer is not None and buffer.value is None:
             buffer.failure = error
     _forget(listed)
-
-
-def _status_of(error: BaseException) -> NrtStatus:
-    if isinstance(error, ExecutionFailed):
-        return error.status
-    if isinstance(error, OutOfDeviceMemory):
-        return NrtStatus.RESOURCE
-    if isinstance(error, (IndexError, ValueError)):
-        return NrtStatus.EXEC_BAD_INPUT
-    return NrtStatus.EXEC_COMPLETED_WITH_ERR

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from neurontools.nrt.status import NrtStatus
+from neurontools.runtime.tensors.memory import OutOfDeviceMemory
 
 
 class ExecutionFailed(RuntimeError):
@@ -21,3 +22,14 @@ class CompilationFailed(RuntimeError):
             f"{module} could not be compiled before ({reason}); set --retry_failed_compilation in NEURON_CC_FLAGS to "
             "try again"
         )
+
+
+def status_of(error: BaseException) -> NrtStatus:
+    """The status of an execution that ended with an error."""
+    if isinstance(error, ExecutionFailed):
+        return error.status
+    if isinstance(error, OutOfDeviceMemory):
+        return NrtStatus.RESOURCE
+    if isinstance(error, (IndexError, ValueError)):
+        return NrtStatus.EXEC_BAD_INPUT
+    return NrtStatus.EXEC_COMPLETED_WITH_ERR

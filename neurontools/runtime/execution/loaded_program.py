@@ -6,6 +6,7 @@ from typing import Any
 
 from neurontools.runtime.capture.following import Place
 from neurontools.runtime.execution.numerical_errors import NanCheck
+from neurontools.runtime.execution.operator_times import OperatorSamples
 from neurontools.runtime.execution.profiled import GraphOrigin
 from neurontools.runtime.execution.work import work_of
 from neurontools.runtime.profiling.ring import GraphEntry
@@ -27,6 +28,7 @@ class LoadedProgram:
         "output_bytes_total",
         "place",
         "program",
+        "samples",
         "work",
     )
 
@@ -42,5 +44,6 @@ class LoadedProgram:
         self.output_bytes_total = sum(self.output_bytes)
         self.nan_check = NanCheck(compiled)
         self.place = Place()
+        self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
         self.entry: GraphEntry | None = None  # what a profile knows it by

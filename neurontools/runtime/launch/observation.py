@@ -5,6 +5,7 @@ from __future__ import annotations
 from neurontools.model import TrainingCounters
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -12,7 +13,7 @@ from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import MEMORY_FIELDS, Category
 
 
-def observe(reporter: Reporter) -> None:
+def observe(executor: Executor, reporter: Reporter) -> None:
     """Tells the reporter the levels and counters of this moment; in its thread, while others train.
 
     The code of models is left out: it is told with the models.
@@ -23,6 +24,7 @@ def observe(reporter: Reporter) -> None:
             if category is not Category.MODEL_CODE:
                 reporter.set_memory(core.local_index, field, levels[category])
     reporter.set_training(training_counters())
+    reporter.set_operators(executor.operators())
 
 
 def training_counters() -> TrainingCounters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         step_clock.begin()
         made.cores, made.monitor = take_cores(environment)
         if isinstance(made.monitor, Reported):
-            made.monitor.reporter.before_reports(observe)
+            made.monitor.reporter.before_reports(partial(observe, made))
             made.faults = made.monitor.reporter.faults or made.faults
             worker.instance_type = made.monitor.reporter.instance_type
         device.taken = made.cores

@@ -98,7 +98,11 @@ class Program:
     def prepare_timed(self) -> None:
         """Makes the code of `run_timed` where it is wanted, so that an execution's time has only the execution."""
         if self._checked and self._run_timed is None:
-            _, self._run_timed = _generate(self, is_timed=True)
+            entry = step_clock.open(COMPILE, time.perf_counter())
+            try:
+                _, self._run_timed = _generate(self, is_timed=True)
+            finally:
+                step_clock.close(entry, time.perf_counter())
 
 
 def _interpret(

@@ -6,15 +6,21 @@ but that an execution which it was told the end of has ended.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from hashlib import blake2b
 
-from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
 from neurontools.model.latency import bucket_index
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
-from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
+from neurontools.rpc.report_limits import (
+    LONGEST_ADVICE,
+    LONGEST_OPERATOR_NAME,
+    MOST_ADVICE,
+    MOST_MODELS,
+    MOST_SUBGRAPHS,
+)
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 
 FIRST_MODEL_ID = 10001  # as observed with the original runtime
@@ -63,6 +69,7 @@ class _Model:
     memory: dict[int, DeviceMemory]
     host_memory: HostMemory
     executions: int = 0
+    busy_seconds: float = 0.0
     last_execution_seconds: float | None = None
     in_flight: int = 0
     ended: int = 0  # executions, with or without a result
@@ -104,6 +111,8 @@ class Accounts:
         self._outcomes = {f"{outcome.value}_total": 0 for outcome in Outcome}
         self._errors = {f"{kind.value}_total": 0 for kind in ErrorKind}
         self._training: TrainingCounters | None = None
+        self._operators: tuple[OperatorTime, ...] = ()
+        self._advice: tuple[ScriptAdvice, ...] = ()
         self._total_latencies = _Latencies()
         self._device_latencies = _Latencies()
 
@@ -170,6 +179,7 @@ class Accounts:
             self._total_latencies.add(bucket_index(total_seconds) if queued_seconds else bucket, total_seconds)
         if model is not None:
             model.executions += 1
+            model.busy_seconds += device_seconds
             model.last_execution_seconds = ended_seconds
 
     def add_memory(self, index: int, category: str, delta_bytes: int) -> None:
@@ -191,6 +201,25 @@ class Accounts:
     def set_training(self, counters: TrainingCounters) -> None:
         """What was counted beside executions so far."""
         self._training = counters
+
+    def set_operators(self, operators: tuple[OperatorTime, ...]) -> None:
+        """Where the time of executions went so far; at most MOST_OPERATORS, the rest as one of them."""
+        self._operators = tuple(
+            replace(operator, name=sendable(operator.name, LONGEST_OPERATOR_NAME)) for operator in operators
+        )
+
+    def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
+        """What the script could do better, what costs most first; more than MOST_ADVICE and long texts are cut."""
+        self._advice = tuple(
+            ScriptAdvice(
+                sendable(each.rule, LONGEST_ADVICE),
+                sendable(each.measured, LONGEST_ADVICE),
+                None if each.place is None else sendable(each.place, LONGEST_ADVICE),
+                sendable(each.fix, LONGEST_ADVICE),
+                sendable(each.effect, LONGEST_ADVICE),
+            )
+            for each in advice[:MOST_ADVICE]
+        )
 
     def add_error(self, kind: ErrorKind) -> None:
         """An error happened."""
@@ -216,6 +245,8 @@ class Accounts:
             setattr(report.errors, name, count)
         if self._training is not None:
             report.training.CopyFrom(to_message(self._training))
+        report.operators.extend(map(to_message, self._operators))
+        report.advice.extend(map(to_message, self._advice))
         self._total_latencies.fill(report.total_latency_histogram)
         self._device_latencies.fill(report.device_latency_histogram)
         return report
@@ -262,6 +293,7 @@ class Accounts:
         message.running = model.in_flight > 0 or model.ended != model.ended_reported
         model.ended_in_report = model.ended
         message.executions_total = model.executions
+        message.busy_seconds_total = model.busy_seconds
         if model.last_execution_seconds is not None:
             message.last_execution_at_unix_seconds = model.last_execution_seconds + unix_minus_monotonic_seconds
         for position, index in enumerate(sorted(index for index in model.memory if index < core_count)):

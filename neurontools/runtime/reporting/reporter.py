@@ -5,14 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import RLock, Thread
 
 from neurontools.errors import EXIT_NO_DAEMON, UserError
-from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
+from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
 from neurontools.nrt.core_request import CoreRequest
 from neurontools.nrt.environment import PROCESS_TAG
 from neurontools.rpc import neuron_pb2
@@ -179,6 +179,14 @@ class Reporter:
     def set_training(self, counters: TrainingCounters) -> None:
         """What was counted beside executions so far; no counter may fall."""
         self._journal.note(self._accounts.set_training, counters)
+
+    def set_operators(self, operators: tuple[OperatorTime, ...]) -> None:
+        """Where the time of executions went so far, by kind of operator."""
+        self._journal.note(self._accounts.set_operators, operators)
+
+    def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
+        """What the script could do better, what costs most first."""
+        self._journal.note(self._accounts.set_advice, advice)
 
     def before_reports(self, look: Callable[[Reporter], None]) -> None:
         """Has `look` called before each report from now on, in the reporter's thread, to tell what it does not note."""

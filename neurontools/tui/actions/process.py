@@ -58,16 +58,33 @@ class ProcessActions(DashboardState):
 
     def toggle_surroundings(self) -> None:
         """Show the environment and the tree of the selected process in place of its plots, or the plots again."""
+        has_details, is_time_shown = self.details_pid is not None, self.is_time_shown
+        if self._select_details("a job has no environment of its own; Enter lists its processes"):
+            self.is_time_shown = False
+            self.are_surroundings_shown = is_time_shown or not (has_details and self.are_surroundings_shown)
+
+    def toggle_time(self) -> None:
+        """Show where the time of the selected process goes in place of its details, or the details again."""
+        has_details = self.details_pid is not None
+        if self._select_details("the time of a job is that of its processes; Enter lists them"):
+            self.is_time_shown = not (has_details and self.is_time_shown)
+
+    def _select_details(self, of_a_job: str) -> bool:
+        """Has the selected process shown, if no other one is; for a job says what is to be done."""
+        if self.details_pid is not None:
+            return True
+        row = self.selected_job_row() if self.page == "overview" else None
         if self.page != "processes":
             self.show_page("processes")
-        if self.details_pid is None:
-            self.scene()  # which selects a row
-            if self.selected_pid is None:
-                self.tell("a job has no environment of its own; Enter lists its processes")
-                return
-            self.details_pid, self.are_surroundings_shown = self.selected_pid, True
-        else:
-            self.are_surroundings_shown = not self.are_surroundings_shown
+        if row is not None and row.pid is not None:
+            self.selected_rows["processes"] = str(row.pid)
+            self.details_of = "overview"
+        self.scene()  # which selects a row
+        if self.selected_pid is None:
+            self.tell(of_a_job)
+            return False
+        self.details_pid = self.selected_pid
+        return True
 
     def choose_signal(self) -> None:
         """Choose a signal for the tagged processes, else the selected one, and have it confirmed."""

@@ -46,7 +46,7 @@ class ProgramActions(DashboardState):
         elif self.details_pid is not None and self.details_of:
             self.show_page(self.details_of)
         elif self.details_pid is not None:
-            self.details_pid, self.are_surroundings_shown = None, False
+            self.details_pid, self.are_surroundings_shown, self.is_time_shown = None, False, False
         elif self.page == "processes" and self.filter_text:
             self.filter_text = ""
 

@@ -81,6 +81,7 @@ class Scene:
     key_texts: Mapping[str, str] = field(default_factory=dict)  # keys that were changed: by the usual key, in words
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
+    is_time_shown: bool = False  # in place of the details: where the time of the process goes
     surroundings: Surroundings | None = None  # of the process of the details, in place of its plots
     colour_by: str = "utilization"  # of the topology: utilization, memory
     device_index: int = 0  # the device that topology and history look at

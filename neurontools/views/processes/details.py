@@ -18,8 +18,9 @@ from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.time_axis import time_axis
 from neurontools.views.processes.columns import PLACE
 from neurontools.views.processes.surroundings import surroundings_page
+from neurontools.views.processes.time_page import time_page
 
-COMPILING = "compiling"
+COMPILING, ADVICE = "compiling", "advice"
 
 
 def when_text(unix_seconds: float | None) -> str:
@@ -38,9 +39,11 @@ def core_doubt(process: Process) -> str:
 
 def process_details(scene: Scene, figures: ProcessFigures, width: int, height: int) -> Page:
     """One process: facts, then plots of its recent past."""
+    if scene.is_time_shown:
+        return time_page(scene, figures, width, height)
     process = figures.process
     title = f"Process {process.pid}  {foreign(process.tag, 60)}"
-    page = Page([heading(scene, title, width, "E environment and tree, Esc back")])
+    page = Page([heading(scene, title, width, "P where its time goes, E environment and tree, Esc back")])
     latency = process.total_latency
     errors = process.errors
     host = process.host_memory
@@ -105,13 +108,14 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
             ),
         ),
         *_training_facts(figures),
+        *_advice_facts(process),
         (
             "models",
             ", ".join(f"{foreign(m.name, 80)} ({'running' if m.running else 'loaded'})" for m in process.models[:4])
             or ("-" if scene.snapshot.source is SourceKind.SYSFS else "none"),
         ),
     )
-    styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn"}
+    styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn", ADVICE: "warn"}
     for name, text in facts[: max(1, height - 2)]:
         runs: Line = (
             (f" {name:<11}", "label"),
@@ -201,6 +205,14 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
         )
         facts.append(("transfers", text))
     return tuple(facts)
+
+
+def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
+    """What its script could do better, a line each; what to do is on the page of its time."""
+    return tuple(
+        (ADVICE, f"{foreign(each.rule)}{f' at {foreign(each.place)}' if each.place else ''}: {foreign(each.measured)}")
+        for each in process.advice
+    )
 
 
 def _rate_text(rate: float | None) -> str:
