@@ -1,0 +1,249 @@
+"""The JSON of torch.profiler: a track for each NeuronCore, beside what the host did.
+
+Kineto's names for what a GPU does are used where viewers know no others: HolisticTraceAnalysis and the trace views read
+cat `kernel`, `gpu_memcpy` and `cuda_runtime` alone. Its base of times is floored to a quarter of a year (7,889,238 s).
+Sources: pytorch/kineto libkineto/src/output_json.cpp and ActivityType.h; facebookresearch/HolisticTraceAnalysis.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from neurontools.profile import Engine, Kind, Operator, Place, Profile, Span
+from neurontools.profile.definitions import script_place
+from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
+
+_BASE_NS = 7_889_238 * 10**9
+_GRAPHS, _TRANSFERS = 1, 7
+_LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAMES.items()}, _TRANSFERS: "transfers"}
+_COLLECTIVE_PREFIX = "ncclDevKernel_"
+"""By which the analyses that people have tell communication from computation."""
+_HOST_CATEGORIES = {
+    Kind.COMPILE: "privateuse1_runtime",
+    Kind.INPUT_WAIT: "user_annotation",
+    Kind.ANNOTATION: "user_annotation",
+    Kind.FALLBACK: "cpu_op",
+}
+_LEVEL = 4
+
+
+def base_ns(first_ns: int) -> int:
+    """What times in a trace are relative to, as Kineto chooses it."""
+    return first_ns // _BASE_NS * _BASE_NS
+
+
+def write_trace(profile: Profile, path: Path) -> int:
+    """Writes a trace of its own, compressed; how many events it has. Raises OSError."""
+    base = base_ns(profile.metadata.began_ns)
+    count = 0
+    with gzip.open(path, "wt", _LEVEL, encoding="utf-8") as file:
+        file.write(_head(profile, base))
+        separator = ""
+        for event in trace_events(profile, base):
+            file.write(separator + event)
+            separator = ",\n"
+            count += 1
+        file.write("\n]}\n")
+    return count
+
+
+def merged(text: str, profile: Profile, *, with_host: bool = False) -> str:
+    """A trace that torch wrote, with the tracks of the profile in it. ValueError where it is none."""
+    base = re.search(r'"baseTimeNanoseconds":\s*(\d+)', text)
+    events = re.search(r'"traceEvents":\s*\[', text)
+    if events is None:
+        raise ValueError("no trace of torch.profiler")
+    ours = ",\n".join(trace_events(profile, int(base[1]) if base else 0, with_host=with_host))
+    rest = text[events.end() :]
+    comma = ",\n" if ours and not rest.lstrip().startswith("]") else ""
+    return f"{text[: events.end()]}\n{ours}{comma}{rest}"
+
+
+def _head(profile: Profile, base: int) -> str:
+    about = profile.metadata
+    head = {
+        "schemaVersion": 1,
+        "deviceProperties": [
+            {"id": core, "name": "NeuronCore (simulated)", "totalGlobalMem": about.hbm_limit_bytes or 0}
+            for core in about.cores
+        ],
+        "distributedInfo": {"backend": "xla", "rank": about.rank, "world_size": about.world_size},
+        "host_name": about.host,
+        "displayTimeUnit": "ms",
+        "baseTimeNanoseconds": base,
+        "traceName": f"{about.worker} of {about.script}: {about.device_time}",
+        "written_by": about.written_by,
+    }
+    return json.dumps(head, separators=(",", ":"))[:-1] + ',"traceEvents":[\n'
+
+
+def trace_events(profile: Profile, base: int, *, with_host: bool = True) -> Iterator[str]:
+    """The events as JSON, each an object. Without `with_host` only what torch doesn't have itself: the devices."""
+    yield from _tracks(profile, with_host)
+    if with_host:
+        yield from _steps(profile, base)
+    yield from _executions(profile, base)
+    yield from _spans(profile, base, with_host)
+    yield from _levels(profile, base)
+
+
+def _tracks(profile: Profile, with_host: bool) -> Iterator[str]:
+    about = profile.metadata
+
+    def named(what: str, pid: int, tid: int | str, **arguments: Any) -> str:
+        return json.dumps({"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": arguments})
+
+    if with_host:
+        yield named("process_name", about.pid, 0, name=f"{about.worker}: {about.script or 'python'}")
+        yield named("process_labels", about.pid, 0, labels="CPU")
+        yield named("process_sort_index", about.pid, 0, sort_index=about.rank * 100)
+        yield named("thread_name", about.pid, about.pid, name="main thread")
+    for core in about.cores:
+        yield named("process_name", core, 0, name=f"NeuronCore {core} ({about.worker})")
+        yield named("process_labels", core, 0, labels=f"simulated: {about.device_time}")
+        yield named("process_sort_index", core, 0, sort_index=5_000_000 + about.rank * 100 + core)
+        for lane, name in _LANES.items():
+            yield named("thread_name", core, lane, name=name)
+            yield named("thread_sort_index", core, lane, sort_index=lane)
+
+
+def _steps(profile: Profile, base: int) -> Iterator[str]:
+    pid = profile.metadata.pid
+    for step in profile.steps:
+        parts = {
+            "host": step.host_ns,
+            "compile": step.compile_ns,
+            "input wait": step.input_wait_ns,
+            "transfer": step.transfer_ns,
+            "compute": step.compute_ns,
+            "collective": step.collective_ns,
+        }
+        arguments = {"flops": step.flops, **{f"{name} us": took / 1e3 for name, took in parts.items()}}
+        yield _whole(
+            "user_annotation", f"ProfilerStep#{step.step}", pid, pid, step.start_ns, step.end_ns, base, arguments
+        )
+
+
+def _executions(profile: Profile, base: int) -> Iterator[str]:
+    pid = profile.metadata.pid
+    parts = [_operator_parts(profile, operator) for operator in profile.operators]
+    graphs = [
+        f',"args":{json.dumps({"graph": graph.hash_text, "flops": graph.flops, "bytes": graph.moved_bytes})[:-1]}'
+        for graph in profile.graphs
+    ]
+    modules = [json.dumps(f"graph {graph.hash_text}") for graph in profile.graphs]
+    first = 0
+    for row in profile.executions:
+        graph, core, tag = profile.graphs[row.graph], row.core, row.correlation
+        name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
+        ids = f'"External id":{tag},"correlation":{tag}'
+        begun, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
+        yield (
+            f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'
+            f'"dur":{_us(row.start_ns - row.queued_ns)},"args":{{{ids},"step":{row.step}}}}}'
+        )
+        yield (
+            f'{{"ph":"X","cat":"gpu_user_annotation","name":{modules[row.graph]},"pid":{core},"tid":{_GRAPHS},"ts":{begun},'
+            f'"dur":{_us(row.end_ns - row.start_ns)}{graphs[row.graph]},{ids},"step":{row.step}}}}}'
+        )
+        if not row.operator_count:
+            continue
+        begun_ns = row.start_ns - base
+        times = profile.operator_ns[first : first + row.operator_count]
+        first += row.operator_count
+        lane = 2 + profile.operators[graph.first_operator].engine
+        yield f'{{"ph":"s","id":{tag},"pid":{pid},"tid":{pid},"ts":{launched},"cat":"ac2g","name":"ac2g"}}'
+        yield f'{{"ph":"f","id":{tag},"pid":{core},"tid":{lane},"ts":{begun},"cat":"ac2g","name":"ac2g","bp":"e"}}'
+        for number, took in enumerate(times, graph.first_operator):
+            head, tail = parts[number]
+            yield (
+                f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(took)},"args":{{"device":{core},{ids},'
+                f'"step":{row.step}{tail}'
+            )
+            begun_ns += took
+
+
+def _operator_parts(profile: Profile, operator: Operator) -> tuple[str, str]:
+    """What is the same in all executions of an operator, before and after what is not."""
+    lane = 2 + operator.engine
+    arguments: dict[str, Any] = {
+        "stream": lane,
+        "operator": operator.name,
+        "result": operator.result,
+        "flops": operator.flops,
+        "bytes": operator.bytes,
+        "engine (inferred)": ENGINE_NAMES[operator.engine],
+        "module": operator.scope,
+        "source": _source(profile.stack(operator.stack)),
+    }
+    if operator.is_backward:
+        arguments["gradient"] = "backward"
+    shown = {name: value for name, value in arguments.items() if value != ""}
+    head = f'{{"ph":"X","cat":"kernel","name":{json.dumps(_shown_name(operator))},"tid":{lane}'
+    return head, "," + json.dumps(shown, separators=(",", ":"))[1:] + "}"
+
+
+def _shown_name(operator: Operator) -> str:
+    if operator.engine is not Engine.COLLECTIVES:
+        return operator.name
+    return f"{_COLLECTIVE_PREFIX}{operator.name.partition('::')[2]}"
+
+
+def _source(stack: Sequence[Place]) -> str:
+    place = script_place(tuple(stack))
+    return "" if place is None else str(place)
+
+
+def _spans(profile: Profile, base: int, with_host: bool) -> Iterator[str]:
+    about = profile.metadata
+    for row in profile.spans:
+        kind, name = Kind(row.kind), profile.names[row.name]
+        arguments: dict[str, Any] = {"step": row.step}
+        if row.bytes >= 0:
+            arguments["bytes"] = row.bytes
+        source = _source(profile.stack(row.stack))
+        if source:
+            arguments["source"] = source
+        if kind in (Kind.TO_DEVICE, Kind.FROM_DEVICE, Kind.COLLECTIVE):
+            yield _of_device(row, kind, name, base, arguments)
+        elif with_host or kind is Kind.COMPILE:
+            category = _HOST_CATEGORIES.get(kind, "user_annotation")
+            yield _whole(category, name, about.pid, about.pid, row.start_ns, row.end_ns, base, arguments)
+
+
+def _of_device(row: Span, kind: Kind, name: str, base: int, arguments: dict[str, Any]) -> str:
+    lane = 2 + Engine.COLLECTIVES if kind is Kind.COLLECTIVE else _TRANSFERS
+    arguments |= {"device": row.core, "stream": lane}
+    if kind is Kind.COLLECTIVE:
+        shown, category = f"{_COLLECTIVE_PREFIX}{name.partition('::')[2]}", "kernel"
+    else:
+        shown, category = "Memcpy HtoD" if kind is Kind.TO_DEVICE else "Memcpy DtoH", "gpu_memcpy"
+    return _whole(category, shown, row.core, lane, row.start_ns, row.end_ns, base, arguments)
+
+
+def _levels(profile: Profile, base: int) -> Iterator[str]:
+    for row in profile.memory_levels:
+        levels = ",".join(f'"{name}":{level}' for name, level in zip(CATEGORIES, row[2:], strict=True))
+        head = f'"name":"HBM (bytes)","pid":{row.core},"tid":0,"ts":{_us(row.time_ns - base)}'
+        yield f'{{"ph":"C",{head},"args":{{{levels}}}}}'
+
+
+def _whole(
+    category: str, name: str, pid: int, tid: int, start_ns: int, end_ns: int, base: int, arguments: dict[str, Any]
+) -> str:
+    return (
+        f'{{"ph":"X","cat":"{category}","name":{json.dumps(name)},"pid":{pid},"tid":{tid},"ts":{_us(start_ns - base)},'
+        f'"dur":{_us(end_ns - start_ns)},"args":{json.dumps(arguments)}}}'
+    )
+
+
+def _us(ns: int) -> str:
+    """Microseconds with three decimals."""
+    if ns < 0:
+        return f"-{_us(-ns)}"
+    return f"{ns // 1000}.{ns % 1000:03d}"

@@ -1,0 +1,111 @@
+"""PyTorch's memory snapshot: what torch.cuda._memory_viz and the memory visualiser open.
+
+Its form is that of torch/cuda/_memory_viz.py and torch/cuda/memory.py. Each storage is a segment with one block, since
+HBM is not cut from larger pieces here; addresses are those of the simulated device.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from neurontools.profile import Block, Profile
+from neurontools.profile.kinds import CATEGORIES, FREED
+
+_LARGE_BYTES = 1 << 20
+_TENSORS = 4
+
+
+def snapshot(profile: Profile) -> dict[str, Any]:
+    """The snapshot as what is pickled; a device's number is that of the core among those of the worker."""
+    cores = {core: index for index, core in enumerate(profile.metadata.cores)}
+    frames = [
+        [{"filename": place.file, "line": place.line, "name": place.function} for place in stack]
+        for stack in profile.stacks
+    ]
+
+    def frames_of(stack: int, category: int) -> list[dict[str, Any]]:
+        found = frames[stack] if stack >= 0 else []
+        if category == _TENSORS and found:
+            return found
+        return [*found, {"filename": f"HBM: {CATEGORIES[category].replace('_', ' ')}", "line": 0, "name": ""}]
+
+    traces: list[list[dict[str, Any]]] = [[] for _ in cores]
+    for row in profile.allocations:
+        if row.core not in cores:
+            continue
+        common = {"addr": row.address, "size": row.bytes, "stream": 0, "time_us": row.time_ns // 1000}
+        common |= {"compile_context": "N/A", "user_metadata": ""}
+        trace = traces[cores[row.core]]
+        if row.action == FREED:
+            trace.append({"action": "free_requested", "frames": [], **common})
+            trace.append({"action": "free_completed", "frames": [], **common})
+        else:
+            trace.append({"action": "alloc", "frames": frames_of(row.stack, row.category), **common})
+    segments = [
+        _segment(block, cores[block.core], frames_of(block.stack, block.category))
+        for block in _blocks(profile)
+        if block.core in cores
+    ]
+    return {
+        "segments": segments,
+        "device_traces": traces,
+        "allocator_settings": {"backend": profile.metadata.device_name, "about": profile.metadata.device_time},
+        "external_annotations": _annotations(profile),
+    }
+
+
+def write_snapshot(profile: Profile, path: Path) -> None:
+    """Writes it. Raises OSError."""
+    with path.open("wb") as file:
+        pickle.dump(snapshot(profile), file, protocol=4)
+
+
+def _blocks(profile: Profile) -> list[Block]:
+    """What was there at the end; of a worker that died, what was allocated and not freed while it was seen."""
+    if len(profile.blocks) or profile.state.has_ended:
+        return list(profile.blocks)
+    living: dict[int, Block] = {}
+    for row in profile.allocations:
+        if row.action == FREED:
+            living.pop(row.address, None)
+        else:
+            living[row.address] = Block(row.address, row.bytes, row.core, row.category, row.stack, row.time_ns)
+    return list(living.values())
+
+
+def _segment(block: Block, device: int, frames: list[dict[str, Any]]) -> dict[str, Any]:
+    size = block.bytes
+    return {
+        "address": block.address,
+        "total_size": size,
+        "stream": 0,
+        "segment_type": "large" if size > _LARGE_BYTES else "small",
+        "segment_pool_id": (0, block.category),
+        "allocated_size": size,
+        "active_size": size,
+        "requested_size": size,
+        "device": device,
+        "is_expandable": False,
+        "frames": frames,
+        "blocks": [
+            {
+                "address": block.address,
+                "size": size,
+                "requested_size": size,
+                "state": "active_allocated",
+                "frames": frames,
+            }
+        ],
+    }
+
+
+def _annotations(profile: Profile) -> list[dict[str, Any]]:
+    found = []
+    for device in range(len(profile.metadata.cores)):
+        for step in profile.steps:
+            for stage, time_ns in (("START", step.start_ns), ("END", step.end_ns)):
+                name = f"ProfilerStep#{step.step}"
+                found.append({"name": name, "stage": stage, "device": device, "time_us": time_ns // 1000})
+    return found
