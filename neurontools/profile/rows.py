@@ -12,8 +12,9 @@ from typing import NamedTuple
 class Step(NamedTuple):
     """A training step: what the optimizer's steps, and the mark_step after each, divide the run into.
 
-    What its time went to; the rest is the host's: Python, tracing, everything else. Collectives are not in
-    `compute_ns`.
+    What its time went to, as the runtime's step clock charges it; the rest is the host's: Python, tracing, everything
+    else. `collective_ns` is the wait for the other ranks, and `compute_ns` has what collectives took besides. The first
+    step of a run has all the time since the profile began.
     """
 
     step: int

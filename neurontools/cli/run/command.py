@@ -10,7 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time_ns
 from types import FrameType
 from typing import Any
 
@@ -172,7 +172,7 @@ def _run(
     estimates: Estimates | None,
 ) -> int:
     """Runs the script and tells how it went; `look` is called several times a second meanwhile."""
-    began = monotonic()
+    began, began_ns = monotonic(), time_ns()
     with _Child() as child:
         if "top" in given:
             from neurontools.cli.run import top
@@ -184,6 +184,7 @@ def _run(
             _wait(child.process, look)
         else:
             _show_progress(child, command, environment, directory, look)
+    profile.complete(environment, began_ns)
     exit_code = child.process.returncode
     if exit_code < 0:
         exit_code = 128 - exit_code

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
+from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.nrt.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_STEPS
+from neurontools.nrt.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_RUN, PROFILE_STEPS
 from neurontools.nrt.profile_steps import NoSteps, steps_of
 
 
@@ -16,6 +18,7 @@ def ask_for(given: dict[str, str], environment: dict[str, str]) -> None:
             raise UserError("--profile-steps is for a profile; add --profile DIR", EXIT_USAGE)
         return
     environment[INSPECT_ENABLE] = "1"
+    environment[PROFILE_RUN] = time.strftime("%Y_%m_%d_%H_%M_%S")  # names of this form sort by time
     environment[INSPECT_OUTPUT_DIRECTORY] = str(Path(given["profile"]).absolute())
     environment.pop(PROFILE_STEPS, None)
     if "profile-steps" in given:
@@ -24,3 +27,28 @@ def ask_for(given: dict[str, str], environment: dict[str, str]) -> None:
         except NoSteps as error:
             raise UserError(f"--profile-steps {error}", EXIT_USAGE) from None
         environment[PROFILE_STEPS] = given["profile-steps"]
+
+
+def complete(environment: dict[str, str], began_ns: int) -> None:
+    """Writes the files for viewers of the workers that died before they could; a line where that fails."""
+    if PROFILE_RUN not in environment:
+        return
+    from neurontools.exporters.profiles.outputs import has_outputs, write_outputs
+    from neurontools.profile.directory import profile_paths
+    from neurontools.profile.reader import read_profile
+
+    directory = Path(environment[INSPECT_OUTPUT_DIRECTORY])
+    try:
+        paths = profile_paths(directory) if directory.is_dir() else []
+    except UserError:
+        return
+    for path in paths:
+        try:
+            if path.stat().st_mtime_ns < began_ns:
+                continue
+            profile = read_profile(path)
+            if not profile.state.has_ended and not has_outputs(profile.metadata, directory):
+                write_outputs(profile, directory, environment[PROFILE_RUN])
+                tell(f"neuron-run: profile: {path}: its worker died; it has what was there until a second before")
+        except (OSError, UserError) as error:
+            tell(f"neuron-run: profile: {path}: {error.strerror if isinstance(error, OSError) else error}")

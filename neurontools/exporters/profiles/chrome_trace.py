@@ -30,6 +30,10 @@ _HOST_CATEGORIES = {
     Kind.FALLBACK: "cpu_op",
 }
 _LEVEL = 4
+_NAMED = re.compile(r'\{[^{}]*"ph": "M"[^{}]*\{[^{}]*\}\s*\},?\s*')
+_PID = re.compile(r'"pid": (\d+)')
+FIRST_TAG = 1 << 30
+"""Added to correlations: torch's own numbers are below, and readers choose the type of numbers by the largest."""
 
 
 def base_ns(first_ns: int) -> int:
@@ -59,9 +63,19 @@ def merged(text: str, profile: Profile, *, with_host: bool = False) -> str:
     if events is None:
         raise ValueError("no trace of torch.profiler")
     ours = ",\n".join(trace_events(profile, int(base[1]) if base else 0, with_host=with_host))
-    rest = text[events.end() :]
+    rest = _without_names(text[events.end() :], profile.metadata.cores)
     comma = ",\n" if ours and not rest.lstrip().startswith("]") else ""
     return f"{text[: events.end()]}\n{ours}{comma}{rest}"
+
+
+def _without_names(text: str, cores: Sequence[int]) -> str:
+    """Without the names that Kineto gives GPUs of these numbers, seen or not."""
+
+    def kept(found: re.Match[str]) -> str:
+        pid = _PID.search(found[0])
+        return "" if pid is not None and int(pid[1]) in cores else found[0]
+
+    return _NAMED.sub(kept, text)
 
 
 def _head(profile: Profile, base: int) -> str:
@@ -139,17 +153,18 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
     modules = [json.dumps(f"graph {graph.hash_text}") for graph in profile.graphs]
     first = 0
     for row in profile.executions:
-        graph, core, tag = profile.graphs[row.graph], row.core, row.correlation
+        graph, core, tag = profile.graphs[row.graph], row.core, FIRST_TAG + row.correlation
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
-        ids = f'"External id":{tag},"correlation":{tag}'
+        common = f'"execution":{row.correlation},"step":{row.step}'
+        ids = f'"External id":{tag},"correlation":{tag}'  # analyses expect one event of the device for each launch
         begun, launched = _us(row.start_ns - base), _us(row.queued_ns - base)
         yield (
             f'{{"ph":"X","cat":"cuda_runtime","name":{name},"pid":{pid},"tid":{pid},"ts":{launched},'
-            f'"dur":{_us(row.start_ns - row.queued_ns)},"args":{{{ids},"step":{row.step}}}}}'
+            f'"dur":{_us(row.start_ns - row.queued_ns)},"args":{{{ids},{common}}}}}'
         )
         yield (
             f'{{"ph":"X","cat":"gpu_user_annotation","name":{modules[row.graph]},"pid":{core},"tid":{_GRAPHS},"ts":{begun},'
-            f'"dur":{_us(row.end_ns - row.start_ns)}{graphs[row.graph]},{ids},"step":{row.step}}}}}'
+            f'"dur":{_us(row.end_ns - row.start_ns)}{graphs[row.graph]},{common}}}}}'
         )
         if not row.operator_count:
             continue
@@ -159,13 +174,12 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
         lane = 2 + profile.operators[graph.first_operator].engine
         yield f'{{"ph":"s","id":{tag},"pid":{pid},"tid":{pid},"ts":{launched},"cat":"ac2g","name":"ac2g"}}'
         yield f'{{"ph":"f","id":{tag},"pid":{core},"tid":{lane},"ts":{begun},"cat":"ac2g","name":"ac2g","bp":"e"}}'
+        told = f'"device":{core},{ids},{common}'
         for number, took in enumerate(times, graph.first_operator):
             head, tail = parts[number]
-            yield (
-                f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(took)},"args":{{"device":{core},{ids},'
-                f'"step":{row.step}{tail}'
-            )
+            yield f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(took)},"args":{{{told}{tail}'
             begun_ns += took
+            told = f'"device":{core},{common}'
 
 
 def _operator_parts(profile: Profile, operator: Operator) -> tuple[str, str]:

@@ -35,7 +35,7 @@ def snapshot(profile: Profile) -> dict[str, Any]:
     for row in profile.allocations:
         if row.core not in cores:
             continue
-        common = {"addr": row.address, "size": row.bytes, "stream": 0, "time_us": row.time_ns // 1000}
+        common: dict[str, Any] = {"addr": row.address, "size": row.bytes, "stream": 0, "time_us": row.time_ns // 1000}
         common |= {"compile_context": "N/A", "user_metadata": ""}
         trace = traces[cores[row.core]]
         if row.action == FREED:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import glob
 import time
 from pathlib import Path
 
+from neurontools import catalog
 from neurontools.exporters.profiles.chrome_trace import write_trace
 from neurontools.exporters.profiles.memory_snapshot import write_snapshot
 from neurontools.exporters.profiles.xplane import Peaks, write_xplane
 from neurontools.profile import Metadata, Profile
 
+_TRACE = ".pt.trace.json.gz"
 PLUGIN = Path("plugins") / "profile"
 
 
@@ -23,18 +26,39 @@ def worker_name(about: Metadata) -> str:
     return f"{about.host}-rank{about.rank}-{about.pid}"
 
 
-def write_outputs(profile: Profile, directory: Path, run: str, peaks: Peaks | None = None) -> list[Path]:
+def peaks_of(instance_type: str | None) -> Peaks:
+    """What a core of this instance type can do by the catalog, in bfloat16."""
+    try:
+        kind = catalog.load(instance_type or "")
+    except catalog.UnknownInstanceType:
+        return Peaks()
+    family = kind.family
+    flops = family.peak_flops_per_physical_core("bf16")
+    bandwidth = family.memory_bandwidth_bytes_per_second.value
+    return Peaks(
+        None if flops is None else flops * family.checked_lnc(),
+        None if bandwidth is None else bandwidth / kind.logical_cores_per_device(),
+    )
+
+
+def has_outputs(about: Metadata, directory: Path) -> bool:
+    """Whether a worker's files are there."""
+    return any(directory.glob(f"{glob.escape(worker_name(about))}.*{_TRACE}"))
+
+
+def write_outputs(profile: Profile, directory: Path, run: str) -> list[Path]:
     """Writes a worker's trace, XSpace and memory snapshot into a directory; what was written. Raises OSError.
 
-    `run` is one name for all workers of a run.
+    `run` is one name for all workers of a run; empty for one by when the profile began.
     """
+    run = run or run_name(profile.metadata.began_ns)
     name = worker_name(profile.metadata)
-    trace = directory / f"{name}.{profile.metadata.began_ns // 10**6}.pt.trace.json.gz"
+    trace = directory / f"{name}.{profile.metadata.began_ns // 10**6}{_TRACE}"
     write_trace(profile, trace)
     folder = directory / PLUGIN / run
     folder.mkdir(parents=True, exist_ok=True)
     space = folder / f"{name}.xplane.pb"
-    write_xplane(profile, space, peaks)
+    write_xplane(profile, space, peaks_of(profile.metadata.instance_type))
     snapshot = directory / f"{name}.memory_snapshot.pickle"
     write_snapshot(profile, snapshot)
     return [trace, space, snapshot]

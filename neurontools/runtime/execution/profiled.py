@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.profile.definitions import Graph as ProfiledGraph
-from neurontools.profile.kinds import Engine
 from neurontools.runtime.execution.work import work_of
 from neurontools.runtime.profiling.ring import GraphEntry, ring
 from neurontools.runtime.programs.compiler import kept_operators
@@ -35,7 +34,6 @@ def described(program: Program, graph: Graph, alive: bytes, origin: GraphOrigin)
         compiled, program.numerics, [signature.flops for _, signature in kept], origins, ring.origins, number
     )
     entry = GraphEntry(number, len(operators))
-    entry.collectives = tuple(o.position for o in operators if o.engine is Engine.COLLECTIVES)
     entry.output_stacks = output_origins(compiled, operators)
     entry.output_bytes = [compiled.layouts[each].nbytes for each in compiled.outputs]
     first_stack = next((operator.stack for operator in operators if operator.stack is not None), None)

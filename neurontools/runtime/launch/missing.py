@@ -19,7 +19,6 @@ _INSTEAD = {
     "torch_xla._XLAC": "the Python functions of torch_xla.core.xla_model",
     "torch_xla.runtime.use_spmd": _ONE_PROCESS_A_CORE,
     "torch_xla.stablehlo": "torch.export on the CPU",
-    "torch_xla.debug.profiler": "torch.profiler, or neuron-top beside the script",
     "torch_xla.utils.dlpack": "tensor.cpu() and torch.utils.dlpack",
     "torch_xla.core.xla_builder": "torch.library operators with a CPU kernel",
     "torch_xla.core.xla_op_registry": "torch.library operators with a CPU kernel",

@@ -9,9 +9,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from neurontools.errors import UserError
+from neurontools.exporters.profiles.outputs import worker_name, write_outputs
 from neurontools.nrt.profile_steps import NoSteps
+from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.runtime.capture.following import following
+from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.file_taker import FileTaker
 from neurontools.runtime.profiling.ring import ring
@@ -29,6 +33,7 @@ class Session:
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
         self._taker: FileTaker | None = None
+        self._closed: FileTaker | None = None
         self._path = Path()
         self._owner = os.getpid()
         self._is_over = False
@@ -42,24 +47,40 @@ class Session:
             self._start()
 
     def finish(self) -> None:
-        """Ends the profile, if it has begun; may be called again, and does nothing in a forked child."""
-        taker, self._taker = self._taker, None
+        """At the end of the process: ends the profile, if it has begun, and writes the files of the viewers."""
+        if os.getpid() != self._owner:  # a forked child
+            return
         self._is_over = True
-        if taker is None or os.getpid() != self._owner:
+        self._close()
+        if self._closed is None:
             return
-        taker.finish(_failure())
-        if taker.failure is not None:
-            _tell(f"it ends here: {self._path}: {taker.failure.strerror}; free space, or give another directory")
-            return
+        taker, self._closed = self._closed, None
         recorded, dropped = taker.totals.recorded, sum(taker.dropped.values())
         lost = f", the oldest {dropped} of its events dropped" if dropped else ""
         counts = f"{recorded.get('steps', 0)} steps, {recorded.get('executions', 0)} executions"
         _tell(f"{self._path}: {counts}, {bytes_text(taker.size_bytes)}{lost}")
+        try:
+            write_outputs(read_profile(self._path), self._path.parent, self._wanted.run)
+        except (OSError, UserError) as error:
+            cause = error.strerror if isinstance(error, OSError) else str(error)
+            _tell(f"no files for viewers: {self._path.parent}: {cause}; neuron-profile shows {self._path}")
+
+    def _close(self) -> None:
+        taker, self._taker = self._taker, None
+        if taker is None:
+            return
+        self._is_over = True
+        taker.finish(_failure())
+        if taker.failure is not None:
+            _tell(f"it ends here: {self._path}: {taker.failure.strerror}; free space, or give another directory")
+        else:
+            self._closed = taker
 
     def give_up(self) -> None:
         """Ends it, and leaves nothing."""
         taker, self._taker = self._taker, None
         self._is_over = True
+        self._closed = None
         if taker is not None:
             taker.finish()
             with contextlib.suppress(OSError):
@@ -72,12 +93,12 @@ class Session:
             if step >= self._wanted.first_step:
                 self._start()
         elif self._wanted.last_step is not None and step > self._wanted.last_step:
-            self.finish()
+            self._close()
 
     def _start(self) -> None:
         metadata = worker.metadata()
         directory = self._wanted.directory
-        self._path = directory / f"{metadata.host}-rank{metadata.rank}-{metadata.pid}{SUFFIX}"
+        self._path = directory / f"{worker_name(metadata)}{SUFFIX}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
             taker = FileTaker(ring, self._path, metadata, self._wanted.most_event_bytes, worker.living, worker.peaks)
@@ -116,6 +137,20 @@ def begin(environment: Mapping[str, str]) -> None:
 def install() -> None:
     """What the ring needs of the runtime; once a process."""
     ring.before_start.append(following.forget_all)
+    ring.clock = _parts_ns
+
+
+def _parts_ns() -> tuple[int, ...]:
+    """What the step clock has charged so far, in the order of a step's parts, in nanoseconds."""
+    times = step_clock.so_far()
+    seconds = (
+        times.compile_wait_seconds,
+        times.input_wait_seconds or 0.0,
+        times.transfer_seconds,
+        times.compute_seconds,
+        times.collective_wait_seconds,
+    )
+    return tuple(round(each * 1e9) for each in seconds)
 
 
 def _tell(text: str) -> None:

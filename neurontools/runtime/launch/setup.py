@@ -36,6 +36,8 @@ from neurontools.runtime.torch_device import (
     fsdp_guard,
     input_wait,
     kept_parameters,
+    memory_history,
+    profiler,
     resized_storages,
     serialization,
     stock_torch,
@@ -119,7 +121,9 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     device.pending_bound = int(bound) if bound.isdigit() and int(bound) else DEFAULT_PENDING_BOUND
     if name != "xla":
         torch.utils.generate_methods_for_privateuse1_backend()
-    torch._register_device_module(name, torch_module.module(name))
+    module: Any = torch_module.module(name)
+    module.memory = memory_history.module(name, vars(module))
+    torch._register_device_module(name, module)
     _kept.extend([_Hooks(), _Guard(), made])
     _C._acc.register_python_privateuseone_hook(_kept[0])
     _C._acc.register_python_privateuseone_device_guard(_kept[1])
@@ -142,6 +146,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         parameters,
         process_group,
         profile_session,
+        profiler,
         resized_storages,
         saves,
         stock_torch,

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import sub
 from time import perf_counter_ns
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from neurontools.profile.kinds import ALLOCATED, FREED, Kind
 from neurontools.runtime.profiling.batch import Batch, batch_of
 from neurontools.runtime.profiling.origins import Origins
 
+_MOST_UNTAKEN = 4096  # executions; the rest is taken with them
 _TENSORS = 4  # the category of new storages, as in neurontools.profile.kinds.CATEGORIES
 
 
@@ -30,47 +32,17 @@ class Taker(Protocol):
 class GraphEntry:
     """A graph that is known to the ring, for as long as its program is loaded."""
 
-    __slots__ = ("collectives", "number", "operator_count", "output_bytes", "output_stacks")
+    __slots__ = ("number", "operator_count", "output_bytes", "output_stacks")
 
     def __init__(self, number: int, operator_count: int) -> None:
         self.number = number
         self.operator_count = operator_count
-        self.collectives: tuple[int, ...] = ()  # positions of collectives among its operators
         self.output_stacks: Sequence[int] = ()
         self.output_bytes: Sequence[int] = ()
 
 
-class _Parts:
-    """What the time of a step went to so far."""
-
-    __slots__ = ("collective_ns", "compile_ns", "compute_ns", "executions", "flops", "input_wait_ns", "transfer_ns")
-
-    def __init__(self) -> None:
-        self.compile_ns = self.input_wait_ns = self.transfer_ns = self.compute_ns = self.collective_ns = 0
-        self.executions = self.flops = 0
-
-    def row(self) -> tuple[int, ...]:
-        return (
-            self.compile_ns,
-            self.input_wait_ns,
-            self.transfer_ns,
-            self.compute_ns,
-            self.collective_ns,
-            self.executions,
-            self.flops,
-        )
-
-    def without(self, row: tuple[int, ...]) -> _Parts:
-        """What came after these."""
-        rest = _Parts()
-        for name, now, before in zip(
-            ("compile_ns", "input_wait_ns", "transfer_ns", "compute_ns", "collective_ns", "executions", "flops"),
-            self.row(),
-            row,
-            strict=True,
-        ):
-            setattr(rest, name, now - before)
-        return rest
+def _no_clock() -> tuple[int, ...]:
+    return (0, 0, 0, 0, 0)
 
 
 class Ring:
@@ -93,8 +65,8 @@ class Ring:
         self.names: list[str] = []
         self.graphs: list[Graph] = []
         self.operators: list[Operator] = []
-        self.at_steps: list[Any] = []  # called with the number of the step that begins
-        self.before_start: list[Any] = []  # called before the first taker gets anything
+        self.at_steps: list[Callable[[int], None]] = []  # called with the number of the step that begins
+        self.before_start: list[Callable[[], None]] = []  # called before the first taker gets anything
         self.takers: list[Taker] = []
         self._numbers: dict[str, int] = {}
         self._executions: list[Any] = []
@@ -103,7 +75,9 @@ class Ring:
         self._levels: list[Any] = []
         self._allocations: list[Any] = []
         self._steps: list[Any] = []
-        self._parts = _Parts()
+        self.clock: Callable[[], tuple[int, ...]] = _no_clock
+        self._counts = (0, 0)  # executions, FLOPs
+        self._begun: tuple[int, ...] = (0,) * 7
         self._step_begun_ns = 0
         self._done: tuple[int, tuple[int, ...]] | None = None
         self._flushing_all = 0
@@ -173,22 +147,19 @@ class Ring:
     def _forget(self) -> None:
         for each in (self._executions, self._spans, self._levels, self._allocations, self._steps, self._failures):
             each.clear()
-        self._parts = _Parts()
+        self._begun = self._so_far()
         self._step_begun_ns = perf_counter_ns()
+
+    def _so_far(self) -> tuple[int, ...]:
+        """What the time went to since the process began, by part, and how much was executed."""
+        return (*self.clock(), *self._counts)
 
     def executed(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
         """A graph was executed: `times` are before its first operator and after each."""
         self.correlation += 1
-        begun_ns, ended_ns = times[0], times[-1]
-        collective_ns = 0
-        for position in entry.collectives:
-            collective_ns += times[position + 1] - times[position]
-        parts = self._parts
-        parts.collective_ns += collective_ns
-        parts.compute_ns += ended_ns - begun_ns - collective_ns
-        parts.executions += 1
-        parts.flops += flops
-        self.last_end_ns = ended_ns
+        executions, before = self._counts
+        self._counts = executions + 1, before + flops
+        self.last_end_ns = times[-1]
         self._executions.append((entry, core, self.step, self.correlation, self.reason, queued_ns, times))
 
     def failed(self, entry: GraphEntry) -> None:
@@ -198,7 +169,6 @@ class Ring:
     def compiled(self, begun_ns: int, name: str, core: int) -> None:
         """A graph was compiled, or found in the cache."""
         ended_ns = perf_counter_ns()
-        self._parts.compile_ns += ended_ns - begun_ns
         self.last_end_ns = ended_ns
         self.span(Kind.COMPILE, name, core, begun_ns, ended_ns)
 
@@ -206,21 +176,16 @@ class Ring:
         """Bytes were moved; what was executed for that meanwhile is not counted."""
         ended_ns = perf_counter_ns()
         begun_ns = max(begun_ns, self.last_end_ns)
-        self._parts.transfer_ns += ended_ns - begun_ns
         name = "to device" if kind is Kind.TO_DEVICE else "from device"
         self.span(kind, name, core, begun_ns, ended_ns, nbytes, self.origins.here())
 
     def waited_for_input(self, begun_ns: int) -> None:
         """The script waited for its loader."""
-        ended_ns = perf_counter_ns()
-        self._parts.input_wait_ns += ended_ns - begun_ns
-        self.span(Kind.INPUT_WAIT, "input wait", -1, begun_ns, ended_ns)
+        self.span(Kind.INPUT_WAIT, "input wait", -1, begun_ns, perf_counter_ns())
 
     def collected(self, name: str, core: int, begun_ns: int, nbytes: int) -> None:
         """A collective of CPU tensors was carried out."""
-        ended_ns = perf_counter_ns()
-        self._parts.collective_ns += ended_ns - begun_ns
-        self.span(Kind.COLLECTIVE, name, core, begun_ns, ended_ns, nbytes)
+        self.span(Kind.COLLECTIVE, name, core, begun_ns, perf_counter_ns(), nbytes)
 
     def span(
         self, kind: Kind, name: str, core: int, begun_ns: int, ended_ns: int, nbytes: int = -1, stack: int = -1
@@ -250,7 +215,7 @@ class Ring:
         now_ns = perf_counter_ns()
         if self._done is not None:
             self._end_step(*self._done)
-        self._done = now_ns, self._parts.row()
+        self._done = now_ns, self._so_far()
         if self.is_eager:
             self._end_step(*self._done)
 
@@ -266,15 +231,18 @@ class Ring:
     def flushed(self) -> None:
         """What was pending has been executed."""
         if self._done is not None and not self._flushing_all:
-            self._end_step(perf_counter_ns(), self._parts.row())
+            self._end_step(perf_counter_ns(), self._so_far())
 
-    def _end_step(self, now_ns: int, row: tuple[int, ...]) -> None:
+    def _end_step(self, now_ns: int, so_far: tuple[int, ...]) -> None:
         if self.is_on:
+            row = map(sub, so_far, self._begun)
             self._steps.append((self.step, self._step_begun_ns, now_ns, *row))
         self._done = None
-        self._parts = self._parts.without(row)
+        self._begun = so_far
         self._step_begun_ns = now_ns
         self.step += 1
+        if len(self._executions) >= _MOST_UNTAKEN:
+            self.drain()
         for call in tuple(self.at_steps):
             call(self.step)
 

@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neurontools.nrt.environment import INSPECT_ENABLE, INSPECT_MOST_EVENTS, INSPECT_OUTPUT_DIRECTORY, PROFILE_STEPS
+from neurontools.nrt.environment import (
+    INSPECT_ENABLE,
+    INSPECT_MOST_EVENTS,
+    INSPECT_OUTPUT_DIRECTORY,
+    PROFILE_RUN,
+    PROFILE_STEPS,
+)
 from neurontools.nrt.profile_steps import steps_of
 
 _DEFAULT_DIRECTORY = "./output"
@@ -16,12 +22,16 @@ _EVENT_BYTES = 32  # at the most, compressed
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A profile that the environment asks for: where, of which steps (None is without end), and how many events."""
+    """A profile that the environment asks for: where, of which steps (None is without end), and how many events.
+
+    `run` is the name that all workers of a run have in TensorBoard; empty where each makes one.
+    """
 
     directory: Path
     first_step: int = 1
     last_step: int | None = None
     most_events: int = _DEFAULT_EVENTS
+    run: str = ""
 
     @property
     def most_event_bytes(self) -> int:
@@ -40,4 +50,5 @@ class Wanted:
             first,
             last,
             int(most) if most.isdigit() and most.isascii() and 0 < int(most) < 10**9 else _DEFAULT_EVENTS,
+            environment.get(PROFILE_RUN, ""),
         )

@@ -6,6 +6,7 @@ import time
 from array import array
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from neurontools.profile.chunks import TABLES
@@ -38,9 +39,11 @@ class Window:
         self._batches: deque[Batch] = deque()
         self._dropped: dict[str, int] = {}
         self._operators = 0
+        self._began_ns = 0
 
     def start(self) -> None:
         """Begins."""
+        self._began_ns = time.time_ns()
         self._ring.start(self)
 
     def take(self, batch: Batch) -> None:
@@ -55,9 +58,26 @@ class Window:
                 if name != "steps":
                     self._dropped[name] = self._dropped.get(name, 0) + len(columns[0])
 
+    def begin_anew(self) -> None:
+        """Forgets what was noted so far."""
+        self._ring.drain()
+        self._totals = Totals()
+        self._batches.clear()
+        self._dropped.clear()
+        self._operators = 0
+        self._began_ns = time.time_ns()
+
     def stop(self) -> Profile:
         """Ends it; the profile."""
         self._ring.stop(self)
+        return self._profile()
+
+    def so_far(self) -> Profile:
+        """The profile of what was noted so far."""
+        self._ring.drain()
+        return self._profile()
+
+    def _profile(self) -> Profile:
         ring, totals = self._ring, self._totals
         tables: dict[str, Any] = {kind.field: Table(kind.row) for kind in TABLES.values()}
         operator_ns = array("q")
@@ -73,7 +93,7 @@ class Window:
         ):
             tables[name].extend(columns)
         return Profile(
-            metadata=self._metadata(),
+            metadata=replace(self._metadata(), began_ns=self._began_ns),
             state=State(time.time_ns(), True, totals.recorded, self._dropped, self._peaks()),
             names=tuple(ring.names),
             stacks=tuple(ring.origins.stacks),

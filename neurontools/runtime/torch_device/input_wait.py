@@ -9,6 +9,7 @@ from typing import Any
 from torch.utils.data import dataloader
 
 from neurontools.runtime.counting.step_clock import INPUT, step_clock
+from neurontools.runtime.profiling.ring import ring
 
 
 def install() -> None:
@@ -20,10 +21,13 @@ def install() -> None:
     def timed(self: Any) -> Any:
         if step_clock.is_background():
             return original(self)
-        entry = step_clock.open(INPUT, time.perf_counter())
+        began = time.perf_counter()
+        entry = step_clock.open(INPUT, began)
         try:
             return original(self)
         finally:
             step_clock.close(entry, time.perf_counter())
+            if ring.is_on:
+                ring.waited_for_input(int(began * 1e9))
 
     iterator.__next__ = timed

@@ -8,10 +8,27 @@ import torch_xla  # noqa: F401
 
 from neurontools.runtime.launch.distributions import VERSIONS
 from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.torch_device import memory_history, torch_module
 
 __version__ = VERSIONS["torch_neuronx"]
 
+from . import profiling as profiling
 from . import xla_impl as xla_impl
+
+
+def memory_stats(which: Any = None) -> dict[str, int]:
+    """HBM of a core by category, now and at its highest, bytes."""
+    return dict(torch_module.memory_stats(which))
+
+
+def memory_allocated(which: Any = None) -> int:
+    """HBM of the tensors and parameters of a core, bytes."""
+    return torch_module.memory_allocated(which)
+
+
+def memory_summary(which: Any = None, abbreviated: bool = False) -> str:
+    """HBM of each core by category, as text."""
+    return memory_history.memory_summary(which, abbreviated)
 
 
 def trace(*_args: Any, **_kwargs: Any) -> Any:

@@ -1,12 +1,94 @@
-"""torch_xla.debug.profiler: names for parts of a script, which torch.profiler shows."""
+"""torch_xla.debug.profiler: profiles for TensorBoard and xprof, and names for parts of a script."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from neurontools.runtime.launch.missing import Missing, text_of
+from neurontools.exporters.profiles.outputs import PLUGIN, peaks_of, run_name, worker_name
+from neurontools.exporters.profiles.xplane import write_xplane
+from neurontools.profile.kinds import Kind
+from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.profiling.ring import ring
+from neurontools.runtime.profiling.window import Window
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.torch_device.profiler import open_window
+
+_started: list[tuple[Window, Path]] = []
+_ports: set[int] = set()
+
+
+def start_trace(log_dir: str) -> None:
+    """Begins a profile, which `stop_trace` writes below this directory. RuntimeError while there is one."""
+    if _started:
+        raise RuntimeError("a profile has been started already; only one may run at a time: call stop_trace first")
+    device.flush_all("ProfileStart")
+    _started.append((open_window(), Path(log_dir)))
+
+
+def stop_trace() -> None:
+    """Writes the profile to <log_dir>/plugins/profile/<time>/<host>.xplane.pb. RuntimeError where none was started."""
+    if not _started:
+        raise RuntimeError("no profile has been started; call start_trace first")
+    device.flush_all("ProfileStop")
+    window, log_dir = _started.pop()
+    profile = window.stop()
+    about = profile.metadata
+    folder = log_dir / PLUGIN / run_name(about.began_ns)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_xplane(profile, folder / f"{worker_name(about)}.xplane.pb", peaks_of(about.instance_type))
+
+
+class Server:
+    """What `trace` of this process asks for a profile; it listens to nobody else."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        _ports.add(port)
+
+
+def start_server(port: int, only_on_master: bool = True) -> Server:
+    """Has `trace` and `trace_detached` of this process take profiles; keep the object, as the original asks."""
+    del only_on_master
+    return Server(port)
+
+
+def trace(
+    service_addr: str,
+    logdir: str,
+    duration_ms: int = 1000,
+    num_tracing_attempts: int = 3,
+    host_tracer_level: int = 2,
+    device_tracer_level: int = 1,
+    delay_ms: int = 0,
+    timeout_s: int = 120,
+    interval_s: int = 5,
+) -> None:
+    """Takes a profile of so many milliseconds of this process, whose server is at localhost:port.
+
+    RuntimeError for the server of another process: this one speaks to no network.
+    """
+    del num_tracing_attempts, host_tracer_level, device_tracer_level, timeout_s, interval_s
+    port = service_addr.rpartition(":")[2]
+    if not (port.isdigit() and int(port) in _ports):
+        raise RuntimeError(
+            f"{service_addr}: this process has started no profile server there, and those of others are not reached; "
+            "call trace_detached in the training, or start_trace and stop_trace, or run neuron-run --profile DIR"
+        )
+    time.sleep(delay_ms / 1e3)
+    start_trace(logdir)
+    time.sleep(duration_ms / 1e3)
+    stop_trace()
+
+
+def trace_detached(*arguments: Any, **keywords: Any) -> None:
+    """As `trace`, in a thread, while the script goes on."""
+    threading.Thread(target=trace, args=arguments, kwargs=keywords, name="neurontools-trace", daemon=True).start()
 
 
 class Trace(torch.profiler.record_function):
@@ -14,14 +96,30 @@ class Trace(torch.profiler.record_function):
 
     def __init__(self, name: str, **details: Any) -> None:
         super().__init__(name, " ".join(f"{key}={value}" for key, value in details.items()) or None)
+        self._begun_ns = 0
+
+    def __enter__(self) -> Any:
+        self._begun_ns = time.perf_counter_ns()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        if ring.is_on:
+            ring.span(Kind.ANNOTATION, self.name, -1, self._begun_ns, time.perf_counter_ns())
 
 
 class StepTrace(Trace):
-    """A training step under a name."""
+    """A training step under a name; at its end, what it recorded is executed. `step_num` is its number."""
+
+    def __exit__(self, *error: Any) -> None:
+        if error[0] is None:
+            device.flush_all("MarkStep")
+        super().__exit__(*error)
 
 
-start_server: Any = Missing("torch_xla.debug.profiler.start_server")
-trace: Any = Missing("torch_xla.debug.profiler.trace")
+def trace_me(scope: str) -> contextlib.AbstractContextManager[Any]:
+    """A part of a script under a name."""
+    return Trace(scope)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,177 @@
+"""torch.profiler with tracks of the NeuronCores in its traces, and their columns in its tables.
+
+Device activities come from C++ alone in torch 2.13, so they are put in afterwards: into the JSON that was written, and
+among the function events that tables are made of.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections import defaultdict, deque
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.autograd import profiler as autograd_profiler
+from torch.autograd.profiler_util import FunctionEvent
+
+from neurontools.exporters.profiles.chrome_trace import merged
+from neurontools.profile import Engine, Profile
+from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.profiling.ring import ring
+from neurontools.runtime.profiling.window import Window
+from neurontools.runtime.reporting.narration import say_once
+from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.device import device
+from neurontools.runtime.tensors.worker import worker
+
+_DeviceType: Any = torch._C._autograd.DeviceType
+_windows: weakref.WeakKeyDictionary[Any, Window] = weakref.WeakKeyDictionary()
+_profiles: weakref.WeakKeyDictionary[Any, Profile] = weakref.WeakKeyDictionary()
+
+
+def open_window() -> Window:
+    """Begins a profile in memory, of this process."""
+    ring.is_eager = device.eager
+    ring.watch(steps.steps_total)
+    window = Window(ring, worker.metadata, worker.living, worker.peaks)
+    with buffers.lock:
+        window.start()
+    return window
+
+
+def profile_of(profiler: Any) -> Profile | None:
+    """What the cores did while a torch.profiler.profile watched the last time; None where it has not."""
+    return _profiles.get(getattr(profiler, "profiler", profiler))
+
+
+def install() -> None:
+    """Changes torch's profiler; once a process."""
+    activity: Any = torch.profiler.ProfilerActivity
+    activity.NEURON = activity.PrivateUse1  # as torch_neuronx names it
+    kind: Any = autograd_profiler.profile
+    _wrap(torch.profiler.profiler._KinetoProfile, "__init__", _configure)
+    _wrap(kind, "__init__", _init)
+    _wrap(kind, "_prepare_trace", _prepare_trace)
+    _wrap(kind, "_start_trace", _start_trace)
+    _wrap(kind, "__exit__", _exit)
+    _wrap(kind, "_parse_kineto_results", _parse_kineto_results)
+    _wrap(kind, "export_chrome_trace", _export_chrome_trace)
+
+
+def _wrap(kind: Any, name: str, replacement: Any) -> None:
+    original = getattr(kind, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        return replacement(original, self, *arguments, **keywords)
+
+    setattr(kind, name, method)
+
+
+def _init(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
+    """Has columns for the device where the script asks for no other one."""
+    if device.taken and len(arguments) < 3 and keywords.get("use_device") is None and keywords.get("use_kineto"):
+        keywords["use_device"] = device.name
+    original(self, *arguments, **keywords)
+
+
+def _configure(original: Any, self: Any, *arguments: Any, **keywords: Any) -> None:
+    """Takes what torch_neuronx configures, which is not for Kineto."""
+    if hasattr(keywords.get("experimental_config"), "neuron_modes"):
+        keywords["experimental_config"] = None
+    original(self, *arguments, **keywords)
+
+
+def _prepare_trace(original: Any, self: Any) -> None:
+    if device.taken and self not in _windows:
+        _windows[self] = open_window()
+    original(self)
+
+
+def _start_trace(original: Any, self: Any) -> None:
+    original(self)
+    window = _windows.get(self)
+    if window is not None:
+        window.begin_anew()
+
+
+def _exit(original: Any, self: Any, *error: Any) -> Any:
+    window = _windows.pop(self, None)
+    if window is not None:
+        _profiles[self] = window.stop()
+    return original(self, *error)
+
+
+def _export_chrome_trace(original: Any, self: Any, path: str, *arguments: Any, **keywords: Any) -> Any:
+    result = original(self, path, *arguments, **keywords)
+    profile = _profiles.get(self)
+    if profile is not None:
+        try:
+            file = Path(path)
+            file.write_text(merged(file.read_text(), profile))
+        except (OSError, ValueError) as error:
+            say_once("merge", f"the trace has no tracks of NeuronCores: {path}: {error}")
+    return result
+
+
+def _parse_kineto_results(original: Any, self: Any, result: Any, *arguments: Any, **keywords: Any) -> list[Any]:
+    events: list[Any] = original(self, result, *arguments, **keywords)
+    profile = _profiles.get(self)
+    if profile is None or self.use_device != device.name:
+        return events
+    made = _function_events(profile, result.trace_start_ns(), max((event.id for event in events), default=0))
+    _link(events, made, profile, result.trace_start_ns())
+    events += made
+    events.sort(key=lambda event: [event.time_range.start, -event.time_range.end])
+    return events
+
+
+def _function_events(profile: Profile, start_ns: int, last_id: int) -> list[Any]:
+    """The operators of all executions as events of the device."""
+    local = {core: index for index, core in enumerate(profile.metadata.cores)}
+    made = []
+    for number, event in enumerate(profile.execution_events(), last_id + 1):
+        if event.operator is None or event.core is None:
+            continue
+        engine = Engine.VECTOR if event.engine is None else event.engine
+        made.append(
+            FunctionEvent(
+                id=number,
+                name=event.name,
+                trace_name=event.name,
+                thread=int(engine),
+                start_us=(event.start_ns - start_ns) / 1e3,
+                end_us=(event.end_ns - start_ns) / 1e3,
+                device_type=_DeviceType.PrivateUse1,
+                device_index=local.get(event.core, 0),
+                device_resource_id=int(engine),
+                use_device=device.name,
+                input_shapes=[],
+                stack=[f"{place.file}({place.line}): {place.function}" for place in event.stack],
+                flops=event.flops or 0,
+            )
+        )
+    return made
+
+
+def _link(events: list[Any], made: list[Any], profile: Profile, start_ns: int) -> None:
+    """Gives each operator's time to the call that recorded it: the calls of a name in their order."""
+    windows = [((row.start_ns - start_ns) / 1e3, (row.end_ns - start_ns) / 1e3) for row in profile.executions]
+    calls: dict[str, deque[Any]] = defaultdict(deque)
+    position = 0
+    for event in sorted(events, key=lambda each: each.time_range.start):
+        if event.device_type != _DeviceType.CPU or event.is_async or not event.name.startswith("aten::"):
+            continue
+        while position < len(windows) and windows[position][1] < event.time_range.start:
+            position += 1
+        if position < len(windows) and windows[position][0] <= event.time_range.start:
+            continue  # the host computing it, which is the execution itself
+        calls[event.name].append(event)
+    for each in made:
+        waiting = calls.get(each.name.partition(".")[0])
+        if waiting:
+            call = waiting.popleft()
+            call.append_kernel(each.name, each.device_index, each.time_range.elapsed_us())
+            waiting.append(call)

@@ -1,0 +1,171 @@
+"""The files of a real training in the programs that people open them with."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neurontools.exporters.profiles.chrome_trace import FIRST_TAG
+from neurontools.profile import Kind, Profile, read_directory
+from tests.harness.neuron_run_script import neuron_run
+from tests.harness.viewers import has_xprof, holistic_trace_analysis, rows, xprof
+from tests.harness.waiting import HANG_SECONDS
+from tests.runtime.profiling.test_profile_of_a_run import SCRIPT
+
+needs_viewers = pytest.mark.skipif(not has_xprof(), reason="make viewers installs xprof and HolisticTraceAnalysis")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training of two workers that was profiled."""
+
+    directory: Path
+    profiles: list[Profile]
+
+    def files(self, pattern: str) -> list[Path]:
+        """Files of the workers, by rank."""
+        found = sorted(self.directory.glob(pattern), key=lambda path: path.name.partition("-rank")[2])
+        assert len(found) == 2
+        return found
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    directory = tmp_path_factory.mktemp("profiled")
+    (directory / "script.py").write_text(SCRIPT.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)"))
+    done = neuron_run(
+        directory,
+        *("-q", "--simulate", "trn1.2xlarge", "--nproc-per-node", "2", "--profile", "made", "script.py"),
+    )
+    assert done.returncode == 0, done.stderr
+    return Run(directory / "made", read_directory(directory / "made"))
+
+
+def traces(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(gzip.decompress(path.read_bytes())) for path in run.files("*.pt.trace.json.gz")]
+
+
+@pytest.mark.long
+@needs_viewers
+def test_xprof_answers_with_our_steps_and_our_flops(run: Run, tmp_path: Path) -> None:
+    files = run.files("plugins/profile/*/*.xplane.pb")
+    assert len({path.parent for path in files}) == 1
+    for number, (path, profile) in enumerate(zip(files, run.profiles, strict=True)):
+        alone = tmp_path / "plugins" / "profile" / str(number)  # it keeps answers by folder
+        alone.mkdir(parents=True)
+        asked = ("overview_page", "framework_op_stats", "op_profile", "hlo_stats", "memory_profile", "roofline_model")
+        answers = xprof([Path(shutil.copy(path, alone))], *asked)
+        assert {*asked, "trace_viewer@"} <= set(answers["names"])
+        steps = rows(answers["overview_page"][1])
+        assert len(steps) == len(profile.steps)
+        executed = {total.graph: total.executions for total in profile.graph_totals}
+        flops = sum(operator.flops * executed[operator.graph] for operator in profile.operators)
+        assert int(answers["op_profile"]["byProgram"]["metrics"]["rawFlops"]) == flops
+        by_name = {row["hlo_op_name"]: row for row in rows(answers["hlo_stats"])}
+        assert len(by_name) == len(profile.operators)
+        occurrences = sum(row["occurrences"] for row in by_name.values())
+        assert occurrences == len(profile.operator_ns)
+        total_us = sum(row["total_time"] for row in by_name.values())
+        assert total_us == pytest.approx(sum(profile.operator_ns) / 1e3, rel=1e-6)
+        (memory,) = answers["memory_profile"]["memoryProfilePerAllocator"].values()
+        peak = int(memory["profileSummary"]["peakStats"]["heapAllocatedBytes"])
+        assert 0 < peak <= profile.state.hbm_peak_bytes[0]
+        names = {row["operation"] for row in rows(answers["framework_op_stats"][0])}
+        assert any(name.endswith("aten::linear") for name in names)
+        assert float(answers["roofline_model"][0]["p"]["peak_flop_rate"]) > 0
+
+
+@pytest.mark.long
+@needs_viewers
+def test_holistic_trace_analysis_splits_it_into_compute_communication_and_idle(run: Run) -> None:
+    answers = holistic_trace_analysis(run.directory, run.files("*.pt.trace.json.gz"))
+    for rank, profile in enumerate(run.profiles):
+        split = next(row for row in answers["temporal"] if row["rank"] == rank)
+        assert split["compute_time(us)"] > 0
+        assert split["idle_time(us)"] > 0
+        last = profile.steps[-1].step  # which it leaves out
+        computed = [
+            event.duration_ns // 1_000  # it counts in whole microseconds
+            for event in profile.execution_events()
+            if event.kind is Kind.OPERATOR and event.step is not None and event.step < last
+        ]
+        assert split["compute_time(us)"] == pytest.approx(sum(computed), rel=0.01, abs=len(computed))
+    kinds = {row["kernel_type"] for row in answers["kernels"]}
+    assert {"COMPUTATION", "COMMUNICATION", "MEMORY"} <= kinds
+
+
+def test_torch_finds_nothing_wrong_with_the_trace(run: Run) -> None:
+    from torch.profiler._trace_validator import validate_trace
+
+    for path in run.files("*.pt.trace.json.gz"):
+        assert validate_trace(str(path)) == (True, [])
+
+
+def test_a_trace_has_a_track_a_core_and_arrows_from_each_launch(run: Run) -> None:
+    documents = traces(run)
+    assert len({document["baseTimeNanoseconds"] for document in documents}) == 1
+    cores = []
+    for document, profile in zip(documents, run.profiles, strict=True):
+        events = document["traceEvents"]
+        (core,) = profile.metadata.cores
+        cores.append(core)
+        kernels = [event for event in events if event.get("cat") == "kernel"]
+        assert len(kernels) == len(profile.operator_ns)
+        assert {event["pid"] for event in kernels} == {core}
+        began = {event["id"] for event in events if event["ph"] == "s"}
+        ended = {event["id"] for event in events if event["ph"] == "f"}
+        assert began == ended == {FIRST_TAG + number for number in profile.executions.column("correlation")}
+        steps = [event["name"] for event in events if str(event.get("name")).startswith("ProfilerStep#")]
+        assert steps == [f"ProfilerStep#{step.step}" for step in profile.steps]
+        named = [event for event in events if event["ph"] == "M" and event["name"] == "process_labels"]
+        assert any("times are of the simulated device (CPU)" in event["args"]["labels"] for event in named)
+        lanes = {
+            e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name" and e["pid"] == core
+        }
+        assert {"tensor", "vector", "scalar", "gpsimd", "collectives", "transfers", "graphs"} == lanes
+        levels = [event for event in events if event["ph"] == "C"]
+        assert len(levels) == len(profile.memory_levels)
+        product = next(event for event in kernels if event["name"] == "aten::linear")
+        assert product["args"]["source"].endswith("script.py:9")
+        assert document["distributedInfo"]["rank"] == profile.metadata.rank
+    assert cores == [0, 1]
+
+
+def test_the_times_of_a_trace_are_those_of_the_profile(run: Run) -> None:
+    for document, profile in zip(traces(run), run.profiles, strict=True):
+        kernels = [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
+        operators = [event for event in profile.execution_events() if event.operator is not None]
+        base = document["baseTimeNanoseconds"]
+        for kernel, operator in zip(kernels, operators, strict=True):
+            assert round(kernel["dur"] * 1e3) == operator.duration_ns
+            assert abs(kernel["ts"] * 1e3 + base - operator.start_ns) < 1_000
+        assert {operator.kind for operator in operators} == {Kind.OPERATOR, Kind.COLLECTIVE}
+
+
+def test_torch_s_memory_visualiser_reads_the_snapshot(run: Run) -> None:
+    for path, profile in zip(run.files("*.memory_snapshot.pickle"), run.profiles, strict=True):
+        for what in ("stats", "trace"):
+            done = subprocess.run(
+                [sys.executable, "-W", "ignore", "-m", "torch.cuda._memory_viz", what, path],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=HANG_SECONDS,
+            )
+            assert done.returncode == 0, done.stderr
+        with path.open("rb") as file:
+            snapshot = pickle.load(file)
+        assert sum(segment["allocated_size"] for segment in snapshot["segments"]) == sum(profile.blocks.column("bytes"))
+        (trace,) = snapshot["device_traces"]
+        made = [entry for entry in trace if entry["action"] == "alloc"]
+        assert any(frame["filename"].endswith("script.py") for entry in made for frame in entry["frames"])
+        assert all(entry["frames"] for entry in made)
