@@ -100,7 +100,8 @@ class Trace(torch.profiler.record_function):
 
     def __enter__(self) -> Any:
         self._begun_ns = time.perf_counter_ns()
-        return super().__enter__()
+        enter: Any = super().__enter__
+        return enter()
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
