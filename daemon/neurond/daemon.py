@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +30,7 @@ from neurond.journal.line_file import LineFile
 from neurond.peers.gate import Gate
 from neurond.peers.limits import limits_for
 from neurond.peers.peers import Peers
+from neurond.reloading import RELOADABLE, changes, reread
 from neurond.service.attach_socket import AttachSocket
 from neurond.service.calls import Calls
 from neurond.service.fault_service import FaultService
@@ -42,12 +44,13 @@ from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.snapshots.ticks import Ticks
 from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock
+from neurond.system import log
 from neurond.system.event_loop import turns
 from neurond.system.free_memory import AfterFloods, is_out_of_memory, tell_out_of_memory
 from neurond.system.kernel_log import KernelLog
 from neurond.system.processes import is_alive
 from neurond.system.steady_clock import SteadyClock
-from neurond.system.supervisor import most_files, notify_ready
+from neurond.system.supervisor import has_terminal, most_files, notify, notify_ready, watchdog_seconds
 from neurond.verdicts.announcer import Announcer
 from neurond.verdicts.changes import Changes
 from neurond.verdicts.judge import Judge
@@ -72,12 +75,13 @@ T = TypeVar("T")
 
 
 class Daemon:
-    """One daemon. `run` serves until SIGTERM, SIGINT or SIGHUP."""
+    """One daemon. `run` serves until SIGTERM or SIGINT, or SIGHUP of its terminal; that of others has it reload."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
+        self._reloading: asyncio.Task[None] | None = None
         self._clock = SteadyClock()
         host = watched_host(settings, self._on_ownership_change, self._clock)
         self._ledger = host.ledger
@@ -115,6 +119,7 @@ class Daemon:
 
         UserError when the sockets can't be had.
         """
+        is_own_process = ending is None
         ending = ending or _ending()  # first of all: a signal must never leave the sockets behind
         asyncio.get_running_loop().set_exception_handler(_on_fault)
         files = SocketFiles(self._settings.socket, self._settings.group)
@@ -146,6 +151,8 @@ class Daemon:
             turns.begin()
             notify_ready(self._settings.ready_fd)
             on_ready()
+            if is_own_process:
+                self._serve_supervisor()
             self._audit.note("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
             await self._tick_until(ending, peers)
         finally:
@@ -167,6 +174,54 @@ class Daemon:
             self._audit.close()
             self._ended.close()
             files.release()
+
+    def _serve_supervisor(self) -> None:
+        """Does what service managers ask for: signs of life, and reading the configuration again."""
+        loop = asyncio.get_running_loop()
+        pause_seconds = watchdog_seconds()
+        if pause_seconds is not None:
+
+            def tell() -> None:
+                notify("WATCHDOG=1")
+                loop.call_later(pause_seconds, tell)
+
+            tell()
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal():
+            loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reread())
+
+    async def _reread(self) -> None:
+        """Takes over what has changed in the configuration and can change; all else stays until a restart."""
+        notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        try:
+            after = await reread(sys.argv[1:])
+        except (UserError, OSError) as error:
+            _log.error("the configuration stays as it was: %s", error)
+        else:
+            taken, left = changes(self._settings, after)
+            self._take_over(after)
+            _log.info("the configuration was read again; changed: %s", ", ".join(taken) or "nothing")
+            if left:
+                _log.warning("these settings change with a restart: %s", ", ".join(left))
+            self._audit.note("configuration_read", time.time(), {"changed": taken, "left": left})
+        finally:
+            notify("READY=1")
+
+    def _take_over(self, after: Settings) -> None:
+        """Goes by the settings that can change from here on."""
+        before = self._settings
+        if after.log_level != before.log_level:
+            log.change(after.log_level)
+        if after.health_thresholds != before.health_thresholds:
+            self._judge.change(Thresholds(**after.health_thresholds))  # type: ignore[arg-type]
+        if after.actions != before.actions:
+            if self._actions is not None:
+                self._actions.close()
+            self._actions = Actions(ActionSettings.made(after.actions), self._audit) if after.actions else None
+        self._settings = replace(before, **{name: getattr(after, name) for name in RELOADABLE})
 
     async def _tick_until(self, ending: asyncio.Event, peers: Peers) -> None:
         """Takes a snapshot at every interval; ticks that were missed (a stopped process) are not made up for."""

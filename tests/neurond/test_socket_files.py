@@ -112,7 +112,7 @@ def test_what_a_killed_daemon_left_is_taken_over(start_daemon: StartDaemon, sock
     Attachment(second).close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_nothing_is_left_behind(start_daemon: StartDaemon, socket_directory: Path, number: signal.Signals) -> None:
     daemon = start_daemon()
     attachment = Attachment(daemon)

@@ -18,10 +18,33 @@ def notify_ready(ready_fd: int | None) -> None:
         with contextlib.suppress(OSError):
             os.write(ready_fd, b"ready\n")
             os.close(ready_fd)
+    notify("READY=1")
+
+
+def notify(state: str) -> None:
+    """Tells systemd, where it started us (sd_notify(3)); one that doesn't listen is no trouble of ours."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.sendto(b"READY=1", "\0" + address[1:] if address.startswith("@") else address)
+            sender.setblocking(False)
+            sender.sendto(state.encode(), "\0" + address[1:] if address.startswith("@") else address)
+
+
+def watchdog_seconds() -> float | None:
+    """How often systemd wants to hear of this process, with time to spare; None where it doesn't wait for that."""
+    microseconds, pid = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
+    if not (microseconds.isascii() and microseconds.isdigit() and len(microseconds) <= 16) or int(microseconds) == 0:
+        return None
+    return int(microseconds) / 2e6 if pid in ("", str(os.getpid())) else None
+
+
+def has_terminal() -> bool:
+    """Whether a terminal controls this process: then SIGHUP says that it is gone."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def most_files() -> int:

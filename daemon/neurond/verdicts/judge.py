@@ -53,6 +53,10 @@ class Judge:
         self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
         self._health: Health | None = None
 
+    def change(self, limits: Thresholds) -> None:
+        """These limits hold from the next snapshot on."""
+        self._limits = limits
+
     def judge(self, snapshot: Snapshot, ended: Iterable[Process] = (), logged: Iterable[KernelRecord] = ()) -> Snapshot:
         """The snapshot of a tick with its verdicts.
 
