@@ -19,6 +19,8 @@ from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.model import Instance
 
+FIRST_THAT_TELLS = 3  # generation whose driver tells the health of parts: Trainium2
+
 
 @dataclass(frozen=True, slots=True)
 class WatchedHost:
@@ -46,7 +48,11 @@ def watched_host(
         raise UserError(str(error), EXIT_USAGE) from None
     ledger = Ledger(shape, on_ownership_change, time.monotonic())
     load = _load(settings, ledger, instance_type) if settings.load else None
-    faults = Faults(ledger, Surroundings(time.monotonic, (clock or SteadyClock()).at))
+    faults = Faults(
+        ledger,
+        Surroundings(time.monotonic, (clock or SteadyClock()).at),
+        tells_health=instance_type.family.generation >= FIRST_THAT_TELLS,
+    )
     source = SimulatedSource(instance_type, ledger, load.ecc if load else None, place, faults)
     return WatchedHost(source, ledger, load, faults)
 

@@ -46,7 +46,8 @@ class Amount:
 class LogLine:
     """A line of the runtime's log: the function that writes it, and a template.
 
-    Templates may name `device`, `core` (of the device), `engine`, `timeout_ms`, `model` and `status`.
+    Templates may name `device`, `core` (of the device), `engine`, `timeout_ms`, `model`, its number of
+    `collectives`.
     """
 
     function: str

@@ -20,6 +20,25 @@ _NC = (
     "Please terminate or stop/start this instance to recover from bad hardware."
 )
 
+_COLLECTIVE = (
+    "(FATAL-RT-UNDEFINED-STATE) missing collectives status on Neuron Device {device} NC {core}, model {model} - "
+    "suspected hang in collectives operation 0 out of {collectives}"
+)
+
+PARTS = (
+    "hbm",
+    "sram",
+    "firmware_service_api",
+    "firmware_service_processor",
+    "link_intraserver",
+    "link_host",
+    "link_efa",
+    "link_interserver",
+    "link_switch",
+    "axi_fabric",
+)
+"""The parts of a device whose health the driver tells, in its words."""
+
 _ALL = (
     FaultKind(
         "sram-uncorrectable",
@@ -97,6 +116,27 @@ _ALL = (
         findings=("stuck", "needs_reset"),
     ),
     FaultKind(
+        "hang-collective",
+        "a collective that never ends by itself",
+        Lasting.ONE_EXECUTION,
+        Effect.HANGS_IN_COLLECTIVE,
+        NrtStatus.EXEC_HW_ERR_COLLECTIVES,
+        (LogLine(_ERRORS, _COLLECTIVE),),
+        counter="hw_collectives_error",
+        findings=("stuck", "core_errors"),
+    ),
+    FaultKind(
+        "link-down",
+        "a NeuronLink that is down: collectives over it hang",
+        Lasting.CONDITION,
+        Effect.HANGS_IN_COLLECTIVE,
+        NrtStatus.EXEC_HW_ERR_COLLECTIVES,
+        (LogLine(_ERRORS, _COLLECTIVE),),
+        counter="hw_collectives_error",
+        component="link_intraserver",
+        findings=("unhealthy_component", "stuck", "core_errors"),
+    ),
+    FaultKind(
         "numerical",
         "an execution whose results hold NaN",
         Lasting.ONE_EXECUTION,
@@ -146,6 +186,54 @@ _ALL = (
         NrtStatus.EXEC_UNIT_UNRECOVERABLE,
         (LogLine(_ERRORS, "Execution unit of Neuron Device {device} NC {core} is unrecoverable"),),
         findings=("hardware_errors", "needs_reset"),
+    ),
+    FaultKind(
+        "device-lost",
+        "a device that is gone, and with it the links of all others, which the driver lists by their number",
+        Lasting.CONDITION,
+        Effect.FAILS,
+        NrtStatus.INVALID,
+        (LogLine(_ERRORS, "Could not open the nd{device}"),),
+        loses_device=True,
+        findings=("device_missing",),
+    ),
+    FaultKind(
+        "part-unhealthy",
+        "a part that the driver calls unhealthy (Trainium2 and later)",
+        Lasting.CONDITION,
+        component="firmware_service_processor",
+        findings=("unhealthy_component",),
+        takes_part=True,
+    ),
+    FaultKind(
+        "slow-core",
+        "a NeuronCore that computes slower than it should",
+        Lasting.CONDITION,
+        Effect.IS_SLOW,
+        findings=("latency_risen",),
+        amount=Amount("times as long", 2, 1, 1000),
+    ),
+    FaultKind(
+        "collective-latency",
+        "collectives that take longer",
+        Lasting.CONDITION,
+        Effect.IS_LATE_IN_COLLECTIVES,
+        findings=("latency_risen",),
+        amount=Amount("ms", 100, 0.1, 600_000),
+    ),
+    FaultKind(
+        "bit-flip",
+        "silent data corruption: bits of one result flip, and nobody tells",
+        Lasting.ONE_EXECUTION,
+        Effect.HAS_FLIPPED_BITS,
+        amount=Amount("bits", 1, 1, 1024, is_whole=True),
+    ),
+    FaultKind(
+        "reports-lost",
+        "what processes tell the daemon is lost; they go on",
+        Lasting.CONDITION,
+        loses_reports=True,
+        findings=("stale_report",),
     ),
     FaultKind(
         "ecc-corrected",

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from neurontools.faults.kind import FaultKind, Lasting
-from neurontools.faults.kinds import KINDS
+from neurontools.faults.kinds import KINDS, PARTS
 from neurontools.text.terminal import cut, visible
 
 MOST_SECONDS = 366 * 86_400.0
@@ -78,6 +78,10 @@ class FaultRequest:
                 )
         if self.part is not None and not kind.takes_part:
             raise ImpossibleFault(f"{kind.name}: it is about no part of the device; leave the part out")
+        if self.part is not None and self.part not in PARTS:
+            raise ImpossibleFault(
+                f"{cut(visible(self.part), 60)!r} is no part of a device; give one of {', '.join(PARTS)}"
+            )
 
     @property
     def definition(self) -> FaultKind:

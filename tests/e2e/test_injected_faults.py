@@ -250,6 +250,121 @@ def _numerical(daemon: RunningDaemon, pid: int) -> bool:
     return process is not None and process.errors is not None and process.errors.numerical_total > 0
 
 
+COLLECTS = """
+import sys, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
+device = xm.xla_device()
+dist.init_process_group("xla", store=dist.HashStore(), rank=0, world_size=1)
+value = torch.ones(4, device=device)
+for step in range(1000):
+    dist.all_reduce(value)
+    began = time.monotonic()
+    xm.mark_step()
+    print(step, time.monotonic() - began, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def collect(train: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """As `train`, with steps that are a collective each; their losses are the seconds that they took."""
+    monkeypatch.setattr(f"{__name__}.TRAINS", COLLECTS)
+    return train
+
+
+def test_a_collective_that_hangs_fails_when_its_time_is_over(daemon: RunningDaemon, collect: Any) -> None:
+    training = collect(daemon, NEURON_RT_EXEC_TIMEOUT="1")
+    faults.inject(daemon.socket, [FaultRequest("hang-collective", neuroncore_index=0)])
+    assert not training.step()
+    errors = training.end()[1]
+    assert "NRT_EXEC_HW_ERR_COLLECTIVES(1200): (FATAL-RT-UNDEFINED-STATE) missing collectives status" in errors
+    assert "suspected hang in collectives operation 0 out of 1" in errors
+    wait_until(lambda: faults.listed(daemon.socket)[0].state is FaultState.OVER)
+    status = daemon.next_snapshot().cores[0].status
+    assert status is not None
+    assert status.hw_collectives_error_total == 1
+
+
+def test_collectives_are_late_until_they_are_healed(daemon: RunningDaemon, collect: Any) -> None:
+    training = collect(daemon)
+    (fault,) = faults.inject(daemon.socket, [FaultRequest("collective-latency", device_index=0, amount=300)])
+    assert training.step()
+    assert training.step()
+    assert min(training.losses[1:]) >= 0.3
+    faults.heal(daemon.socket, [fault.number])
+    assert training.step()
+    assert not faults.listed(daemon.socket)
+
+
+def test_what_has_no_collective_does_not_meet_a_link_that_is_down(daemon: RunningDaemon, train: Any) -> None:
+    training = train(daemon)
+    faults.inject(daemon.socket, [FaultRequest("link-down", device_index=0)])
+    assert training.step()
+    assert faults.listed(daemon.socket)[0].met_total == 0
+
+
+def test_a_slow_core_is_busy_for_longer(daemon: RunningDaemon, train: Any) -> None:
+    training = train(daemon)
+    faults.inject(daemon.socket, [FaultRequest("slow-core", neuroncore_index=0, amount=1000)])
+    before = daemon.next_snapshot().cores[0].busy_seconds_total or 0.0
+    assert training.step()
+    wait_until(lambda: (daemon.snapshot().cores[0].busy_seconds_total or 0.0) > before + 0.01)
+
+
+def test_bits_flip_silently_and_the_same_ones_for_the_same_seed(daemon: RunningDaemon, train: Any) -> None:
+    losses = []
+    for core in (0, 1):
+        training = train(daemon, core=core)
+        request = FaultRequest("bit-flip", neuroncore_index=core, amount=64, seed=7)
+        (fault,) = faults.inject(daemon.socket, [request])
+        assert training.step()
+        assert training.step()
+        training.process.terminate()
+        training.end()
+        faults.heal(daemon.socket, [fault.number])
+        losses.append(training.losses)
+    clean = train(daemon, core=2)
+    assert clean.step()
+    assert clean.step()
+    assert repr(losses[0]) == repr(losses[1]) != repr(clean.losses)
+    health = daemon.next_snapshot().health
+    assert health is not None
+    assert not [finding for finding in health.findings if finding.injected]
+
+
+def test_a_device_that_is_lost_is_missing_everywhere_and_comes_back(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    tree = tmp_path / "host"
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05", "--export-sysfs", str(tree))
+    links = tree / "sys/devices/virtual/neuron_device/neuron0/connected_devices"
+    before = links.read_text()
+    (fault,) = faults.inject(daemon.socket, [FaultRequest("device-lost", device_index=7)])
+    snapshot = wait_until(lambda: s if len((s := daemon.snapshot()).devices) == 15 else None)
+    assert {core.device_index for core in snapshot.cores} == set(range(16)) - {7}
+    assert not any(device.connected_to for device in snapshot.devices)
+
+    def missing() -> list[bool]:
+        health = daemon.snapshot().health
+        assert health is not None
+        return [finding.injected for finding in health.findings if finding.kind == "device_missing"]
+
+    assert wait_until(missing) == [True]
+    wait_until(lambda: links.read_text().strip() == "")
+    assert not (tree / "dev/neuron7").exists()
+    faults.heal(daemon.socket, [fault.number])
+    wait_until(lambda: links.read_text() == before and (tree / "dev/neuron7").exists())
+    wait_until(lambda: not missing())
+
+
+def test_lost_reports_make_a_process_silent_and_it_goes_on(daemon: RunningDaemon, train: Any) -> None:
+    training = train(daemon)
+    pid = training.process.pid
+    wait_until(lambda: (found := daemon.find(pid)) is not None and found.reporting)
+    faults.inject(daemon.socket, [FaultRequest("reports-lost", pid=pid)])
+    wait_until(lambda: (found := daemon.find(pid)) is not None and not found.reporting)
+    assert training.step()
+    faults.heal(daemon.socket)
+    wait_until(lambda: (found := daemon.find(pid)) is not None and found.reporting)
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.effect is Effect.FAILS], ids=lambda k: k.name)
 def test_each_failure_has_its_status_and_its_text(daemon: RunningDaemon, train: Any, kind: Any) -> None:
     training = train(daemon)

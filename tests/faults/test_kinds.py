@@ -10,7 +10,7 @@ from neurontools.health import Kind
 from neurontools.kernel_log import hardware_error
 from neurontools.model import EccCounters, StatusCounters
 
-FACTS = {"device": 3, "core": 1, "engine": 0, "timeout_ms": 30000, "model": "model.neff"}
+FACTS = {"device": 3, "core": 1, "engine": 0, "timeout_ms": 30000, "model": "model.neff", "collectives": 3}
 EACH = pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
 
 

@@ -52,10 +52,15 @@ class Surroundings:
 
 
 class Faults:
-    """All faults that were injected and not healed. Belongs to the event loop's thread."""
+    """All faults that were injected and not healed. Belongs to the event loop's thread.
 
-    def __init__(self, ledger: Ledger, around: Surroundings) -> None:
+    `tells_health`: the driver of such devices says which parts are unhealthy. `lost_devices` are those that are gone.
+    """
+
+    def __init__(self, ledger: Ledger, around: Surroundings, *, tells_health: bool = True) -> None:
         self.around = around
+        self._tells_health = tells_health
+        self.lost_devices: frozenset[int] = frozenset()
         self._ledger = ledger
         self._held: dict[int, HeldFault] = {}
         self._last_number = 0
@@ -172,9 +177,16 @@ class Faults:
         """The parts of a device that the driver calls unhealthy; None: faults make it say nothing."""
         return self._health.get(device_index)
 
+    def loses_reports(self, token: str) -> bool:
+        """Whether what a process reports is lost."""
+        losing = [fault for fault in self._held.values() if fault.kind.loses_reports and fault.holds]
+        return bool(losing) and any(self._cores_on(fault, self._ledger.known(token)) for fault in losing)
+
     def _place(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
         """The devices and physical cores of a target; NoTarget."""
         shape = self._ledger.shape
+        if request.definition.takes_part and not self._tells_health:
+            raise NoTarget("the driver of such devices tells no health of their parts; simulate trn2.48xlarge or later")
         if request.device_index is not None:
             if request.device_index >= shape.device_count:
                 raise NoTarget(f"no device {request.device_index}: there are devices 0 to {shape.device_count - 1}")
@@ -196,8 +208,10 @@ class Faults:
 
     def _met_cores(self, fault: HeldFault, holding: Holding) -> list[int]:
         """The cores of a process, by local index, whose executions are to meet a fault."""
-        if not fault.kind.is_met or holding.synthetic:
-            return []
+        return self._cores_on(fault, holding) if fault.kind.is_met and not holding.synthetic else []
+
+    def _cores_on(self, fault: HeldFault, holding: Holding) -> list[int]:
+        """The cores of a process, by local index, that a fault is on."""
         if fault.request.pid is not None and fault.request.pid != holding.pid:
             return []
         physical = holding.physical_cores()
@@ -257,7 +271,15 @@ class Faults:
         before = {fault.number: fault for fault in self._shown}
         now = [fault.shown(offset_seconds) for fault in self._held.values()]
         self._shown = tuple(old if (old := before.get(fault.number)) == fault else fault for fault in now)
-        self._health = {index: ReportedHealth(parts) for index, parts in self._unhealthy()}
+        self._health = (
+            {index: ReportedHealth(parts) for index, parts in self._unhealthy()} if self._tells_health else {}
+        )
+        self.lost_devices = frozenset(
+            index
+            for fault in self._held.values()
+            if fault.holds and fault.kind.loses_device
+            for index in fault.device_indices
+        )
         self.around.changed()
 
     def _unhealthy(self) -> Iterator[tuple[int, tuple[str, ...]]]:

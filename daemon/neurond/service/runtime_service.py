@@ -62,7 +62,8 @@ class RuntimeService:
         try:
             core_count = self._ledger.known(request.token).count
             report = read_report(request.report, core_count, time.monotonic(), self._clock)
-            self._ledger.report(request.token, report)
+            if self._faults is None or not self._faults.loses_reports(request.token):
+                self._ledger.report(request.token, report)
         except ledger.Refusal as refusal:
             await context.abort(STATUS[type(refusal)], str(refusal))
         return b""

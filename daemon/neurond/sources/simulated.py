@@ -75,7 +75,12 @@ class SimulatedSource:
         self._devices = self._read_devices()
         if self._faults is None:
             return Reading(self._devices, self._cores)
-        return Reading(self._devices, self._cores, injected_faults=self._faults.shown)
+        devices, cores, lost = self._devices, self._cores, self._faults.lost_devices
+        if lost:
+            # The driver lists neighbours by the number of devices, so that with one all links are gone.
+            devices = tuple(replace(device, connected_to=()) for device in devices if device.index not in lost)
+            cores = tuple(core for core in cores if core.device_index not in lost)
+        return Reading(devices, cores, injected_faults=self._faults.shown)
 
     def _read_cores(self) -> tuple[NeuronCore, ...]:
         cores = tuple(self._core_now(index) for index in range(self._shape.core_count))

@@ -17,6 +17,7 @@ from neurontools.runtime.capture.recorder import recording_kernel
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.step_clock import COLLECTIVE, step_clock
 from neurontools.runtime.execution import ranks
+from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.gloo import carry_out
 from neurontools.runtime.operators.operator import Operator, operators
 from neurontools.runtime.profiling.ring import ring
@@ -81,6 +82,8 @@ def _collective(
 ) -> None:
     """Carries out a collective on CPU tensors."""
     started = time.perf_counter()
+    for meet in collective_faults.meets:
+        meet()
     nbytes = sum(t.nbytes for t in (inputs or outputs))
     entry = step_clock.open(COLLECTIVE, started)
     wait_seconds = None

@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,9 @@ import torch
 from neurontools.faults.kind import Effect
 from neurontools.nrt.environment import VISIBLE_CORES
 from neurontools.nrt.log import failure_lines
+from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.failure import ExecutionFailed
+from neurontools.runtime.programs.description import COLLECTIVE
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.reporting.armed_faults import ArmedFault, ArmedFaults
 from neurontools.runtime.reporting.narration import say
@@ -21,6 +24,7 @@ from neurontools.runtime.tensors.core import Core, Tensor
 from neurontools.version import __version__
 
 DEFAULT_TIMEOUT_SECONDS = 30.0  # of NEURON_RT_EXEC_TIMEOUT, by its table in the documentation
+_IN_COLLECTIVES = (Effect.HANGS_IN_COLLECTIVE, Effect.IS_LATE_IN_COLLECTIVES)
 
 Run = Callable[[Sequence[Tensor], Sequence[Any], Sequence[Tensor], torch.Generator], list[Tensor]]
 
@@ -51,16 +55,49 @@ class _Struck:
     ) -> list[Tensor]:
         """Runs the program; ExecutionFailed where a fault ends it, before anything is written."""
         for fault in self._striking:
+            if fault.kind.effect in _IN_COLLECTIVES:
+                continue
             self._faults.met(fault, self._core)
             if fault.kind.effect is Effect.FAILS:
                 raise self._failure(fault)
             if fault.kind.effect is Effect.HANGS and not fault.over.wait(self._timeout_seconds):
                 raise self._failure(fault)
-        outputs = self._program.run(inputs, scalars, hosts, generator)
+        began = time.perf_counter()
+        collective_faults.meets = [
+            partial(self._in_collective, fault) for fault in self._striking if fault.kind.effect in _IN_COLLECTIVES
+        ]
+        try:
+            outputs = self._program.run(inputs, scalars, hosts, generator)
+        finally:
+            collective_faults.meets = []
+        seconds = time.perf_counter() - began
         for fault in self._striking:
             if fault.kind.effect is Effect.HAS_NAN:
                 self._spoil(fault, [*outputs, *self._written(inputs)])
+            elif fault.kind.effect is Effect.HAS_FLIPPED_BITS:
+                self._flip(fault, [*outputs, *self._written(inputs)])
+            elif fault.kind.effect is Effect.IS_SLOW:
+                fault.over.wait(seconds * ((fault.amount or 1.0) - 1.0))
         return outputs
+
+    def _in_collective(self, fault: ArmedFault) -> None:
+        """A collective begins in the execution."""
+        self._faults.met(fault, self._core)
+        if fault.kind.effect is Effect.IS_LATE_IN_COLLECTIVES:
+            fault.over.wait((fault.amount or 0.0) * 1e-3)
+        elif not fault.over.wait(self._timeout_seconds):
+            raise self._failure(fault)
+
+    def _flip(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
+        """Flips bits of a result, always the same ones for the same seed."""
+        possible = [value for value in results if value.numel() and value.is_contiguous()]
+        if possible:
+            value = fault.random.choice(possible)
+            octets = value.view(-1).view(torch.uint8)
+            for _ in range(int(fault.amount or 1)):
+                at = fault.random.randrange(octets.numel())
+                octets[at] = int(octets[at]) ^ (1 << fault.random.randrange(8))
+        self._faults.told(fault, self._core)
 
     def _spoil(self, fault: ArmedFault, results: Sequence[Tensor]) -> None:
         """Puts NaN into the first result that can hold it, and logs what the hardware notices."""
@@ -91,6 +128,7 @@ class _Struck:
             "engine": 0,
             "timeout_ms": round(self._timeout_seconds * 1e3),
             "model": self._program.compiled.module,
+            "collectives": sum(each.operator.name == COLLECTIVE for each in self._program.compiled.instructions),
         }
         return [(line.function, line.text.format_map(facts)) for line in fault.kind.log]
 

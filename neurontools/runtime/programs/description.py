@@ -13,7 +13,7 @@ from neurontools.runtime.profiling.origins import Origins
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use, flattened
 from neurontools.runtime.programs.numerics import Numerics
 
-_COLLECTIVE = "neuron::collective"
+COLLECTIVE = "neuron::collective"
 _KIND_ARGUMENT = 2
 
 
@@ -40,7 +40,7 @@ def operators_of(
                 graph=graph,
                 position=position,
                 name=name,
-                engine=Engine.COLLECTIVES if instruction.operator.name == _COLLECTIVE else engine_of(name),
+                engine=Engine.COLLECTIVES if instruction.operator.name == COLLECTIVE else engine_of(name),
                 flops=counted,
                 bytes=sum(layout.nbytes for layout in used),
                 result="" if first is None else first.text().partition("{")[0],
@@ -56,7 +56,7 @@ def operators_of(
 def name_of(instruction: Instruction) -> str:
     """An operator's name; of a collective, which one it is: neuron::all_reduce."""
     name = instruction.operator.name
-    if name == _COLLECTIVE:
+    if name == COLLECTIVE:
         kind = instruction.keywords.get("kind", (*instruction.arguments, "", "", "")[_KIND_ARGUMENT])
         return f"neuron::{kind}"
     return name

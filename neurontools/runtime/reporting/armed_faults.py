@@ -34,7 +34,7 @@ class ArmedFault:
         self.left = int(told["after_executions"])
         self.probability = float(told["probability"])
         self.amount = None if told["amount"] is None else float(told["amount"])
-        self.random = Random(f"{told['seed']} {self.number} {sorted(self.places)}")  # noqa: S311
+        self.random = Random(f"{told['seed']} {sorted(self.places)}")  # noqa: S311
         self.over = Event()
         self.has_begun = False
 

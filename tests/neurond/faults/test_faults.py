@@ -208,3 +208,33 @@ def test_a_process_can_say_what_it_likes(lines: list[bytes]) -> None:
         host.faults.heard(token, line)
         host.faults.heard("nobody", line)
     assert host.faults.shown[0].met_total == lines.count(b"met 1 0")
+
+
+def test_a_device_that_is_lost_comes_back(host: Host) -> None:
+    number = host.inject("device-lost", device_index=1, for_seconds=3.0)
+    assert host.faults.lost_devices == {1}
+    host.now += 3.0
+    host.faults.advance()
+    assert (host.state(number), host.faults.lost_devices) == (FaultState.OVER, frozenset())
+
+
+def test_the_driver_says_which_part_is_unhealthy_where_it_tells_health(host: Host) -> None:
+    host.inject("part-unhealthy", device_index=0, part="hbm")
+    host.inject("link-down", device_index=0)
+    told = host.faults.reported_health(0)
+    assert told is not None
+    assert told.unhealthy_components == ("hbm", "link_intraserver")
+    assert host.faults.reported_health(1) is None
+    silent = Faults(Ledger(TRN1), host.faults.around, tells_health=False)
+    with pytest.raises(NoTarget, match="tells no health of their parts"):
+        silent.inject([FaultRequest("part-unhealthy", device_index=0)])
+    silent.inject([FaultRequest("link-down", device_index=0)])
+    assert silent.reported_health(0) is None
+
+
+def test_reports_are_lost_of_the_processes_on_a_device(host: Host) -> None:
+    a, b = host.attach("a", 0), host.attach("b", 2)
+    number = host.inject("reports-lost", device_index=0)
+    assert (host.faults.loses_reports(a), host.faults.loses_reports(b)) == (True, False)
+    host.faults.heal([number])
+    assert not host.faults.loses_reports(a)
