@@ -52,6 +52,7 @@ class Kind(StrEnum):
     ORPHANED = "orphaned"
     KERNEL_ERROR = "kernel_error"
     WAS_RESET = "was_reset"
+    SLOW_RANK = "slow_rank"
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ _WORDS: dict[str, str] = {
     Kind.MEMORY_NEARLY_FULL: "memory",
     Kind.ECC_REPAIRABLE: "ecc",
     Kind.LATENCY_RISEN: "latency",
+    Kind.SLOW_RANK: "slow rank",
     Kind.NEEDS_RESET: "reset",
     Kind.RESET_FAILED: "reset",
     Kind.CORE_ERRORS: "error",

@@ -34,7 +34,9 @@ class Finding:
     pid: int | None = None  # the process that is to be looked at
     pids: tuple[int, ...] = ()  # all that it concerns, that one included
     neuroncore_index: int | None = None  # logical, under the LNC of the process
-    part: str | None = None  # of the device, in the driver's words: hbm, sram, link_efa
+    part: str | None = (
+        None  # of the device, in the driver's words: hbm, sram, link_efa; or of step time, as in STEP_PARTS
+    )
     job: str | None = None  # whose processes these are: "Slurm job 17", "pod default/train-0", "process group 4711"
     synthetic: bool = False  # it is about processes that a synthetic load invents
     injected: bool = False  # faults that were injected are its cause

@@ -1,33 +1,18 @@
-"""Jobs as they run on this host: which processes work together, what they do, and who of them is slow.
+"""Jobs as they run on this host: which processes work together, and what they do.
 
 A pure function of a snapshot; views, documents and verdicts go by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from neurontools.model.brief import showing
 from neurontools.model.finding import Finding
 from neurontools.model.neuroncore import NeuronCore
 from neurontools.model.process import Process
 from neurontools.model.snapshot import Snapshot
-
-_SLOWER_RATIO = 0.9  # of the others' steps a second: below it, a rank is slower
-_REPORT_SECONDS = 2.0  # by which the moments differ at most, at which two ranks count their steps
-_LEAST_BEHIND_STEPS = 3  # ranks in step differ by one, and by what they do between their reports
-_LEAST_WAIT_RATIO = 0.1  # of the time that others wait more in collectives: from it on, they wait for somebody
-_FAST_STEPS_PER_SECOND = 10.0  # from here on, a period of a second has enough steps for shares of it to be compared
-_LEAST_STEPS = 10  # for shares of the whole time to be compared
-
-
-class Slowness(StrEnum):
-    """Of what a slow rank has more than the others: the part of its time in which it does that."""
-
-    COMPUTE = "compute"  # its core is busy, and not in a collective
-    IDLE = "idle"  # its core waits for its host: for input, the compiler or the script
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,25 +41,6 @@ class Rank:
         return rates.steps_per_second if counters is not None and counters.steps_total and rates is not None else None
 
     @property
-    def collective_ratio(self) -> float | None:
-        """The share of the last period in collectives, waiting for others included; None for more than one core, whose
-        times are told together.
-        """
-        rates = self.process.training_rates
-        return rates.collective_ratio if rates is not None and len(self.process.neuroncore_indices) == 1 else None
-
-    @property
-    def collective_ratio_so_far(self) -> float | None:
-        """The same since it began to count."""
-        process, counters = self.process, self.process.training
-        if counters is None or process.measured_at_seconds is None or process.counted_since_seconds is None:
-            return None
-        seconds = process.measured_at_seconds - process.counted_since_seconds
-        waited = counters.collective_seconds_total
-        is_one = len(process.neuroncore_indices) == 1
-        return waited / seconds if waited is not None and seconds > 0 and is_one else None
-
-    @property
     def last_execution_at_unix_seconds(self) -> float | None:
         """The end of the latest finished execution on its cores."""
         return _latest(core.last_execution_at_unix_seconds for core in self.cores)
@@ -90,14 +56,6 @@ class Rank:
         """CLOCK_MONOTONIC of the end of its latest step; None: there is none, or nobody tells."""
         counters = self.process.training
         return None if counters is None else counters.last_step_at_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class SlowestRank:
-    """The rank that the others of its job wait for, and why; None: what is known tells no reason."""
-
-    rank: Rank
-    why: Slowness | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,35 +140,6 @@ class RunningJob:
         """CLOCK_MONOTONIC by when all its ranks that tell steps had ended their latest one."""
         return _earliest(rank.last_step_at_seconds for rank in self.ranks)
 
-    @property
-    def slowest(self) -> SlowestRank | None:
-        """The rank that the others wait for; None where they tell too little, and where none is clearly slower.
-
-        Ranks that are not in step: the one that steps least often. Ranks in step: the one that waits least in
-        collectives, if the others wait clearly more, for they wait for it.
-        """
-        telling = [rank for rank in self.ranks if rank.process.reporting and rank.steps_per_second is not None]
-        if len(telling) < 2:
-            return None
-        found, others = _least(telling, _steps)
-        behind = _median([_steps_so_far(rank) for rank in others]) - _steps_so_far(found)
-        usual = _median([_steps(rank) for rank in others])
-        if _steps(found) < _SLOWER_RATIO * usual and behind >= _LEAST_BEHIND_STEPS + usual * _REPORT_SECONDS:
-            return SlowestRank(found, None)
-        if _steps(found) >= _FAST_STEPS_PER_SECOND:
-            waits = {id(rank): rank.collective_ratio for rank in telling}
-        elif _steps_so_far(found) >= _LEAST_STEPS:
-            waits = {id(rank): rank.collective_ratio_so_far for rank in telling}
-        else:
-            return None
-        known = {key: share for key, share in waits.items() if share is not None}
-        if len(known) < len(telling):
-            return None
-        found, others = _least(telling, lambda rank: known[id(rank)])
-        if _median([known[id(rank)] for rank in others]) - known[id(found)] < _LEAST_WAIT_RATIO:
-            return None
-        return SlowestRank(found, _why(found, others) if _steps(found) >= _FAST_STEPS_PER_SECOND else None)
-
 
 def jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
     """All jobs of a host, by their lowest PID. Processes that only watch have none."""
@@ -251,40 +180,6 @@ def by_rank(processes: Iterable[Process]) -> list[Process]:
 def _about(findings: Sequence[Finding], processes: Sequence[Process]) -> tuple[Finding, ...]:
     pids = {process.pid for process in processes}
     return tuple(finding for finding in findings if finding.pid in pids or not pids.isdisjoint(finding.pids))
-
-
-def _why(found: Rank, others: Sequence[Rank]) -> Slowness | None:
-    """What it has more of than the others' median: computing, or a core that does nothing."""
-    shares = [(rank.utilization_ratio, rank.collective_ratio) for rank in (found, *others)]
-    known = [(1.0 - busy, max(0.0, busy - waits)) for busy, waits in shares if busy is not None and waits is not None]
-    if len(known) < len(shares):
-        return None
-    (idle, computing), *rest = known
-    more_idle = idle - _median([share for share, _ in rest])
-    more_computing = computing - _median([share for _, share in rest])
-    if max(more_idle, more_computing) <= 0.0:
-        return None
-    return Slowness.IDLE if more_idle > more_computing else Slowness.COMPUTE
-
-
-def _steps(rank: Rank) -> float:
-    return rank.steps_per_second or 0.0
-
-
-def _steps_so_far(rank: Rank) -> int:
-    return rank.process.training.steps_total if rank.process.training is not None else 0
-
-
-def _least(ranks: Sequence[Rank], key: Callable[[Rank], float]) -> tuple[Rank, list[Rank]]:
-    """The rank that has least of something, and the others."""
-    found = min(ranks, key=key)
-    return found, [rank for rank in ranks if rank is not found]
-
-
-def _median(values: Sequence[float]) -> float:
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

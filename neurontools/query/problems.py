@@ -49,6 +49,7 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (Kind.MEMORY_NEARLY_FULL, None): ("MEMORY_NEARLY_FULL", Owner.USER),
     (Kind.STALE_REPORT, None): ("STALE_REPORT", Owner.USER),
     (Kind.LATENCY_RISEN, None): ("LATENCY_RISEN", Owner.USER),
+    (Kind.SLOW_RANK, None): ("SLOW_RANK", Owner.USER),
     (Kind.IDLE, None): ("IDLE", Owner.USER),
     (Kind.ORPHANED, None): ("ORPHANED", Owner.USER),
 }

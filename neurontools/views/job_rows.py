@@ -70,13 +70,29 @@ def rank_name(rank: Rank) -> str:
     return f"PID {rank.process.pid}" if rank.number is None else f"rank {rank.number}"
 
 
+@dataclass(frozen=True, slots=True)
+class SlowestRank:
+    """The rank that the others of its job wait for, and the part of its steps that takes longer; None: all a little."""
+
+    rank: Rank
+    part: str | None  # as in STEP_PARTS
+
+
+def slowest(job: RunningJob) -> SlowestRank | None:
+    """The rank that the others wait for, as the daemon has found; None: none, or nobody has looked."""
+    for finding in job.findings:
+        if finding.kind == Kind.SLOW_RANK:
+            return next(
+                (SlowestRank(rank, finding.part) for rank in job.ranks if rank.process.pid == finding.pid), None
+            )
+    return None
+
+
 def slowest_text(job: RunningJob) -> str:
     """Who of a job is stuck, else who is slowest, and why if that is known; "-" for nobody."""
     for finding in job.findings:
         if finding.kind == Kind.STUCK:
             stuck = next((rank for rank in job.ranks if rank.process.pid == finding.pid), None)
             return "stuck" if stuck is None else f"{rank_name(stuck)} stuck"
-    slowest = job.slowest if job.is_several else None
-    if slowest is None:
-        return "-"
-    return rank_name(slowest.rank) + (f" {slowest.why}" if slowest.why is not None else "")
+    found = slowest(job)
+    return "-" if found is None else " ".join(filter(None, (rank_name(found.rank), found.part)))

@@ -8,6 +8,7 @@ from neurontools.model import Snapshot
 from neurontools.model.job import RunningJob
 from neurontools.model.training import age_seconds
 from neurontools.text.script import script_text
+from neurontools.views.job_rows import slowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class TopJob:
     steps_per_second: float | None  # of its slowest rank
     slowest_pid: int | None  # whom the others wait for; None: nobody, or not known
     slowest_rank: int | None
-    slowest_because: str | None  # compute, or idle: its core waits for its host
+    slowest_because: str | None  # the part of its steps that takes longer: compute, host, input wait, transfer, compile
     since_last_execution_seconds: float | None
     since_last_step_seconds: float | None  # of the rank whose latest step is longest ago
     compiling_for_seconds: float | None  # None: none of its ranks waits for a program, or nobody tells
@@ -39,7 +40,7 @@ class TopJob:
 
 def job_part(job: RunningJob, snapshot: Snapshot) -> TopJob:
     """What the document has of a job of this snapshot."""
-    slowest, last = job.slowest, job.last_execution_at_unix_seconds
+    slow, last = slowest(job), job.last_execution_at_unix_seconds
     processes = [rank.process for rank in job.ranks]
     return TopJob(
         name=job.name,
@@ -55,9 +56,9 @@ def job_part(job: RunningJob, snapshot: Snapshot) -> TopJob:
         device_memory_bytes=job.device_memory_bytes,
         executions_per_second=job.executions_per_second,
         steps_per_second=job.steps_per_second,
-        slowest_pid=slowest.rank.process.pid if slowest is not None else None,
-        slowest_rank=slowest.rank.number if slowest is not None else None,
-        slowest_because=str(slowest.why) if slowest is not None and slowest.why is not None else None,
+        slowest_pid=slow.rank.process.pid if slow is not None else None,
+        slowest_rank=slow.rank.number if slow is not None else None,
+        slowest_because=slow.part if slow is not None else None,
         since_last_execution_seconds=None if last is None else max(0.0, snapshot.taken_at_unix_seconds - last),
         since_last_step_seconds=age_seconds(job.last_step_at_seconds, snapshot.taken_at_seconds),
         compiling_for_seconds=age_seconds(job.compiling_since_seconds, snapshot.taken_at_seconds),

@@ -1,10 +1,8 @@
-"""Jobs of a snapshot: who works together, what they do together, and whom the others wait for."""
+"""Jobs of a snapshot: who works together, and what they do together."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-
-import pytest
 
 from neurontools.model import (
     DeviceMemory,
@@ -18,7 +16,7 @@ from neurontools.model import (
     TrainingRates,
 )
 from neurontools.model.attribution import Job
-from neurontools.model.job import RunningJob, Slowness, jobs
+from neurontools.model.job import RunningJob, jobs
 from tests.harness.snapshots import process_of, snapshot_of
 
 SECONDS = 50.0
@@ -28,13 +26,10 @@ def rank(
     number: int,
     *,
     steps_per_second: float | None = 20.0,
-    waits: float = 0.1,
-    waits_so_far: float = 0.1,
     steps_total: int = 1000,
-    cores: int = 1,
 ) -> Process:
     """A rank on the core of its number, which has counted for 50 s."""
-    held = tuple(range(number, number + cores))
+    held = (number,)
     return replace(
         process_of(100 + number, "python train.py", (0,)),
         core_indices=held,
@@ -43,8 +38,8 @@ def rank(
         reporting=True,
         measured_at_seconds=1000.0,
         counted_since_seconds=1000.0 - SECONDS,
-        training=TrainingCounters(steps_total=steps_total, collective_seconds_total=waits_so_far * SECONDS),
-        training_rates=TrainingRates(steps_per_second=steps_per_second, collective_ratio=waits),
+        training=TrainingCounters(steps_total=steps_total),
+        training_rates=TrainingRates(steps_per_second=steps_per_second),
     )
 
 
@@ -87,58 +82,8 @@ def test_a_job_adds_up_its_cores_and_has_the_steps_of_its_slowest_rank() -> None
 def test_what_is_not_known_is_none() -> None:
     silent = replace(rank(0), training=None, training_rates=None)
     job = only(host(silent, busy=(None,)))
-    assert (job.utilization_ratio, job.steps_per_second, job.slowest) == (None, None, None)
+    assert (job.utilization_ratio, job.steps_per_second) == (None, None)
     assert job.last_execution_at_unix_seconds is None
-
-
-@pytest.mark.parametrize(
-    ("waits", "busy", "slowest", "why"),
-    [
-        ((0.5, 0.5, 0.1, 0.5), (0.9, 0.9, 0.9, 0.9), 2, Slowness.COMPUTE),
-        ((0.5, 0.5, 0.1, 0.5), (0.9, 0.9, 0.5, 0.9), 2, Slowness.IDLE),
-        ((0.5, 0.5, 0.1, 0.5), (0.9, 0.9, None, 0.9), 2, None),
-        ((0.5, 0.5, 0.45, 0.5), (0.9, 0.9, 0.9, 0.9), None, None),
-    ],
-)
-def test_of_ranks_in_step_who_waits_least_is_slowest(
-    waits: tuple[float, ...], busy: tuple[float | None, ...], slowest: int | None, why: Slowness | None
-) -> None:
-    found = only(host(*(rank(number, waits=share) for number, share in enumerate(waits)), busy=busy)).slowest
-    assert (None if found is None else found.rank.number) == slowest
-    assert (None if found is None else found.why) == why
-
-
-def test_of_slow_steps_the_whole_time_is_compared_and_no_reason_given() -> None:
-    """A period has too few steps: its shares tell where in a step it ended, not who is slow."""
-    ranks = [
-        rank(0, steps_per_second=1.0, waits=0.0, waits_so_far=0.4),
-        rank(1, steps_per_second=1.0, waits=0.9, waits_so_far=0.1),
-    ]
-    found = only(host(*ranks, busy=(0.9, 0.9))).slowest
-    assert found is not None
-    assert (found.rank.number, found.why) == (1, None)
-    few = [replace(each, training=replace(each.training, steps_total=5)) for each in ranks if each.training is not None]
-    assert only(host(*few, busy=(0.9, 0.9))).slowest is None
-
-
-def test_a_rank_that_falls_behind_is_slowest_and_one_that_only_reported_earlier_is_not() -> None:
-    behind = only(host(rank(0), rank(1, steps_per_second=12.0, steps_total=600))).slowest
-    assert behind is not None
-    assert behind.rank.number == 1
-    assert only(host(rank(0), rank(1, steps_per_second=17.0, steps_total=980))).slowest is None
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        rank(1, steps_per_second=None, waits=0.9),
-        rank(1, waits=0.9, cores=2),  # the times of its cores are told together
-        replace(rank(1, waits=0.9), training_rates=TrainingRates(20.0)),
-        replace(rank(1, waits=0.9), reporting=False),
-    ],
-)
-def test_nobody_is_called_slow_where_one_tells_too_little(changed: Process) -> None:
-    assert only(host(rank(0, waits=0.1), changed, busy=(0.9, 0.9))).slowest is None
 
 
 def test_a_job_has_the_findings_on_its_processes() -> None:

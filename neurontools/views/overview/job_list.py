@@ -15,7 +15,7 @@ from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, cell, fit, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED, load_style
-from neurontools.views.job_rows import JobRow, job_key, rows_of, slowest_text
+from neurontools.views.job_rows import JobRow, job_key, rows_of, slowest, slowest_text
 from neurontools.views.processes.columns import PLACE, cores_text
 
 _LONGEST_NAME, _LEAST_NAME = 44, 18
@@ -180,8 +180,8 @@ def _slowest(_scene: Scene, row: JobRow) -> str:
         return slowest_text(row.job)
     if any(finding.kind == Kind.STUCK and finding.pid == row.pid for finding in row.job.findings):
         return "stuck"
-    slowest = row.job.slowest if row.job.is_several else None
-    return "slowest" + (f" {slowest.why}" if slowest.why else "") if slowest and row.rank is slowest.rank else ""
+    found = slowest(row.job)
+    return " ".join(filter(None, ("slowest", found.part))) if found is not None and row.rank is found.rank else ""
 
 
 def _slowest_style(_scene: Scene, row: JobRow) -> str:
