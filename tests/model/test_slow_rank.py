@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.model import TrainingCounters
-from neurontools.model.slow_rank import LEAST_STEPS, RankSteps, SlowRank, slow_rank, steps_between
+from neurontools.model.slow_rank import LEAST_STEPS, RankSteps, slow_rank, steps_between
 
 STEP_SECONDS = 1.0
 
 
-def ranks(*waits: float, steps: int = 20, **longer: float) -> list[RankSteps]:
-    """Ranks of equal steps that compute when they do not wait, but for `longer`, what the first has of other parts."""
+def ranks(*waits: float, steps: int = 20, longer: Mapping[str, float] | None = None) -> list[RankSteps]:
+    """Ranks of equal steps that compute when they do not wait, but for what the first does longer of other parts."""
     made = []
     for number, wait in enumerate(waits):
         parts = {"compute": STEP_SECONDS - wait, "host": 0.0, "input wait": 0.0}
-        if number == 0:
-            for name, seconds in longer.items():
-                parts[name.replace("_", " ")] += seconds
-                parts["compute"] -= seconds
+        for name, seconds in (longer or {}).items() if number == 0 else ():
+            parts[name] += seconds
+            parts["compute"] -= seconds
         made.append(RankSteps(steps, wait, parts))
     return made
 
 
 @pytest.mark.parametrize("part", ["input wait", "host", "compute"])
 def test_who_waits_least_is_slow_and_what_takes_it_longer_is_told(part: str) -> None:
-    longer = {part.replace(" ", "_"): 0.4} if part != "compute" else {}
-    found = slow_rank(ranks(0.1, 0.5, 0.5, 0.55, **longer))
-    assert found == SlowRank(0, part, pytest.approx(0.4), pytest.approx(0.4))
+    found = slow_rank(ranks(0.1, 0.5, 0.5, 0.55, longer={part: 0.4} if part != "compute" else None))
+    assert found is not None
+    assert (found.index, found.part) == (0, part)
+    assert found.gain_seconds == pytest.approx(0.4)
+    assert found.gain_ratio == pytest.approx(0.4)
 
 
 def test_the_gain_is_up_to_the_next_slowest() -> None:
     found = slow_rank(ranks(0.5, 0.0, 0.2))
     assert found is not None
-    assert (found.index, found.gain_seconds) == (1, pytest.approx(0.2))
+    assert found.index == 1
+    assert found.gain_seconds == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
