@@ -14,6 +14,7 @@ from neurontools.analysis.comparison import compare
 from neurontools.analysis.memory import levels_over_time
 from neurontools.analysis.operators import Frame, flame, largest, seconds_by_engine
 from neurontools.analysis.steps import Split, slowest_steps, step_times, stretches
+from neurontools.analysis.timeline import latest
 from neurontools.profile import Engine, Profile, State, Step, Table
 from neurontools.profile.rows import MemoryLevels
 from tests.harness.profiles import profiles, small
@@ -206,5 +207,31 @@ def test_what_only_one_run_has_is_told() -> None:
 def test_whatever_profiles_say_there_is_a_report(made: list[Profile]) -> None:
     found = report(made)
     assert len(found.ranks) == len(made)
+    latest(made, 3)
     assert flame(made).flops == sum(use.flops for use in found.operators)
     assert compare(found, report([small()])).quantities
+
+
+def test_the_latest_steps_of_all_ranks_are_on_one_clock() -> None:
+    made = trained(10, 2, slow_rank=1)
+    found = latest(made, 2)
+    assert found is not None
+    assert (found.first_step, found.last_step) == (9, 10)
+    assert [(lane.rank, lane.core) for lane in found.lanes] == [(0, None), (0, 0), (1, None), (1, 1)]
+    (on_host, on_core) = found.lanes[:2]
+    assert [piece.part for piece in on_host.pieces] == ["transfer", "transfer"]
+    assert [piece.part for piece in on_core.pieces] == ["execute", "collectives"] * 2
+    executions = made[0].executions[-2:]
+    assert [piece.start_ns for piece in on_core.pieces[::2]] == list(executions.column("start_ns"))
+    assert [piece.end_ns for piece in on_core.pieces[1::2]] == list(executions.column("end_ns"))
+    assert all(
+        found.start_ns <= piece.start_ns < piece.end_ns <= found.end_ns for lane in found.lanes for piece in lane.pieces
+    )
+
+
+def test_ranks_without_a_common_clock_or_step_have_no_common_timeline() -> None:
+    one, other = trained(10, 2)
+    elsewhere = replace(other, metadata=replace(other.metadata, boot_id="another"))
+    assert latest([one, elsewhere], 2) is None
+    assert latest([one, replace(other, steps=Table(Step))], 2) is None
+    assert latest([one], 2) is not None

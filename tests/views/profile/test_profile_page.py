@@ -196,6 +196,8 @@ def test_the_page_has_every_section_and_its_figures() -> None:
         "Graphs, and why each was compiled",
     ):
         assert title in found.texts
+    assert "The latest steps, steps 298 to 300, on one clock" in found.texts
+    assert "rank 1, NeuronCore 1" in found.texts
     assert "rank 1 waits least: the others wait for it" in found.texts
     assert any(each.startswith("Linear: ") and "GFLOP" in each for each in found.texts)
 

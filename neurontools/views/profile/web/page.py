@@ -7,7 +7,7 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 
-from neurontools.analysis import Report
+from neurontools.analysis import Report, timeline
 from neurontools.analysis.memory import levels_over_time
 from neurontools.analysis.operators import OperatorUse, flame, largest, seconds_by_engine
 from neurontools.analysis.report import Rank
@@ -23,6 +23,7 @@ from neurontools.views.profile.operators import operator_name
 from neurontools.views.profile.parts import counted, flop_text, shown_place
 from neurontools.views.profile.web.charts import key, part_bar, share_bars, stacked_areas, stacked_columns
 from neurontools.views.profile.web.flame_graph import flame_graph
+from neurontools.views.profile.web.lanes import lanes
 from neurontools.views.profile.web.markup import Markup, element, joined
 from neurontools.views.profile.web.style import STYLE
 
@@ -33,6 +34,7 @@ _MOST_GRAPHS = 100
 _MOST_SHARES = 20
 _MOST_RANK_CHARTS = 16
 _MOST_RANK_COLUMNS = 8
+_SHOWN_STEPS = 3
 Cell = tuple[str, str]  # a text, and its class: "", "text" or "text wide"
 
 
@@ -56,6 +58,7 @@ def html_page(report: Report) -> str:
 def _sections(report: Report, script: str) -> Iterator[Markup]:
     yield from _title(report, script)
     yield from _step_time(report)
+    yield from _timeline(report)
     yield from _ranks(report)
     yield from _operators(report)
     yield from _memory(report)
@@ -134,6 +137,15 @@ def _step_time(report: Report) -> Iterator[Markup]:
         for slow in rank.slowest:
             if slow.seconds > 2 * usual:
                 yield element("p", f"{_rank_name(report, rank)}{_slow_text(slow)}")
+
+
+def _timeline(report: Report) -> Iterator[Markup]:
+    made = timeline.latest(report.profiles[:_MOST_RANK_CHARTS], _SHOWN_STEPS)
+    if made is None:
+        return
+    yield element("h2", f"The latest steps, {_steps_text(made.first_step, made.last_step)}, on one clock")
+    yield lanes(made)
+    yield key(PART_NAMES)
 
 
 def _ranks(report: Report) -> Iterator[Markup]:

@@ -25,6 +25,7 @@ svg .in { fill: #ffffff; font-size: 11px; } .grid { stroke: var(--rule); stroke-
 .s0 { fill: #b58900; } .s1 { fill: #8c96a3; } .s2 { fill: #d1495b; } .s3 { fill: #4c86c6; } .s4 { fill: #2e8b57; }
 .s5 { fill: #8e5ea2; }
 .f0 { fill: #b4552d; } .f1 { fill: #a8651f; } .f2 { fill: #96731c; } .f3 { fill: #a04a4a; } .f4 { fill: #8a5a3c; }
-.f5 { fill: #7d6608; } .backward { fill: #5b5ea6; } .cut { fill: var(--text); }
+.f5 { fill: #7d6608; } .backward { fill: #5b5ea6; } .lane { fill: var(--row); }
+.cut { fill: var(--text); }
 rect.frame { stroke: var(--ground); stroke-width: .6; }
 """
