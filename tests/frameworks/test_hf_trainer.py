@@ -59,5 +59,15 @@ def test_sft_with_lora_has_the_losses_of_the_cpu_to_the_bit(run: Run) -> None:
     assert len(own["losses"]) == 4
 
 
+@pytest.mark.long
+def test_two_workers_of_sft_with_lora_train_as_two_processes_on_the_cpu(run: Run) -> None:
+    cpu = run("two processes on the cpu", "trl_sft_lora.py")
+    own = run("neuron-run with two workers", "trl_sft_lora.py")
+    assert [told["device"] for told in own] == ["xla:0", "xla:0"]
+    for mine, theirs in zip(own, cpu, strict=True):
+        assert mine["losses"] == pytest.approx(theirs["losses"], rel=SUMMED_ELSEWHERE)
+        assert len(mine["losses"]) == 4
+
+
 def _losses(row: dict[str, Any]) -> dict[str, float]:
     return {key: value for key, value in row.items() if key in ("loss", "eval_loss")}

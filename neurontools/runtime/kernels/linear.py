@@ -6,16 +6,21 @@ bytes are left out; the products get the very operands that they get there.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from neurontools.runtime.capture.recorder import recording_kernel
+from neurontools.runtime.operators.layout import Layout
 from neurontools.runtime.operators.operator import Operator, operators, resolve
 from neurontools.runtime.tensors.core import Tensor
 
 _linear = torch.ops.aten.linear.default
 _cpu_linear: Any = torch.nn.functional.linear
+_functions: Any = torch._C._VariableFunctions
+_addmm: Callable[[Tensor, Tensor, Tensor], Tensor] = _functions.addmm
+_mm: Callable[[Tensor, Tensor], Tensor] = _functions.mm
 
 
 def _forward(value: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -74,6 +79,36 @@ def _weight_gradient(rows: Tensor, flat: Tensor, weight: Tensor) -> Tensor:
     return flat.t().mm(rows).t().contiguous()
 
 
+def _plain_forward(value: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return _addmm(bias, value, weight.t())
+
+
+def _plain_backward(
+    value: Tensor, gradient: Tensor, weight: Tensor, _mask: list[bool]
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _mm(gradient, weight), _mm(gradient.t(), value), gradient.sum(0)
+
+
+def _plain_backward_to_weight(
+    value: Tensor, gradient: Tensor, _weight: Tensor, _mask: list[bool]
+) -> tuple[None, Tensor, Tensor]:
+    return None, _mm(gradient.t(), value), gradient.sum(0)
+
+
+_PLAIN_BACKWARD = {(True, True, True): _plain_backward, (False, True, True): _plain_backward_to_weight}
+
+
+def _is_plain(layout: Layout | None) -> bool:
+    """Whether it is a matrix that lies row by row, and of which nobody could say otherwise."""
+    return (
+        layout is not None
+        and layout.ndim == 2
+        and min(layout.size) > 1
+        and layout.stride == (layout.size[1], 1)
+        and not layout.device_dtype.is_complex
+    )
+
+
 def _meta_backward(
     value: Tensor, _gradient: Tensor, weight: Tensor, mask: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -85,7 +120,11 @@ def _meta_backward(
 
 
 class _Linear(Operator):
-    """Counts what torch's formula counts for the products that it stands for."""
+    """Counts what torch's formula counts for the products that it stands for.
+
+    For matrices that lie row by row, which most are, the way is known beforehand: looking at them in each execution
+    costs as much as a small product.
+    """
 
     __slots__ = ()
 
@@ -97,10 +136,28 @@ class _Linear(Operator):
         return int(2 * value.numel() * weight.shape[0] * products)
 
 
+class _Forward(_Linear):
+    __slots__ = ()
+
+    def call_for(self, arguments: Sequence[Any], layouts: Sequence[Layout | None]) -> Callable[..., Any]:
+        has_bias = len(arguments) == 3 and layouts[2] is not None
+        return _plain_forward if has_bias and _is_plain(layouts[0]) and _is_plain(layouts[1]) else self.call
+
+
+class _Backward(_Linear):
+    __slots__ = ()
+
+    def call_for(self, arguments: Sequence[Any], layouts: Sequence[Layout | None]) -> Callable[..., Any]:
+        value, gradient, weight = layouts[:3]
+        if not (_is_plain(value) and _is_plain(weight)) or gradient is None or gradient.ndim != 2:
+            return self.call
+        return _PLAIN_BACKWARD.get(tuple(arguments[3]), self.call)
+
+
 def kernels() -> dict[str, Any]:
     """The kernels by operator."""
-    forward = _Linear(_linear, call=_forward, meta_call=_meta_forward)
-    backward = _Linear(resolve("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
+    forward = _Forward(_linear, call=_forward, meta_call=_meta_forward)
+    backward = _Backward(resolve("aten::linear_backward"), call=_backward, meta_call=_meta_backward)
     forward.matmul = backward.matmul = True
     for operator in (forward, backward):
         operators.add(operator)

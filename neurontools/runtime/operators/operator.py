@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from neurontools.runtime.operators.flops import formula
+from neurontools.runtime.operators.layout import Layout
 
 _ids = count()
 # Their results' sizes come from numbers, so the numbers belong to the graph and not to its inputs.
@@ -130,6 +131,14 @@ class Operator:
             ):
                 return operators.get(getattr(packet, overload).name())
         raise NotImplementedError(f"{self.name}: a number as {own[position].name}")
+
+    def call_for(self, arguments: Sequence[Any], layouts: Sequence[Layout | None]) -> Callable[..., Any]:
+        """What computes calls with these arguments, of which tensors have layouts; by default `call`.
+
+        For operators whose way depends on the layouts: it is chosen once, and not in each execution.
+        """
+        del arguments, layouts
+        return self.call
 
     def flop_count(self, arguments: list[Any], keywords: dict[str, Any], result: Any) -> int:
         """FLOPs of a call with meta tensors; 0 where nothing is multiplied."""

@@ -1,7 +1,8 @@
 """Functions of torch's Python API that do just what an operator does, where calling them costs less.
 
 The call of an operator by its name goes through its schema, argument by argument; these have parsers of their own. They
-are for calls whose first argument is a tensor. The tests ask torch's dispatcher which operator each of them calls.
+are for calls whose first argument is a tensor or a list of tensors. The tests ask torch's dispatcher which operator
+each of them calls.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ BINDINGS: dict[str, Callable[..., Any]] = {
         if hasattr(_functions, name)
     },
     **{f"aten::{name}_": getattr(_methods, f"{name}_") for name in ("relu", "sigmoid", "tanh")},
+    **{
+        f"aten::_foreach_{name}": getattr(_functions, f"_foreach_{name.partition('.')[0]}")
+        for name in (
+            "add_.List add_.Scalar mul_.Scalar lerp_.Scalar addcmul_.Scalar sqrt div_.ScalarList addcdiv_.ScalarList"
+        ).split()
+    },
     "aten::gelu": _nn.gelu,
 }
 """By the operator's name."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.operators.layout import Layout, layouts
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, Instruction, Use
 from neurontools.runtime.programs.rounding import NEAREST, stochastic_bf16
 
@@ -58,7 +58,7 @@ class Numerics:
     def call_of(self, instruction: Instruction, compiled: CompiledGraph) -> Callable[..., Any]:
         """What computes an instruction."""
         operator = instruction.operator
-        call = operator.call
+        call = operator.call_for(instruction.arguments, [_layout(part, compiled) for part in instruction.arguments])
         if operator.matmul and self.auto_cast != "none":
             call = _rounding_inputs(call, NEAREST[self.auto_cast_type], _written_positions(instruction))
         elif self.auto_cast == "all" and not operator.effect:
@@ -70,6 +70,10 @@ class Numerics:
         if layouts.narrowed and (operator.has_device or "dtype" in instruction.keywords):
             call = _narrowing(call)
         return call
+
+
+def _layout(part: Any, compiled: CompiledGraph) -> Layout | None:
+    return (part.layout or compiled.layouts[part.value]) if isinstance(part, Use) else None
 
 
 def _written_positions(instruction: Instruction) -> frozenset[int | str]:

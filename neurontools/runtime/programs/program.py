@@ -285,7 +285,11 @@ def _generate(program: Program, *, is_timed: bool = False) -> tuple[str, Any]:
         if instruction.operator.has_generator:
             arguments.append("generator=G")
         binding = BINDINGS.get(instruction.operator.name)
-        if binding is not None and call is instruction.operator.call and isinstance(instruction.arguments[0], Use):
+        if (
+            binding is not None
+            and call is instruction.operator.call
+            and isinstance(instruction.arguments[0], (Use, list, tuple))
+        ):
             call = binding
         line = f"{writer.name(call, 'f')}({', '.join(arguments)})"
         targets = [_target(result) for result in instruction.results]

@@ -51,7 +51,7 @@ trainer = SFTTrainer(
     peft_config=LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM"),
 )
 trainer.train()
-Path(sys.argv[1], "0").write_text(
+Path(sys.argv[1], os.environ.get("RANK", "0")).write_text(
     json.dumps(
         {
             "device": str(trainer.args.device),
