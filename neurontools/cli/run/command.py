@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from neurontools import lifetime
+from neurontools.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.cli.line import frame
 from neurontools.cli.line.choice import named_or_simulated
 from neurontools.cli.line.frame import write_text
@@ -72,6 +73,8 @@ def _main(arguments: list[str]) -> int:
     environment = dict(os.environ)
     _choose_cores(given, workers, environment)
     profile.ask_for(given, environment)
+    if "no-advice" in given or "ignore" in given:
+        environment[IGNORED_RULES] = given.get("ignore", EVERY_RULE)
     if "top" in given:
         from neurontools.cli.run import top
 

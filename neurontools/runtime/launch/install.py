@@ -26,7 +26,7 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
         import torch
 
         torch_version.tell_of_another(torch.__version__)  # before anything that another torch may lack
-        from neurontools.runtime.launch import lightning_workers, own_workers, setup
+        from neurontools.runtime.launch import judgement, lightning_workers, own_workers, setup
         from neurontools.runtime.tensors.device import device
         from neurontools.runtime.torch_device import sharing
     finally:
@@ -40,6 +40,7 @@ def install(environment: Mapping[str, str] = os.environ, script: str | Path | No
     setup.set_up(choice.name, environment)
     other_name.explain(choice)
     sharing.install(received)
+    setup.looks.append(judgement.Judgement(environment))
     own_workers.install(environment)
     lightning_workers.install(environment)
     if not import_hook.is_spawned_worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from neurontools.runtime.launch import hbm_growth, optimizer_memory, profile_ses
 from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
+from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors import parameters
 from neurontools.runtime.tensors.buffer_table import buffers
@@ -49,6 +50,8 @@ EAGER = ("NEURON_USE_EAGER_DEBUG_MODE", "XLA_USE_EAGER_DEBUG_MODE")
 PENDING_BOUND = "NEURONTOOLS_PENDING_BOUND"
 _C: Any = torch._C
 _kept: list[Any] = []
+looks: list[Callable[[Reporter], None]] = []
+"""What else is looked at before each report."""
 
 
 class _Hooks(_C._acc.PrivateUse1Hooks):  # type: ignore[misc]
@@ -107,7 +110,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         step_clock.begin()
         made.cores, made.monitor = take_cores(environment)
         if isinstance(made.monitor, Reported):
-            made.monitor.reporter.before_reports(partial(observe, made))
+            made.monitor.reporter.before_reports(partial(_look, made))
             made.faults = made.monitor.reporter.faults or made.faults
             worker.instance_type = made.monitor.reporter.instance_type
         device.taken = made.cores
@@ -154,6 +157,12 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     ):
         part.install()
     return made
+
+
+def _look(made: Executor, reporter: Reporter) -> None:
+    observe(made, reporter)
+    for look in looks:
+        look(reporter)
 
 
 def executor() -> Executor:

@@ -214,3 +214,14 @@ def test_graphs_are_compiled_ahead_of_a_run_that_finds_them(neuron_run: Run, tmp
     assert ahead("--command=clean").returncode == 1
     assert ahead("--command=mow").returncode == ahead().returncode == 2
     assert ahead("--command=clear-locks").returncode == ahead("--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [(("--ignore", "float32,nan"), "float32,nan"), (("--no-advice",), "all"), ((), "None")],
+)
+def test_what_is_not_to_be_advised_is_told_to_the_runtime(
+    tmp_path: Path, options: tuple[str, ...], expected: str
+) -> None:
+    (tmp_path / "script.py").write_text("import os\nprint(os.environ.get('NEURONTOOLS_IGNORE_ADVICE'))\n")
+    assert neuron_run_script.neuron_run(tmp_path, "-q", *options, "script.py").stdout == f"{expected}\n"

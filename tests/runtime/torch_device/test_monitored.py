@@ -178,3 +178,24 @@ def test_forked_and_spawned_workers(host: TrainingHost) -> None:
     script = host.start_script(guarded)
     output, errors = script.communicate()
     assert output == "fine\n", errors
+
+
+def test_what_a_running_script_could_do_better_is_told_while_it_runs(host: TrainingHost) -> None:
+    from tests.harness.training_host import SCRIPT
+
+    host.start_daemon()
+    reading = SCRIPT.replace("    steps += 1\n", "    steps += 1; loss.item()\n", 1).replace(
+        "xm.mark_step()", "xm.mark_step"
+    )
+    line = next(number for number, text in enumerate(reading.splitlines(), 1) if "loss.item()" in text)
+    script = host.start_script(reading)
+
+    def told() -> Any:
+        processes = [process for process in host.snapshot().processes if process.pid == script.pid]
+        return processes[0].advice if processes else None
+
+    first = wait_until(told)[0]
+    assert first.rule == "host-read"
+    assert first.place.endswith(f"script.py:{line}")
+    assert "steps" in first.measured
+    assert "xm.add_step_closure" in first.fix
