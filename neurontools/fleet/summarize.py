@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from neurontools import catalog, health
-from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding, SummaryJob
+from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding, SummaryJob
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
 from neurontools.model.job import RunningJob, jobs
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
-MOST_DEVICES = 64  # as the driver has them at most
 _MARK = "…"
 BUSY_FROM_RATIO = 0.02  # as neuron-top draws a core that is held and works
 _MOST_INDICES = 8

@@ -6,9 +6,12 @@ The fields are those of the messages of the same names in `neuron.proto`. None i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from neurontools.model import Severity, SourceKind
 from neurontools.model.brief import showing
+
+MOST_DEVICES = 64  # as the driver has them at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,20 @@ class HostSummary:
         if self.warning_count:
             return Severity.WARNING
         return Severity.NOTICE if self.notice_count else Severity.OK
+
+    def check(self) -> None:
+        """ValueError for what no host can mean, whoever sent it."""
+        parts: tuple[HostSummary | SummaryJob | DeviceCell | SummaryFinding, ...]
+        parts = (self, *self.jobs, *self.devices, *self.findings)
+        numbers = [
+            value for part in parts for name in part.__slots__ if isinstance(value := getattr(part, name), float)
+        ]
+        if not all(map(isfinite, numbers)):
+            raise ValueError("it has numbers that are none")
+        if len(self.devices) > MOST_DEVICES:
+            raise ValueError(f"it has {len(self.devices)} devices")
+        if any(cell.severity is not None and cell.severity > max(Severity) for cell in self.devices):
+            raise ValueError("it has a severity that there is not")
 
     @property
     def unknown_neuroncore_count(self) -> int:

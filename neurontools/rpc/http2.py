@@ -30,6 +30,7 @@ _SETTING_RANGES = {_INITIAL_WINDOW_SIZE: (0, MAX_WINDOW_BYTES), _MAX_FRAME_SIZE:
 _MAX_HEADER_BLOCK_BYTES = 2**18
 _RECEIVE_BYTES = 2**16  # below what malloc maps and unmaps, which costs more than another look
 _MAX_CONNECT_SECONDS = 1e6
+_MOST_UNSENT_BYTES = 2**16  # acknowledgements that a server asks for and does not read
 
 
 class ProtocolError(Exception):
@@ -136,6 +137,38 @@ class Connection:
         handler = self._FRAME_HANDLERS.get(kind)
         if handler is not None:
             handler(self, flags, stream_id, payload)
+
+    def fileno(self) -> int:
+        """The descriptor of its socket, to wait for."""
+        return self._sock.fileno()
+
+    def receive_available(self) -> None:
+        """Act on the frames that have come, and send what can be sent, without waiting for anything.
+
+        One look at the socket, so that who sends without end leaves time for others.
+        """
+        self._sock.settimeout(0.0)
+        try:
+            chunk = self._sock.recv(_RECEIVE_BYTES)
+        except BlockingIOError:
+            chunk = None
+        if chunk == b"":
+            raise ConnectionEnded("the server closed the connection")
+        self._received += chunk or b""
+        while self._has_frame():
+            self.receive()
+        try:
+            del self._unsent[: self._sock.send(self._unsent) if self._unsent else 0]
+        except BlockingIOError:
+            if len(self._unsent) > _MOST_UNSENT_BYTES:
+                raise ProtocolError("the server takes nothing of what it asks for") from None
+
+    def _has_frame(self) -> bool:
+        """Whether the next frame is here as a whole, or is known to be one that `receive` refuses."""
+        if len(self._received) < _FRAME_HEADER_BYTES:
+            return False
+        length = int.from_bytes(self._received[:3])
+        return length > _DEFAULT_FRAME_BYTES or len(self._received) >= _FRAME_HEADER_BYTES + length
 
     def flush(self) -> None:
         """Send what waits to be sent; while it receives, the connection does so by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 from rich.segment import Segment
 from textual import events
@@ -11,18 +12,33 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from neurontools.tui import painter
-from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.rich_style import rich_style
-from neurontools.views.drawing.line import Line
+from neurontools.views.drawing.line import Line, Page
 
 _WHEEL_LINES = 3
 _LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without is drawn
 
 
+class Shown(Protocol):
+    """What a board shows: the dashboard of a host, or the page of many."""
+
+    def draw(self, width: int, height: int) -> Page:
+        """The whole screen."""
+
+    def press(self, key: str, character: str | None = None) -> bool:
+        """Do what a key does; whether it means anything."""
+
+    def click(self, column: int, row: int) -> bool:
+        """Do what a click at a cell does; whether it means anything."""
+
+    def scroll(self, lines: int) -> None:
+        """What the mouse wheel does."""
+
+
 class Board(Widget, can_focus=True):
     """The whole screen. `theme_name` is one of `neurontools.views.drawing.style.THEMES`."""
 
-    def __init__(self, dashboard: Dashboard, theme_name: str) -> None:
+    def __init__(self, dashboard: Shown, theme_name: str) -> None:
         super().__init__()
         self.dashboard = dashboard
         self.theme_name = theme_name

@@ -15,6 +15,7 @@ TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
     from neurontools.cli.line.devices import DeviceSelection
     from neurontools.cli.ls.ended import EndedQuery
+    from neurontools.cli.ls.relay import RelayQuery
     from neurontools.cli.ls.scripts import ScriptQuery
 
 TIMEOUT_SECONDS = 5.0
@@ -54,9 +55,13 @@ def _run(arguments: list[str]) -> int:
     return _answer(_query(given), given)
 
 
-def _answer(query: "_Query | ScriptQuery | EndedQuery", given: dict[str, str]) -> int:
+def _answer(query: "_Query | ScriptQuery | EndedQuery | RelayQuery", given: dict[str, str]) -> int:
     """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
     document: str | None
+    if "hosts" in given or "hostfile" in given:
+        from neurontools.cli.ls import fleet
+
+        return fleet.write(given)
     named, instance_type = choice.named_or_simulated(given, os.environ)
     if named is not None:
         document = query.answer(named)
@@ -75,8 +80,12 @@ def _answer(query: "_Query | ScriptQuery | EndedQuery", given: dict[str, str]) -
     return query.exit_code
 
 
-def _query(given: dict[str, str]) -> "_Query | ScriptQuery | EndedQuery":
+def _query(given: dict[str, str]) -> "_Query | ScriptQuery | EndedQuery | RelayQuery":
     """What is asked. What scripts ask takes a slower path, which may import more."""
+    if "relay" in given:
+        from neurontools.cli.ls.relay import RelayQuery
+
+        return RelayQuery(given)
     if not _OF_ENDED.isdisjoint(given):
         from neurontools.cli.ls.ended import EndedQuery
 

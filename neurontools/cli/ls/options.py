@@ -1,5 +1,6 @@
 """The options of neuron-ls; parsing, help and completion all come from this table."""
 
+from neurontools.cli.line.hosts import HOSTS
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 
 OPTIONS = (
@@ -38,6 +39,8 @@ OPTIONS = (
         value="TYPE",
         completes=INSTANCE_TYPES,
     ),
+    *HOSTS,
+    Option("relay", "become a connection to the daemon, by standard input and output: for neuron-top --hosts"),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),
     Option("help", "print this text", short="h", ends=True),
@@ -60,7 +63,7 @@ EXIT_CODES = (
     (5, "--health found a device unhealthy"),
     (6, "there is no such device"),
     (7, "--health found none unhealthy, but the health of some devices is not known"),
-    (12, "no daemon answers"),
+    (12, "no daemon answers, or one of several hosts doesn't"),
     (70, "a fault of the command itself"),
     (124, "the daemon did not answer, or cores did not become free, in time"),
     (130, "interrupted"),

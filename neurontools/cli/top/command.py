@@ -50,7 +50,7 @@ def _run(arguments: list[str]) -> int:
     if "json-schema" in given:
         from neurontools.cli.top.documents import schema_text
 
-        write_text(schema_text())
+        write_text(schema_text(of_hosts="hosts" in given or "hostfile" in given))
         return 0
     if "help-keys" in given:
         from neurontools.tui.keys import names_text
@@ -58,6 +58,10 @@ def _run(arguments: list[str]) -> int:
         write_text(names_text())
         return 0
     _refuse_contradictions(given)
+    if "hosts" in given or "hostfile" in given:
+        from neurontools.cli.top import fleet
+
+        return fleet.show(given, _look_at)
     options.check(given)
     if "diff" in given:
         from neurontools.cli.top import difference
@@ -82,6 +86,10 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
     exclude_each_other(given, "export-perfetto", "diff", "once", *_DATA_FORMATS)
     if "export-perfetto" in given and "replay" not in given:
         raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
+    exclude_each_other(given, "hosts", "hostfile")
+    for name in ("replay", "record", "diff", "simulate", "socket", "pid", "user", "device", "only-visible"):
+        for hosts in ("hosts", "hostfile"):
+            exclude_each_other(given, hosts, name)
     if "load" in given and "simulate" not in given:
         raise UserError("--load needs --simulate TYPE; a daemon that runs already has its own load", EXIT_USAGE)
 
@@ -109,6 +117,11 @@ def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int
             documents.write_screens(given, source, count)
         return source.exit_code
     return _dashboard(given, path, message, interval_seconds)
+
+
+def _look_at(given: dict[str, str], path: str) -> int:
+    """The dashboard of the host whose daemon is at this socket; NoDaemon or UserError when it doesn't answer."""
+    return _dashboard(given, *_answered(path), options.interval_seconds(given))
 
 
 def _has_terminal() -> bool:

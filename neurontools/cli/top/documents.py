@@ -155,11 +155,13 @@ def write(kind: str, source: Source, count: int | None, filter_text: str) -> Non
     {"json": _write_json, "json-lines": _write_json_lines, "csv": _write_csv}[kind](source, count, filter_text)
 
 
-def schema_text() -> str:
-    """The JSON Schema of the document."""
+def schema_text(*, of_hosts: bool = False) -> str:
+    """The JSON Schema of the document, or of that of many hosts."""
     from pydantic import TypeAdapter
 
-    schema = TypeAdapter(TopDocument).json_schema()
+    from neurontools.fleet.document import FleetDocument
+
+    schema = TypeAdapter(FleetDocument if of_hosts else TopDocument).json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["title"] = "neuron-top --json"
     return as_json(schema, indent=2) + "\n"

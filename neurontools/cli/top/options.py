@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from neurontools.cli.line import intervals
 from neurontools.cli.line.devices import DeviceSelection
+from neurontools.cli.line.hosts import HOSTS
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
@@ -63,6 +64,7 @@ OPTIONS = (
         completes=INSTANCE_TYPES,
     ),
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
+    *HOSTS,
     Option("help-keys", "print the actions whose keys can be changed, and their keys", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True

@@ -1,0 +1,118 @@
+"""`neuron-ls --hosts` and `--hostfile`: a row a host, or what is wrong with them, with one exit code."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from neurontools.cli.daemon.fleet import asked_hosts, asked_once
+from neurontools.cli.line.frame import write_text
+from neurontools.cli.line.options import exclude_each_other
+from neurontools.cli.line.telling import tell
+from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
+from neurontools.fleet.document import document, text_of
+from neurontools.fleet.states import HostState, Link, by_name, worst_first
+from neurontools.model import Severity
+from neurontools.text import units
+from neurontools.text.ranges import ranges
+from neurontools.text.table import Column, ascii_table
+from neurontools.text.terminal import visible
+
+_GO_WITH = frozenset(("hosts", "hostfile", "json-output", "health"))
+
+
+def write(given: dict[str, str]) -> int:
+    """Print what was asked for; the exit code is that of the worst host."""
+    exclude_each_other(given, "hosts", "hostfile")
+    for name in given:
+        if name not in _GO_WITH:
+            raise UserError(f"--{name} is for one host; leave it out, or look at that host with --socket", EXIT_USAGE)
+    hosts = asked_hosts(given)
+    for trouble in hosts.troubles:
+        tell(f"neuron-ls: {trouble}")
+    states = asked_once(hosts)
+    if "json-output" in given:
+        now = time.monotonic()
+        write_text(text_of(document(by_name(states), now, time.time(), hosts.troubles), indent=2) + "\n")
+    elif "health" in given:
+        write_text(health_text(states))
+    else:
+        write_text(table(by_name(states)))
+    if "health" in given:
+        return _health_exit_code(states)
+    return 0 if all(state.link is Link.LIVE for state in states) else EXIT_NO_DAEMON
+
+
+def table(states: Sequence[HostState]) -> str:
+    """A row a host; `-` is unknown."""
+
+    def of(name: str) -> Column[HostState]:
+        title = (
+            ("NEURON", f"CORES {name.partition('_')[0].upper()}") if name != "neuroncore_count" else ("NEURON", "CORES")
+        )
+        return Column(
+            title, lambda state: units.UNKNOWN if state.summary is None else str(getattr(state.summary, name))
+        )
+
+    columns = [
+        Column[HostState](("HOST", ""), lambda state: visible(state.place.name)),
+        Column[HostState](
+            ("INSTANCE", "TYPE"), lambda state: visible(state.summary.instance_type) if state.summary else "-"
+        ),
+        Column[HostState](
+            ("NEURON", "DEVICES"), lambda state: str(len(state.summary.devices)) if state.summary else "-"
+        ),
+        of("neuroncore_count"),
+        of("held_neuroncore_count"),
+        of("free_neuroncore_count"),
+        Column[HostState](("HEALTH", ""), health_word),
+        Column[HostState](
+            ("DRIVER", "VERSION"), lambda state: visible((state.summary and state.summary.driver_version) or "-")
+        ),
+    ]
+    return ascii_table(columns, [[state] for state in states])
+
+
+def health_word(state: HostState) -> str:
+    """The gravest in a word, or why nothing is known."""
+    if state.link is not Link.LIVE:
+        return visible(state.trouble or "no answer in time")
+    return "not known" if state.severity is None else state.severity.name.lower()
+
+
+def health_text(states: Sequence[HostState]) -> str:
+    """What is wrong, worst host first, and a line that counts."""
+    lines = []
+    for state in worst_first(states):
+        name = state.place.name
+        found = state.summary
+        if state.link is not Link.LIVE or found is None:
+            lines.append(f"{name}: not known: {state.trouble or 'no answer in time'}")
+            continue
+        if not found.is_judged:
+            lines.append(f"{name}: not known: neurond {found.daemon_version} makes no verdicts")
+        for finding in found.findings:
+            indices = finding.device_indices
+            where = f" devices {ranges(indices)}:" if len(indices) > 1 else f" device {indices[0]}:" if indices else ""
+            marked = " [synthetic]" if finding.synthetic else ""
+            lines.append(f"{name}:{where} {finding.severity.name.lower()}: {finding.reason}{marked}")
+        more = found.critical_count + found.warning_count + found.notice_count - len(found.findings)
+        if more > 0:
+            lines.append(f"{name}: and {more} more findings, which neuron-ls --health tells there")
+    sick = sum(state.severity is not None and state.severity >= Severity.WARNING for state in states)
+    unknown = sum(state.severity is None for state in states)
+    count = len(states)
+    if not sick and not unknown:
+        lines.append("1 host is healthy" if count == 1 else f"all {count} hosts are healthy")
+    else:
+        parts = [f"{sick} of {count} hosts unhealthy"] if sick else []
+        parts += [f"health of {unknown} of {count} hosts not known"] if unknown else []
+        lines.append("; ".join(parts))
+    return "".join(f"{visible(line)}\n" for line in lines)
+
+
+def _health_exit_code(states: Sequence[HostState]) -> int:
+    severities = [state.severity for state in states]
+    if any(severity is not None and severity >= Severity.WARNING for severity in severities):
+        return EXIT_UNHEALTHY
+    return EXIT_HEALTH_UNKNOWN if None in severities else 0

@@ -1,0 +1,75 @@
+"""`neuron-ls --relay`: standard input and output become a connection to the daemon, for views on another host."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+
+from neurontools.errors import EXIT_NO_DAEMON
+from neurontools.rpc.ask import NoDaemon
+
+_CHUNK_BYTES = 2**16
+_STDIN, _STDOUT = 0, 1
+
+
+class RelayQuery:
+    """Copies between the two until one of them ends; nothing is kept, and who doesn't read is waited for."""
+
+    exit_code = 0
+    interval_seconds: float | None = None
+
+    def __init__(self, given: dict[str, str]) -> None:
+        del given
+
+    def answer(self, path: str) -> str:
+        """Nothing more for standard output, once the connection has ended; NoDaemon."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            try:
+                connection.connect(path)
+            except OSError as error:
+                is_absent = isinstance(error, FileNotFoundError | NotADirectoryError | ConnectionRefusedError)
+                cause = (error.strerror or str(error)).lower()
+                raise NoDaemon(
+                    f"no monitor daemon at unix:{path} ({cause}); start neurond there",
+                    EXIT_NO_DAEMON,
+                    is_absent=is_absent,
+                ) from error
+            _copy(connection)
+        return ""
+
+    def answer_from_devices(self) -> str | None:
+        """A view needs a daemon."""
+        raise NoDaemon("no monitor daemon on this host; start neurond", EXIT_NO_DAEMON, is_absent=True)
+
+
+def _copy(connection: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection, selectors.EVENT_READ)
+        try:
+            selector.register(_STDIN, selectors.EVENT_READ)
+        except PermissionError:  # a regular file, /dev/null: it is read to its end
+            _copy_file(connection)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is connection:
+                    chunk = connection.recv(_CHUNK_BYTES)
+                    if not chunk:
+                        return
+                    _write(chunk)
+                else:
+                    chunk = os.read(_STDIN, _CHUNK_BYTES)
+                    if not chunk:
+                        return
+                    connection.sendall(chunk)
+
+
+def _copy_file(connection: socket.socket) -> None:
+    while chunk := os.read(_STDIN, _CHUNK_BYTES):
+        connection.sendall(chunk)
+
+
+def _write(chunk: bytes) -> None:
+    rest = memoryview(chunk)
+    while rest:
+        rest = rest[os.write(_STDOUT, rest) :]

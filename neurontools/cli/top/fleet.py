@@ -1,0 +1,95 @@
+"""`neuron-top --hosts` and `--hostfile`: many hosts as a page, one text screen, JSON or CSV."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from neurontools.cli.daemon.fleet import asked_hosts, wait_for_all
+from neurontools.cli.line.frame import write_document, write_text
+from neurontools.cli.line.telling import tell
+from neurontools.cli.top import options
+from neurontools.errors import EXIT_NO_DAEMON
+from neurontools.fleet.direct_feed import DirectFeed
+from neurontools.fleet.document import csv_text, document, text_of
+from neurontools.fleet.hosts import Hosts
+from neurontools.fleet.states import Link, worst_first
+from neurontools.text.screen import shows_unicode, terminal_size
+from neurontools.views.drawing.glyphs import glyphs_for
+from neurontools.views.drawing.line import plain
+from neurontools.views.fleet.page import FleetScene, fleet_lines, passes
+
+_USUAL_SIZE = (120, 50)
+
+
+def show(given: dict[str, str], look_at: Callable[[dict[str, str], str], int]) -> int:
+    """Show what was asked for. The exit code is 12 where no host answered what was printed once.
+
+    `look_at` shows one host, at a socket, with these options.
+    """
+    options.check({name: value for name, value in given.items() if name != "filter"})  # here these are words
+    hosts = asked_hosts(given)
+    interval = options.interval_seconds(given) if "interval" in given else None
+    is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
+    if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
+        from neurontools.cli.top.fleet_dashboard import dashboard
+
+        return dashboard(given, hosts, interval, look_at)
+    for trouble in hosts.troubles:
+        tell(f"neuron-top: {trouble}")
+    with DirectFeed(hosts.places, interval) as feed:
+        feed.start()
+        wait_for_all(feed, hosts)
+        _write(given, feed, hosts)
+        return 0 if any(state.link is Link.LIVE for state in feed.states) else EXIT_NO_DAEMON
+
+
+def _write(given: dict[str, str], feed: DirectFeed, hosts: Hosts) -> None:
+    """So many screens or documents, one without --count; of lines of JSON without end."""
+    count = options.count(given)
+    is_endless = "json-lines" in given and count is None
+    if "csv" in given:
+        write_text(csv_text(None))
+    if "json" in given and count is not None:
+        write_text("[\n")
+    number = 0
+    while is_endless or number < (count or 1):
+        if number:
+            time.sleep(feed.interval_seconds)
+        number += 1
+        if any(name in given for name in ("json", "json-lines", "csv")):
+            made = document(worst_first(feed.states), time.monotonic(), time.time(), hosts.troubles)
+            if "csv" in given:
+                write_text(csv_text(made))
+            elif "json-lines" in given:
+                write_text(text_of(made) + "\n")
+            elif count is None:
+                write_text(text_of(made, indent=2) + "\n")
+            else:
+                write_text(text_of(made) + (",\n" if number < count else "\n]\n"))
+        else:
+            _write_screen(given, feed)
+
+
+def _write_screen(given: dict[str, str], feed: DirectFeed) -> None:
+    from neurontools.cli.top.first_frame import ansi
+    from neurontools.cli.top.theme import chosen_theme
+
+    states = feed.states
+    text = given.get("filter", "")
+    scene = FleetScene(
+        states=[state for state in worst_first(states) if passes(state, text)],
+        all_states=states,
+        now_seconds=time.monotonic(),
+        now_unix_seconds=time.time(),
+        interval_seconds=feed.interval_seconds,
+        filter_text=text,
+        glyphs=glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", "")),
+    )
+    lines = fleet_lines(scene, max(20, terminal_size(1, _USUAL_SIZE)[0]))
+    if given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given):
+        theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
+        write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
+    else:
+        write_text("".join(f"{plain(line)}\n" for line in lines))

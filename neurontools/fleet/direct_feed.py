@@ -1,0 +1,328 @@
+"""The summaries of many hosts as they come: one thread, one connection a host, and no host that others wait for.
+
+Starts are spread and only so many hosts are being connected at a time. One that doesn't answer, answers garbage or goes
+away is lost, with the reason, and is tried again after pauses that grow. The rate follows the number of hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import random
+import selectors
+import shutil
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from google.protobuf.message import DecodeError
+
+from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.states import HostState, Link
+from neurontools.fleet.summary import HostSummary
+from neurontools.fleet.tunnel import Tunnel, ssh_command
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.call import CallError, RpcError, Status, Unreachable
+from neurontools.rpc.convert import from_message
+from neurontools.rpc.polled_stream import PolledStream
+from neurontools.text.terminal import cut, visible
+
+MAX_SUMMARY_BYTES = 2**15
+_METHOD = "/neurontools.v1.MonitorService/WatchHostSummary"
+_INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # up to so many hosts, seconds
+_SLOWEST_SECONDS = 10.0
+_MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16}
+_SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05}  # between two starts
+_ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0}  # for the first word of a host
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
+_HASTE = 0.2  # of an interval: who says more is not read for a while
+_MOST_FRUITLESS_READS = 100  # of what is part of no summary
+_LONGEST_TROUBLE = 160
+_STOP_SECONDS = 2.0
+_PLAIN = {
+    Status.UNIMPLEMENTED: "its neurond gives no summaries; update it",
+    Status.DEADLINE_EXCEEDED: "its socket takes no connection; its neurond may hang",
+}
+
+
+def interval_for(host_count: int) -> float:
+    """Seconds between two summaries of a host, for a view of so many."""
+    return next((seconds for most, seconds in _INTERVALS if host_count <= most), _SLOWEST_SECONDS)
+
+
+class DirectFeed:
+    """Summaries from the daemons themselves. `states` may be asked from any thread; `notify` is called in the feed's.
+
+    `socket_path` is where all else of a host can be asked, for as long as the feed runs.
+    """
+
+    def __init__(self, places: Sequence[Place], interval_seconds: float | None = None) -> None:
+        self.interval_seconds = interval_for(len(places)) if interval_seconds is None else interval_seconds
+        self._hosts = [_Host(number, HostState(place)) for number, place in enumerate(places)]
+        self._by_name = {host.state.place.name: host for host in self._hosts}
+        self._request = neuron_pb2.WatchHostSummaryRequest(interval_seconds=self.interval_seconds).SerializeToString()
+        self._notify: Callable[[], None] = lambda: None
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, int]] = []  # when, which host, which of its timers is meant
+        self._queues: dict[Reach, deque[_Host]] = {reach: deque() for reach in Reach}
+        self._connecting = dict.fromkeys(Reach, 0)
+        self._next_start = dict.fromkeys(Reach, 0.0)
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self._directory = ""
+        self._wakened, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        if any(place.reach is Reach.SSH for place in places):
+            ssh_command(os.environ)
+            self._directory = tempfile.mkdtemp(prefix="neuron-top-", dir=_short_directory())
+
+    @property
+    def states(self) -> tuple[HostState, ...]:
+        """How it stands with each host, in the order they were named."""
+        return tuple([host.state for host in self._hosts])
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every host has answered, or is known not to."""
+        return all(host.state.is_settled for host in self._hosts)
+
+    def socket_path(self, name: str) -> str | None:
+        """Where the daemon of a host can be asked from here; None for one that was not reached yet."""
+        host = self._by_name[name]
+        if host.state.place.reach is Reach.SOCKET:
+            return host.state.place.address
+        return None if host.tunnel is None else host.tunnel.path
+
+    def start(self, notify: Callable[[], None] = lambda: None) -> None:
+        """Begin to ask."""
+        self._notify = notify
+        self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
+        self._thread.start()
+
+    def set_notify(self, notify: Callable[[], None]) -> None:
+        """Tell somebody else from now on."""
+        self._notify = notify
+
+    def close(self) -> None:
+        """End all; may be called again."""
+        if self._waker < 0:
+            return
+        self._is_closing = True
+        with contextlib.suppress(OSError):
+            os.write(self._waker, b"x")
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+        tunnels = [host.tunnel for host in self._hosts if host.tunnel is not None]
+        for tunnel in tunnels:
+            tunnel.close()
+        for tunnel in tunnels:
+            tunnel.wait(_STOP_SECONDS)
+        for descriptor in (self._waker, self._wakened):
+            os.close(descriptor)
+        self._waker = -1
+        if self._directory:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> DirectFeed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait_settled(self, seconds: float) -> bool:
+        """Wait until every host has answered or is known not to, so long at most; for `start` without `notify`."""
+        settled = threading.Event()
+        self._notify = lambda: settled.set() if self.is_settled else None
+        self._notify()
+        return settled.wait(seconds)
+
+    def _run(self) -> None:
+        self._selector.register(self._wakened, selectors.EVENT_READ, None)
+        for host in self._hosts:
+            self._queues[host.state.place.reach].append(host)
+        try:
+            while not self._is_closing:
+                self._start_some()
+                for key, _ in self._selector.select(self._wait_seconds()):
+                    if isinstance(key.data, _Host):
+                        self._read(key.data)
+                    elif isinstance(key.data, Tunnel):
+                        key.data.accept()
+                self._ring()
+        finally:
+            for host in self._hosts:
+                if host.stream is not None:
+                    host.stream.close()
+            self._selector.close()
+
+    def _wait_seconds(self) -> float | None:
+        now = time.monotonic()
+        due = [self._timers[0][0]] if self._timers else []
+        for reach, queue in self._queues.items():
+            if queue and self._connecting[reach] < _MOST_CONNECTING[reach]:
+                due.append(self._next_start[reach])
+        return max(0.0, min(due) - now) if due else None
+
+    def _start_some(self) -> None:
+        """Connect the next hosts, so many at a time and a little apart."""
+        for reach, queue in self._queues.items():
+            while (
+                queue
+                and self._connecting[reach] < _MOST_CONNECTING[reach]
+                and (now := time.monotonic()) >= self._next_start[reach]
+            ):
+                self._next_start[reach] = now + _SPACING_SECONDS[reach]
+                self._connect(queue.popleft())
+
+    def _connect(self, host: _Host) -> None:
+        place = host.state.place
+        try:
+            if place.reach is Reach.SSH and host.tunnel is None:
+                host.tunnel = Tunnel(place, self._directory, os.environ)
+                self._selector.register(host.tunnel, selectors.EVENT_READ, host.tunnel)
+            path = host.tunnel.path if host.tunnel is not None else place.address
+            host.stream = PolledStream(path, _METHOD, self._request, max_reply_bytes=MAX_SUMMARY_BYTES)
+        except (CallError, OSError, ValueError) as error:
+            self._lose(host, _told(error))
+            return
+        host.is_connecting = True
+        self._connecting[place.reach] += 1
+        if host.state.link is Link.WAITING:
+            host.state = replace(host.state, link=Link.CONNECTING)
+        self._selector.register(host.stream, selectors.EVENT_READ, host)
+        host.is_read = True
+        self._set_timer(host, _ANSWER_SECONDS[place.reach])
+
+    def _read(self, host: _Host) -> None:
+        assert host.stream is not None  # noqa: S101 - it is registered while there is one
+        try:
+            messages = host.stream.messages()
+            if not messages:
+                host.fruitless_reads += 1
+                if host.fruitless_reads > _MOST_FRUITLESS_READS:
+                    self._lose(host, "says much and gives no summary")
+                return
+            host.fruitless_reads = 0
+            summary = from_message(HostSummary, neuron_pb2.WatchHostSummaryResponse.FromString(messages[-1]).summary)
+            summary.check()
+        except (CallError, EOFError, OSError, ValueError, DecodeError) as error:
+            reason = host.tunnel.reason() if host.tunnel is not None else ""
+            self._lose(host, reason or _told(error))
+            return
+        now = time.monotonic()
+        before = host.state.received_at_seconds
+        host.state = HostState(
+            host.state.place,
+            Link.LIVE,
+            summary=summary,
+            received_at_seconds=now,
+            clock_ahead_seconds=summary.taken_at_unix_seconds - time.time(),
+        )
+        self._answered(host)
+        host.failures = 0
+        hasty = before is not None and now - before < _HASTE * self.interval_seconds
+        if hasty:
+            self._selector.unregister(host.stream)
+            host.is_read = False
+        self._set_timer(host, self.interval_seconds * (1 - _HASTE) if hasty else self._silence_seconds)
+        self._notify()
+
+    @property
+    def _silence_seconds(self) -> float:
+        return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * self.interval_seconds)
+
+    def _ring(self) -> None:
+        """Do what is due: a host that said nothing in time is lost, one that is lost is tried again."""
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, number, timer = heapq.heappop(self._timers)
+            host = self._hosts[number]
+            if timer != host.timer:
+                continue
+            if host.stream is None:
+                self._queues[host.state.place.reach].append(host)
+            elif not host.is_read:
+                host.is_read = True
+                self._selector.register(host.stream, selectors.EVENT_READ, host)
+                self._set_timer(host, self._silence_seconds)
+            else:
+                reason = host.tunnel.reason() if host.tunnel is not None else ""
+                seconds = _ANSWER_SECONDS[host.state.place.reach] if host.is_connecting else self._silence_seconds
+                self._lose(host, reason or f"no word for {seconds:.0f} s")
+
+    def _lose(self, host: _Host, trouble: str) -> None:
+        """Close what is open to a host, and try again after a pause that grows."""
+        if host.stream is not None:
+            if host.is_read:
+                self._selector.unregister(host.stream)
+            host.stream.close()
+            host.stream = None
+        host.is_read = False
+        host.fruitless_reads = 0
+        self._answered(host)
+        host.state = replace(host.state, link=Link.LOST, trouble=cut(visible(trouble), _LONGEST_TROUBLE))
+        pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**host.failures)
+        host.failures = min(host.failures + 1, 16)
+        self._set_timer(host, pause * random.uniform(0.75, 1.25))  # noqa: S311 - so that not all come back at once
+        self._notify()
+
+    def _answered(self, host: _Host) -> None:
+        if host.is_connecting:
+            host.is_connecting = False
+            self._connecting[host.state.place.reach] -= 1
+
+    def _set_timer(self, host: _Host, seconds: float) -> None:
+        host.timer += 1
+        heapq.heappush(self._timers, (time.monotonic() + seconds, host.number, host.timer))
+
+
+class _Host:
+    """A host in the feed's thread; `state` is replaced as a whole."""
+
+    __slots__ = (
+        "failures",
+        "fruitless_reads",
+        "is_connecting",
+        "is_read",
+        "number",
+        "state",
+        "stream",
+        "timer",
+        "tunnel",
+    )
+
+    def __init__(self, number: int, state: HostState) -> None:
+        self.number = number
+        self.state = state
+        self.stream: PolledStream | None = None
+        self.tunnel: Tunnel | None = None
+        self.timer = 0  # the one that counts; those set before it don't
+        self.failures = 0
+        self.fruitless_reads = 0
+        self.is_connecting = False
+        self.is_read = False
+
+
+def _told(error: Exception) -> str:
+    """Why a host is lost, in few words."""
+    if isinstance(error, Unreachable):
+        cause = error.reason[:1].lower() + error.reason[1:]
+        return "not permitted to this user" if isinstance(error.__cause__, PermissionError) else f"no daemon: {cause}"
+    if isinstance(error, RpcError):
+        return _PLAIN.get(error.code, error.details or "its neurond ended the call")
+    if isinstance(error, EOFError):
+        return "its neurond ended the call"
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return f"its answer can't be read: {error}"
+
+
+def _short_directory() -> str:
+    """Where the paths of sockets stay short, ssh's own too."""
+    base = tempfile.gettempdir()
+    return base if len(os.fsencode(base)) <= 24 else "/tmp"  # noqa: S108 - mkdtemp makes one of our own in it

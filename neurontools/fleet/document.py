@@ -1,0 +1,236 @@
+"""Many hosts as data: a JSON document of our own, and CSV with a line a host.
+
+Names carry their units; null is unknown. A host that is lost keeps what was known of it, with `age_seconds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+
+from neurontools.fleet.jobs import FleetJob, fleet_jobs
+from neurontools.fleet.states import HostState
+from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding, SummaryJob
+from neurontools.model import Severity
+from neurontools.model.snapshot import LATEST_UNIX_SECONDS
+from neurontools.text.csv_text import csv_line, foreign_cell
+from neurontools.text.json_text import json_text
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFinding:
+    """One of the gravest things that are wrong with a host."""
+
+    kind: str
+    severity: str
+    reason: str
+    began_at: str | None
+    neuron_devices: tuple[int, ...]
+    job: str | None
+    is_synthetic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """One device of a host."""
+
+    neuron_device: int
+    is_present: bool
+    health: str | None
+    utilization_ratio: float | None
+    held_neuroncore_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHostJob:
+    """One of the largest jobs of a host, as far as it runs there."""
+
+    name: str | None
+    neuroncore_count: int
+    rank_count: int
+    world_size: int | None
+    utilization_ratio: float | None
+    steps_per_second: float | None
+    mfu_ratio: float | None
+    health: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetHost:
+    """One host."""
+
+    name: str
+    place: str
+    link: str  # live, lost, connecting, waiting
+    trouble: str  # why it is lost
+    age_seconds: float | None
+    clock_ahead_seconds: float | None
+    health: str | None  # ok, notice, warning, critical; None: not known
+    host_name: str | None
+    instance_type: str | None
+    instance_id: str | None
+    ultraserver_id: str | None
+    ultraserver_node_index: int | None
+    source: str | None
+    synthetic_load: str | None
+    driver_version: str | None
+    daemon_version: str | None
+    taken_at: str | None
+    critical_count: int | None
+    warning_count: int | None
+    notice_count: int | None
+    neuroncore_count: int | None
+    held_neuroncore_count: int | None
+    busy_neuroncore_count: int | None
+    free_neuroncore_count: int | None
+    utilization_ratio: float | None
+    flops_per_second: float | None
+    mfu_ratio: float | None
+    device_memory_used_bytes: int | None
+    device_memory_bytes: int | None
+    process_count: int | None
+    job_count: int | None
+    problem_count: int | None
+    findings: tuple[FleetFinding, ...]  # the gravest, not all
+    devices: tuple[FleetDevice, ...]
+    jobs: tuple[FleetHostJob, ...]  # those with most cores, not all
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDocumentJob:
+    """A job over the hosts."""
+
+    name: str
+    hosts: tuple[str, ...]
+    neuroncore_count: int
+    rank_count: int
+    world_size: int | None
+    utilization_ratio: float | None
+    steps_per_second: float | None
+    health: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDocument:
+    """Many hosts at one moment."""
+
+    schema_version: int
+    taken_at: str
+    hosts: tuple[FleetHost, ...]
+    jobs: tuple[FleetDocumentJob, ...]
+    troubles: tuple[str, ...]  # what was wrong with the names of hosts
+
+
+_FROM_SUMMARY = tuple(
+    name
+    for name in (field.name for field in fields(FleetHost))
+    if name in HostSummary.__slots__ and name not in ("source", "findings", "devices", "jobs")
+)
+
+
+def document(
+    states: Sequence[HostState], now_seconds: float, now_unix_seconds: float, troubles: Sequence[str] = ()
+) -> FleetDocument:
+    """The document, hosts in the order given. `now_seconds` is time.monotonic()."""
+    return FleetDocument(
+        schema_version=SCHEMA_VERSION,
+        taken_at=_time(now_unix_seconds) or "",
+        hosts=tuple(_host(state, now_seconds) for state in states),
+        jobs=tuple(map(_fleet_job, fleet_jobs(states))),
+        troubles=tuple(troubles),
+    )
+
+
+def text_of(made: FleetDocument, *, indent: int | None = None) -> str:
+    """The document as JSON, without a newline at its end."""
+    return json_text(asdict(made), indent=indent)
+
+
+_CSV_LEFT_OUT = ("findings", "devices", "jobs")
+
+
+def csv_text(made: FleetDocument | None) -> str:
+    """A line for each host; for None the header."""
+    names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
+    if made is None:
+        return csv_line([*names, "worst"])
+    lines = []
+    for host in made.hosts:
+        worst = host.findings[0].reason if host.findings else ""
+        lines.append(csv_line([_cell(getattr(host, name)) for name in names] + [foreign_cell(worst)]))
+    return "".join(lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    return foreign_cell(value) if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _host(state: HostState, now_seconds: float) -> FleetHost:
+    found = state.summary
+    known = {name: None if found is None else getattr(found, name) for name in _FROM_SUMMARY}
+    return FleetHost(
+        name=state.place.name,
+        place=state.place.text,
+        link=str(state.link),
+        trouble=state.trouble,
+        age_seconds=_rounded(state.age_seconds(now_seconds)),
+        clock_ahead_seconds=None if found is None else _rounded(state.clock_ahead_seconds),
+        health=_name(state.severity),
+        source=None if found is None else str(found.source),
+        taken_at=None if found is None else _time(found.taken_at_unix_seconds),
+        findings=() if found is None else tuple(map(_finding, found.findings)),
+        devices=() if found is None else tuple(map(_device, found.devices)),
+        jobs=() if found is None else tuple(map(_job, found.jobs)),
+        **known,
+    )
+
+
+def _finding(finding: SummaryFinding) -> FleetFinding:
+    return FleetFinding(
+        kind=finding.kind,
+        severity=finding.severity.name.lower(),
+        reason=finding.reason,
+        began_at=_time(finding.began_at_unix_seconds),
+        neuron_devices=finding.device_indices,
+        job=finding.job,
+        is_synthetic=finding.synthetic,
+    )
+
+
+def _device(cell: DeviceCell) -> FleetDevice:
+    return FleetDevice(
+        neuron_device=cell.index,
+        is_present=cell.is_present,
+        health=None if cell.severity is None else Severity(cell.severity).name.lower(),
+        utilization_ratio=cell.utilization_ratio,
+        held_neuroncore_count=cell.held_neuroncore_count,
+    )
+
+
+def _job(job: SummaryJob) -> FleetHostJob:
+    facts = asdict(job)
+    return FleetHostJob(health=facts.pop("severity").name.lower(), **facts)
+
+
+def _fleet_job(job: FleetJob) -> FleetDocumentJob:
+    facts = asdict(job)
+    return FleetDocumentJob(hosts=facts.pop("host_names"), health=facts.pop("severity").name.lower(), **facts)
+
+
+def _name(severity: Severity | None) -> str | None:
+    return None if severity is None else severity.name.lower()
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 3)
+
+
+def _time(unix_seconds: float) -> str | None:
+    if not 0 < unix_seconds < LATEST_UNIX_SECONDS:
+        return None
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,1 @@
+"""neuron-top's page of many hosts in a terminal."""

@@ -1,0 +1,58 @@
+"""The Textual application around the page of many hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from neurontools.tui.board import Board
+from neurontools.tui.board_screen import BoardScreen
+from neurontools.tui.driver import Driver
+from neurontools.tui.fleet.fleet_board import FleetBoard
+
+_BEAT_SECONDS = 1.0  # ages grow
+_SOON_SECONDS = 0.2  # after which the first words of hosts are drawn
+
+
+class FleetTop(App[str]):
+    """The page in a terminal. It ends with the name of a host to look at, or None. The feed runs on."""
+
+    CSS_PATH = Path(__file__).parent.with_name("app.tcss")
+    TITLE = "neuron-top"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(self, fleet: FleetBoard, theme_name: str) -> None:
+        super().__init__(driver_class=Driver, ansi_color=True)
+        self._fleet = fleet
+        self._board = Board(fleet, theme_name)
+        fleet.leave = self.exit
+        fleet.suspend = self.action_suspend_process
+
+    def get_default_screen(self) -> Screen[None]:
+        """The board alone."""
+        return BoardScreen(self._board)
+
+    def on_mount(self) -> None:
+        """Draw each second, and more often while hosts are answering for the first time."""
+        self.set_interval(_BEAT_SECONDS, self._board.redraw)
+        if not self._fleet.feed.is_settled:
+            self._soon()
+        self.app_resume_signal.subscribe(self, lambda _app: self._board.redraw(whole=True))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            with suppress(RuntimeError):  # not the main thread, as in some tests
+                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+
+    def _soon(self) -> None:
+        self._board.redraw()
+        if not self._fleet.feed.is_settled:
+            self.set_timer(_SOON_SECONDS, self._soon)

@@ -1,0 +1,48 @@
+"""Hosts for tests of many: an ssh that stays on this host, and states without a daemon."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.states import HostState, Link
+from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summary import HostSummary
+from neurontools.model import Snapshot
+from tests.harness.paths import NEURON_LS
+
+# What ssh does as far as a tunnel needs it: options, the host, then the command by a shell of the other side.
+SSH = """#!/bin/sh
+while [ "$1" != "--" ]; do shift; done
+shift
+test "$1" = refused && { echo "ssh: connect to host $1 port 22: Connection refused" >&2; exit 255; }
+test "$1" = denied && { printf 'banner\\n\\033[2Jroot@denied: Permission denied (publickey).\\n' >&2; exit 255; }
+shift
+exec sh -c "$*"
+"""
+
+
+def ssh_environment(directory: Path, socket_path: str) -> dict[str, str]:
+    """Variables with which every host by SSH is the daemon at this socket; those called refused and denied are not."""
+    command = directory / "ssh"
+    command.write_text(SSH)
+    command.chmod(0o755)
+    return {
+        "NEURONTOOLS_SSH": str(command),
+        "NEURONTOOLS_REMOTE_LS": f"{sys.executable} {NEURON_LS} --socket {socket_path}",
+    }
+
+
+def live(name: str, snapshot: Snapshot, received_at_seconds: float = 100.0, **changes: object) -> HostState:
+    """A host that has told this snapshot."""
+    summary: HostSummary = replace(summarize(snapshot, name), **changes)  # type: ignore[arg-type]
+    place = Place(name, Reach.SOCKET, f"/run/{name}.sock")
+    return HostState(place, Link.LIVE, summary=summary, received_at_seconds=received_at_seconds)
+
+
+def lost(name: str, trouble: str, before: HostState | None = None) -> HostState:
+    """A host that can't be reached, or not any more."""
+    state = before or HostState(Place(name, Reach.SSH, name))
+    return replace(state, link=Link.LOST, trouble=trouble)

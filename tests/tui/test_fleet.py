@@ -1,0 +1,49 @@
+"""The page of many hosts in a real terminal: into a host and back."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from neurontools.testing import SimulatedFleet
+from tests.harness.dashboard_terminal import Terminal
+
+ENTER, DOWN = "\r", "\x1b[B"
+
+
+def test_into_a_host_and_back(tmp_path: Path) -> None:
+    with SimulatedFleet(3, mix="trn1.2xlarge=2,inf2.xlarge", interval_seconds=0.2, processes=3) as fleet:
+        terminal = Terminal("--hostfile", fleet.hostfile, home=tmp_path)
+        try:
+            text = terminal.shows("3 hosts, 3 live")
+            assert "Hosts, worst first" in text
+            terminal.press(ENTER)
+            terminal.shows("NeuronCore v2 Utilization")
+            terminal.press("q")
+            terminal.shows("3 hosts, 3 live")
+            fleet.stop("host-002")
+            text = terminal.shows("2 live, 1 lost")
+            terminal.until(lambda text: " host-002 " in text and "lost: " in text)
+            terminal.press("/host-002")
+            terminal.shows("filter: host-002")
+            terminal.press(ENTER)
+            terminal.until(lambda text: " host-000 " not in text.split("WORST")[-1])
+            terminal.press(ENTER)
+            terminal.shows("host-002: no monitor daemon")
+            terminal.press("q")
+            assert terminal.ends() == 0
+        finally:
+            terminal.close()
+
+
+def test_a_signal_gives_the_terminal_back(tmp_path: Path) -> None:
+    terminal = Terminal("--hosts", "unix:/nowhere/n.sock", home=tmp_path)
+    try:
+        terminal.shows("lost: no daemon")
+        import os
+
+        os.kill(terminal.pid, signal.SIGTERM)
+        assert terminal.ends() == -signal.SIGTERM
+        assert b"\x1b[?1049l" in terminal.raw
+    finally:
+        terminal.close()

@@ -1,0 +1,108 @@
+"""The page of many hosts, at any size, of any hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.states import HostState, worst_first
+from neurontools.model import Finding, Health, Severity
+from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
+from neurontools.views.drawing.line import line_width, plain
+from neurontools.views.fleet.cells import folded
+from neurontools.views.fleet.page import FleetScene, fleet_lines, fleet_page, passes
+from tests.harness.fleet import live, lost
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.snapshots import snapshot_of
+
+IDLE = snapshot_of("trn1.32xlarge")
+BUSY = ScenarioHost("trn2.48xlarge", "steady")
+BUSY.at(29.0)
+AT_WORK = BUSY.at(30.0)
+NASTY = "\x1b[2J\u202e語" * 60
+SICK = replace(
+    IDLE,
+    health=Health(tuple(range(16)), (), (Finding("stuck", Severity.CRITICAL, NASTY, "x", 1.0, device_indices=(3,)),)),
+)
+HOSTS = [
+    live("idle", IDLE),
+    live("busy", AT_WORK),
+    live("sick", SICK),
+    lost("gone", NASTY, live("gone", AT_WORK, 40.0)),
+    lost("never", "ssh: connect to host never port 22: Connection refused"),
+    HostState(Place("x" * 200, Reach.SSH, "x")),
+]
+
+
+def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetScene:
+    return FleetScene(
+        worst_first(states), tuple(states), 100.0, 1.7e9, 1.0, cursor=cursor, glyphs=glyphs, filter_text=filter_text
+    )
+
+
+@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
+@pytest.mark.parametrize("size", [(20, 5), (40, 12), (80, 24), (140, 40), (300, 80), (1, 1)])
+def test_it_fills_the_screen_exactly(size: tuple[int, int], glyphs: Glyphs) -> None:
+    width, height = size
+    for cursor in (-1, 0, 5):
+        page = fleet_page(scene(HOSTS, glyphs, cursor), width, height)
+        assert len(page.lines) == height
+        assert {line_width(line) for line in page.lines} == {width}
+        text = "".join(text for line in page.lines for text, _ in line)
+        assert text.isprintable()
+        assert glyphs is UNICODE or text.isascii()
+
+
+def test_the_worst_is_above_and_the_lost_are_grey_with_their_age() -> None:
+    page = fleet_page(scene(HOSTS), 140, 30)
+    rows = [plain(line) for line in page.lines]
+    first = next(number for number, row in enumerate(rows) if "WORST" in row) + 1
+    assert [row.split()[1] for row in rows[first : first + 3]] == ["sick", "gone", "never"]
+    gone = page.lines[first + 1]
+    assert {style for _, style in gone} == {"dim"}
+    assert "60s" in rows[first + 1] or "1m" in rows[first + 1]
+    assert "lost: ssh: conn" in rows[first + 2]
+
+
+def test_what_is_not_known_is_no_zero() -> None:
+    row = next(row for row in map(plain, fleet_page(scene(HOSTS), 140, 30).lines) if " never " in row)
+    assert row.split()[2:10] == ["-"] * 8
+
+
+def test_hosts_that_are_alike_are_one_row_however_many() -> None:
+    states = [live(f"host-{number}", IDLE if number % 2 else AT_WORK) for number in range(2000)]
+    groups = folded(states)
+    assert sorted(len(group.states) for group in groups) == [1000, 1000]
+    text = "\n".join(map(plain, fleet_page(scene(states), 140, 40).lines))
+    assert " 1000 x trn1.32xlarge" in text
+    assert "2000 hosts, 2000 live" in text
+    assert "48,000" not in text
+    assert "32,000 devices" in text
+
+
+def test_what_is_missing_or_wrong_has_a_sign_of_its_own() -> None:
+    gone = Finding("device_missing", Severity.CRITICAL, "gone", "x", 1.0, device_indices=(2,))
+    devices = tuple(device for device in IDLE.devices if device.index != 2)
+    state = live("a", replace(IDLE, devices=devices, health=Health(tuple(range(16)), (), (gone,))))
+    row = next(row for row in map(plain, fleet_page(scene([state]), 140, 40).lines) if "1 x trn1" in row)
+    assert "··?·············" in row
+    assert f"···{UNICODE.bad}············" in plain(fleet_page(scene([live("b", SICK)]), 140, 40).lines[3])
+
+
+def test_a_filter_is_words_in_the_row() -> None:
+    assert [state.place.name for state in HOSTS if passes(state, "LOST refused")] == ["never"]
+    assert [state.place.name for state in HOSTS if passes(state, "trn1 critical")] == ["sick"]
+    assert sum(passes(state, "") for state in HOSTS) == len(HOSTS)
+
+
+def test_a_clock_that_is_wrong_is_told() -> None:
+    state = replace(live("a", IDLE), clock_ahead_seconds=3600.0)
+    assert any("its clock is 1 h 0 m ahead" in plain(line) for line in fleet_page(scene([state]), 240, 20).lines)
+
+
+def test_all_hosts_are_in_a_text_that_is_printed_once() -> None:
+    states = [live(f"host-{number}", IDLE) for number in range(300)]
+    text = "\n".join(map(plain, fleet_lines(scene(states, cursor=-1), 120)))
+    assert all(f" host-{number} " in text for number in range(300))
