@@ -139,7 +139,7 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
         if not old.core_indices and process.core_indices:
             text = f"{_name(process)} took {len(process.neuroncore_indices)} cores"
             yield Event(at, "attached", Severity.INFO, text, pid)
-        for kind in _ERROR_KINDS:
+        for kind in _ERROR_KINDS if process.errors != old.errors else ():
             grown = getattr(process.errors, f"{kind}_total") - getattr(old.errors, f"{kind}_total")
             if grown > 0:
                 severity = Severity.CRITICAL if kind == "hardware" else Severity.WARNING

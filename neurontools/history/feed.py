@@ -18,6 +18,7 @@ from neurontools.history.timeline import LIVE_BYTES, Timeline
 if TYPE_CHECKING:
     from neurontools.client import Client
     from neurontools.recording.writer import RecordingWriter
+    from neurontools.rpc import neuron_pb2
 
 _RETRY_SECONDS = 0.5
 _MISSED_INTERVALS = 2.5  # after a longer pause the daemon is asked for what was missed
@@ -54,7 +55,7 @@ class Feed:
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.status = FeedStatus(Link.CONNECTING, since_seconds=time.monotonic())
-        self._incoming: deque[Moment] = deque()
+        self._incoming: deque[tuple[Moment, neuron_pb2.Snapshot | None]] = deque()
         self._older: deque[Sequence[Moment]] = deque()
         self._closing = threading.Event()
         self._notify: Callable[[], None] = lambda: None
@@ -82,9 +83,9 @@ class Feed:
         timeline = self.timeline
         before = len(timeline)
         while self._incoming:
-            moment = self._incoming.popleft()
+            moment, message = self._incoming.popleft()
             if not timeline.moments or moment.at_seconds > timeline.moments[-1].at_seconds:
-                timeline.append(moment)
+                timeline.append(moment, message)
         while self._older:
             timeline.merge(self._older.popleft())
         return len(timeline) - before
@@ -129,7 +130,7 @@ class LiveFeed(Feed):
         moment = self._maker.make(message)
         if moment is not None:
             self._latest = moment
-            self.timeline.append(moment)
+            self.timeline.append(moment, self._maker.latest)
 
     def set_interval(self, interval_seconds: float) -> None:
         """Change the time between two moments, from the next one on."""
@@ -184,7 +185,7 @@ class LiveFeed(Feed):
         before, moment = self._latest, self._maker.make(message)
         if moment is not None:
             self._latest = moment
-            self._incoming.append(moment)
+            self._incoming.append((moment, self._maker.latest))
             self._record(message)
         if not self._is_past_wanted:
             if self._latest is not None:
@@ -249,7 +250,7 @@ class ReplayFeed(Feed):
                 moment = maker.make(message)
                 if moment is None:
                     continue
-                self._incoming.append(moment)
+                self._incoming.append((moment, None))
                 pending += 1
                 if pending in (1, 20) or pending % 200 == 0:
                     self._notify()

@@ -12,7 +12,7 @@ from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.recording.host_time import HostTime, order
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import MAX_REPLY_BYTES
-from neurontools.rpc.convert import from_message
+from neurontools.rpc.convert import snapshot_on_demand
 
 _COMPRESSION_LEVEL = 1
 
@@ -33,8 +33,8 @@ class Moment:
     events: tuple[Event, ...]  # since the moment before
 
     def snapshot(self) -> Snapshot:
-        """The snapshot, unpacked: some milliseconds."""
-        return from_message(Snapshot, unpacked(self.packed))
+        """The snapshot, unpacked: some milliseconds. Parts of its processes are made when they are asked for."""
+        return snapshot_on_demand(unpacked(self.packed))
 
 
 def unpacked(packed: bytes) -> neuron_pb2.Snapshot:
@@ -47,20 +47,20 @@ def unpacked(packed: bytes) -> neuron_pb2.Snapshot:
 
 
 class MomentMaker:
-    """Makes moments of replies of the API, in order; for one thread."""
+    """Makes moments of replies of the API, in order; for one thread. `latest` is what the last one was made of."""
 
     def __init__(self) -> None:
-        self._before: neuron_pb2.Snapshot | None = None
+        self.latest: neuron_pb2.Snapshot | None = None
         self._time = HostTime()
 
     def make(self, message: bytes) -> Moment | None:
         """The moment of a reply; None when it isn't newer than the one before, or of no time that can be shown."""
         snapshot = neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
-        before = self._before
+        before = self.latest
         at_seconds = self._time.place(snapshot) if _has_time(snapshot) else None
         if at_seconds is None:
             return None
-        self._before = snapshot
+        self.latest = snapshot
         return _moment(snapshot, at_seconds, zlib.compress(message, _COMPRESSION_LEVEL), before)
 
 

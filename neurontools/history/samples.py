@@ -40,17 +40,17 @@ def sample_of(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> Sample:
     if cores and snapshot.cores[-1].index != len(cores) - 1:  # devices are missing in between
         present = {core.index: core for core in snapshot.cores if core.index < _MOST_CORES}
         cores = [present.get(index) for index in range(1 + max(present, default=-1))]
-    memory = array("f", (_memory_bytes(core) for core in cores))
+    memory = array("f", [_memory_bytes(core) for core in cores])
     processes = snapshot.processes
     return Sample(
         at_seconds,
-        array("f", (core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores)),
-        array("f", (core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores)),
+        array("f", [core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores]),
+        array("f", [core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores]),
         memory,
-        _shared(tuple(core.owner_pid if core else 0 for core in cores)),
-        _shared(tuple(process.pid for process in processes)),
-        array("f", (p.executions_per_second if p.HasField("executions_per_second") else nan for p in processes)),
-        array("f", (p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes)),
+        _shared(tuple([core.owner_pid if core else 0 for core in cores])),
+        _shared(tuple([process.pid for process in processes])),
+        array("f", [p.executions_per_second if p.HasField("executions_per_second") else nan for p in processes]),
+        array("f", [p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes]),
         snapshot.interval_seconds,
     )
 

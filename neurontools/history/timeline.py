@@ -11,6 +11,8 @@ from neurontools.history.moment import Moment
 from neurontools.history.samples import Samples
 from neurontools.history.series import Series
 from neurontools.model import Snapshot
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.convert import snapshot_on_demand
 
 LIVE_BYTES = 12 * 2**20
 """How much packed past a live view keeps; about 30 minutes of a trn1.32xlarge at 1 Hz."""
@@ -30,13 +32,15 @@ class Timeline:
         self._limit_bytes = limit_bytes
         self._bytes = 0
         self._decoded: tuple[Moment, Snapshot] | None = None
+        self._latest: tuple[Moment, neuron_pb2.Snapshot] | None = None
 
     def __len__(self) -> int:
         return len(self.moments)
 
-    def append(self, moment: Moment) -> None:
-        """Add a moment, which must be newer than all."""
+    def append(self, moment: Moment, message: neuron_pb2.Snapshot | None = None) -> None:
+        """Add a moment, which must be newer than all; with its message, until the next one, it need not be unpacked."""
         self.moments.append(moment)
+        self._latest = (moment, message) if message is not None else None
         self._samples.append(moment.sample)
         if moment.events:
             self._eventful.append(moment)
@@ -83,7 +87,11 @@ class Timeline:
         """The snapshot at a position; asking again for the same is free."""
         moment = self.moments[index]
         if self._decoded is None or self._decoded[0] is not moment:
-            self._decoded = (moment, moment.snapshot())
+            at_hand = self._latest
+            if at_hand is not None and at_hand[0] is moment:
+                self._decoded = (moment, snapshot_on_demand(at_hand[1]))
+            else:
+                self._decoded = (moment, moment.snapshot())
         return self._decoded[1]
 
     def series(self, index: int) -> Series:

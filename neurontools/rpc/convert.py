@@ -10,6 +10,7 @@ import types
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from google.protobuf.message import Message
@@ -31,6 +32,7 @@ class _Plan:
     """How the fields of one dataclass correspond to those of its message."""
 
     __slots__ = (
+        "_late",
         "_misses",
         "_reads",
         "_recalled",
@@ -47,8 +49,10 @@ class _Plan:
         "take",
     )
 
-    def __init__(self, kind: type) -> None:
+    def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
+        """`late`: the kinds that are read by a `_LatePlan` where they are parts of this."""
         self.kind = kind
+        self._late = late
         self.message: type[Message] = getattr(neuron_pb2, kind.__name__)
         self.read: Callable[[Any], Any] = self._read
         self.take: Callable[[Any], Any] = self._take  # reads a part of a message, or knows it from before
@@ -77,15 +81,18 @@ class _Plan:
         if get_origin(hint) is tuple:
             item = get_args(hint)[0]
             if is_dataclass(item):
-                self.repeated_parts.append((name, _plan(cast(type, item))))
+                self.repeated_parts.append((name, self._plan_of(cast(type, item))))
             else:
                 self.repeated.append(name)
         elif is_dataclass(hint):
-            self.parts.append((name, optional, _plan(cast(type, hint))))
+            self.parts.append((name, optional, self._plan_of(cast(type, hint))))
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
             (self.optional if optional else self.scalars).append(name)
+
+    def _plan_of(self, kind: type) -> _Plan:
+        return _LatePlan(kind, self._late) if kind in self._late else _plan(kind)
 
     def fill(self, message: Any, part: Any) -> None:
         for name in self.scalars:
@@ -155,13 +162,7 @@ class _Plan:
 
     def _compiled(self) -> Callable[[Any], Any]:
         """A function that does the same as `_read`, written out."""
-        names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
-        values = {name: f"m.{name}" for name in self.scalars}
-        values |= {name: f"m.{name} if has({name!r}) else None" for name in self.optional}
-        values |= {name: f"tuple(m.{name})" for name in self.repeated}
-        for name, enum in self.enums:
-            names[f"enum_{name}"] = {_prefix(enum) + member.name: member for member in enum}
-            values[name] = f"enum_{name}[enum_name(m, {name!r})]"
+        names, values = self._expressions()
         for name, optional, plan in self.parts:
             names[f"plan_{name}"] = plan
             read = f"plan_{name}.take(m.{name})"
@@ -170,9 +171,67 @@ class _Plan:
             names[f"plan_{name}"] = plan
             values[name] = f"tuple([plan_{name}.take(part) for part in m.{name}])"
         arguments = ", ".join(f"{name}={value}" for name, value in values.items())
-        # The source is made of the field names of our own dataclasses.
-        exec(f"def read(m):\n    has = m.HasField\n    return kind({arguments})\n", names)  # noqa: S102
-        return cast(Callable[[Any], Any], names["read"])
+        return _written_out(f"    return kind({arguments})\n", names)
+
+    def _expressions(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """How fields that are no parts are read from a message `m`, by name; and the names in these expressions."""
+        names: dict[str, Any] = {"kind": self.kind, "enum_name": _enum_name}
+        values = {name: f"m.{name}" for name in self.scalars}
+        values |= {name: f"m.{name} if has({name!r}) else None" for name in self.optional}
+        values |= {name: f"tuple(m.{name})" for name in self.repeated}
+        for name, enum in self.enums:
+            names[f"enum_{name}"] = {_prefix(enum) + member.name: member for member in enum}
+            values[name] = f"enum_{name}[enum_name(m, {name!r})]"
+        return names, values
+
+
+class _LatePlan(_Plan):
+    """Makes the parts of a part when they are asked for, and until then keeps the whole message that this is in."""
+
+    __slots__ = ()
+
+    def __init__(self, kind: type, late: frozenset[type] = frozenset()) -> None:
+        super().__init__(kind, late)
+        self.read = self.take = self._compiled()
+
+    def _compiled(self) -> Callable[[Any], Any]:
+        kind = self.kind
+        parts = {name: plan for name, _, plan in self.parts}
+        repeated = dict(self.repeated_parts)
+
+        def late(part: Any, name: str) -> Any:
+            """Called where a field is not set yet."""
+            message = part._message  # noqa: SLF001
+            if name in parts:
+                value = parts[name].take(getattr(message, name))
+            elif name in repeated:
+                value = tuple([repeated[name].take(each) for each in getattr(message, name)])
+            else:
+                raise AttributeError(name)
+            object.__setattr__(part, name, value)
+            return value
+
+        # It is told for what it stands for, so that it equals one that was made at once, and a changed one is one.
+        own = {"__slots__": ("_message",), "__getattr__": late, "__class__": property(lambda _self: kind)}
+        made = type(kind.__name__, (kind,), own)
+        names, values = self._expressions()
+        names |= {"new": object.__new__, "made": made, "set_message": vars(made)["_message"].__set__}
+        names |= {f"set_{name}": getattr(kind, name).__set__ for name in values}
+        lines = [f"    set_{name}(part, {value})\n" for name, value in values.items()]
+        for name, optional, _ in self.parts:
+            if optional:
+                names[f"set_{name}"] = getattr(kind, name).__set__
+                lines.append(f"    if not has({name!r}): set_{name}(part, None)\n")
+        return _written_out(
+            "".join(["    part = new(made)\n", *lines, "    set_message(part, m)\n", "    return part\n"]), names
+        )
+
+
+def _written_out(body: str, names: dict[str, Any]) -> Callable[[Any], Any]:
+    """The function of a message `m` that does this."""
+    # The source is made of the field names of our own dataclasses.
+    exec(f"def read(m):\n    has = m.HasField\n{body}", names)  # noqa: S102
+    return cast(Callable[[Any], Any], names["read"])
 
 
 def _prefix(enum: type[Enum]) -> str:
@@ -211,6 +270,19 @@ T = TypeVar("T")
 def from_message(kind: type[T], message: Message) -> T:
     """The part of the model that a message of the same name holds; ValueError for values this version doesn't know."""
     return cast(T, _plan(kind).read(message))
+
+
+def snapshot_on_demand(message: neuron_pb2.Snapshot) -> model.Snapshot:
+    """As `from_message`, but the parts of its processes are made when they are asked for; the message is kept.
+
+    For who looks at the latest snapshot and lets it go: most of a snapshot is in them, and little of that is shown.
+    """
+    return cast(model.Snapshot, _on_demand().read(message))
+
+
+@cache
+def _on_demand() -> _Plan:
+    return _Plan(model.Snapshot, frozenset((model.Process, model.LoadedModel)))
 
 
 _plan(model.Snapshot)  # at import, so that a model and a proto that differ are seen at once

@@ -34,23 +34,28 @@ def update(
     for row, (line, old) in enumerate(zip(lines, before, strict=True), 1):
         if line is old or line == old:
             continue
+        runs: list[tuple[int, int, str, str]] = []
+        end = 0
+        for text, style in line:
+            start, end = end, end + width_of(text)
+            runs.append((start, end, text, style))
+        first = 0
         for left, right in spans(line, old, width):
             out.append(f"\x1b[{row};{left + 1}H")
-            position = 0
-            for text, style in line:
-                cells = width_of(text)
-                end = position + cells
-                if end > left and position < right:
-                    # Spans are cut inside a run only where each of its characters is one cell.
-                    part = text if cells != len(text) else text[max(0, left - position) : right - position]
-                    wanted = sgr(theme, style, color_system)
-                    if wanted != current:
-                        out.append(wanted)
-                        current = wanted
-                    out.append(part if part.isprintable() else visible(part))
-                position = end
-                if position >= right:
+            while runs[first][1] <= left:
+                first += 1
+            for number in range(first, len(runs)):
+                start, end, text, style = runs[number]
+                if start >= right:
                     break
+                first = number
+                # Spans are cut inside a run only where each of its characters is one cell.
+                part = text if end - start != len(text) else text[max(0, left - start) : right - start]
+                wanted = sgr(theme, style, color_system)
+                if wanted != current:
+                    out.append(wanted)
+                    current = wanted
+                out.append(part if part.isprintable() else visible(part))
     return f"{_BEGIN}{''.join(out)}{_END}" if out else ""
 
 

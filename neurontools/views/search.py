@@ -24,9 +24,15 @@ def entries(scene: Scene, *, every: bool = False) -> list[Entry]:
 
 
 def found(scene: Scene, rows: list[Entry]) -> list[int]:
-    """The positions of the rows that the search finds; none while there is nothing to look for."""
+    """The positions of the rows that the search finds; none while there is nothing to look for.
+
+    Several words are looked for as they stand, and where no row has them so, each by itself.
+    """
     if not scene.search_text.strip():
         return []
+    phrase = re.compile(_pattern(" ".join(scene.search_text.casefold().split())))
+    if whole := [position for position, row in enumerate(rows) if phrase.search(row.text.casefold())]:
+        return whole
     finds = _finder(scene.search_text)
     return [position for position, row in enumerate(rows) if finds(row)]
 

@@ -72,6 +72,7 @@ def test_what_no_filter_understands_is_looked_for_as_words_and_told(dashboard: D
         ("overview", "c-11", f"{FIRST_PID + 11} rank 11"),
         ("overview", "cores=31", f"{FIRST_PID + 31} rank 31"),
         ("heatmap", "nc7", " NC 7 "),
+        ("heatmap", "nc 17", " NC 17 "),
         ("heatmap", "tag=synthetic-7", " NC 7 "),
         ("health", "critical ecc", "HBM ECC"),
     ],

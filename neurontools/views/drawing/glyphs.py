@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Glyphs:
-    """One set of characters; `levels` and `fractions` go from nothing to full."""
+    """One set of characters; `levels` and `fractions` go from nothing to full.
+
+    Each is only itself: bars are remembered by it, and to hash all its characters took longer than to draw them.
+    """
 
     full: str
     track: str  # the part of a bar that is not filled

@@ -18,22 +18,23 @@ def tab_bar(scene: Scene, width: int) -> Page:
     """`[1]:all [2]:tag …`, the current one between marks; scrolled so that it is visible."""
     pids = tab_pids(scene)
     current = pids.index(scene.pid) if scene.pid in pids else -1
-    texts = []
-    for number, pid in enumerate(pids, 1):
+
+    def text_at(position: int) -> str:
+        pid = pids[position]
         name = (
             "all" if pid is None else clip(foreign(scene.figures.ranks[pid].process.tag, 80), _LONGEST_TAG, mark=True)
         )
-        label = f"[{number}]:{name or pid}"
-        texts.append(f"{scene.glyphs.left}{label}{scene.glyphs.right}" if number - 1 == current else f" {label} ")
+        label = f"[{position + 1}]:{name or pid}"
+        return f"{scene.glyphs.left}{label}{scene.glyphs.right}" if position == current else f" {label} "
+
     room = width - len(_LABEL)
-    first = 0
-    if current > 0:
-        while first < current and sum(width_of(text) for text in texts[first : current + 1]) > room:
-            first += 1
+    first = max(0, current)
+    while first > 0 and sum(width_of(text_at(position)) for position in range(first - 1, current + 1)) <= room:
+        first -= 1
     runs: list[Run] = [(_LABEL, "label")]
     targets, left = [], len(_LABEL)
-    for position in range(first, len(texts)):
-        text = texts[position]
+    for position in range(first, len(pids)):
+        text = text_at(position)
         runs.append((text, "tab_current" if position == current else "tab"))
         pid = pids[position]
         targets.append(Target(0, left, left + width_of(text), "tab", "" if pid is None else str(pid)))

@@ -180,7 +180,9 @@ def _facts_of_job(row: JobRow) -> str:
     count, world = len(row.ranks), row.job.world_size
     here = f"{count} ranks" if world in (None, count) else f"{count} of {world} ranks"
     slowest = slowest_text(row.job)
-    facts = f" {here}, Enter lists them" + ("" if slowest == "-" else f", slowest: {slowest}")
+    facts = f" {here}, Enter {'folds' if row.is_open else 'lists'} them" + (
+        "" if slowest == "-" else f", slowest: {slowest}"
+    )
     return facts + "".join(f"; {each.severity.name.lower()}: {foreign(each.reason, 200)}" for each in row.job.findings)
 
 
