@@ -355,3 +355,17 @@ def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> Non
     before = host.rates._shares
     host.take(15.0, core(15.0))
     assert not before._past, "who has gone is forgotten"
+
+
+def test_operators_that_are_told_apart_for_the_first_time_have_shares_at_once() -> None:
+    def at(moment: float, **seconds: float) -> dict[str, float | None]:
+        operators = tuple(OperatorTime(name.strip("_"), spent, 1) for name, spent in seconds.items())
+        told = process(moment, operators=operators, counted_since_seconds=0.5)
+        return {each.name: each.ratio for each in host.take(moment, core(moment), told).processes[0].operators}
+
+    host = Host()
+    assert at(1.0, _=1.0) == {"": None}
+    assert at(2.0, mm=0.25, _=1.0) == {"mm": 0.25, "": 0.0}
+    for moment in range(3, 14):
+        at(float(moment), mm=0.25, _=1.0)
+    assert at(14.0, mm=0.25, add=0.5, _=1.0) == {"mm": 0.0, "add": None, "": 0.0}, "it may have been among the rest"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from neurontools.model import Attribution, Snapshot, TrainingCounters, TrainingRates
+from neurontools.model import Attribution, ScriptAdvice, Snapshot, TrainingCounters, TrainingRates
 from neurontools.model.job import jobs
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.job_rows import job_key
@@ -80,11 +80,20 @@ def test_what_a_training_runtime_counts_is_among_the_details() -> None:
 
 def test_where_the_time_goes_and_since_when_it_compiles() -> None:
     now = HOST.taken_at_seconds
-    told = replace(COUNTERS, compiling_since_seconds=now - 12.0, last_step_at_seconds=now - 3.1)
-    shown = details(told, replace(RATES, compute_ratio=0.5, host_ratio=0.25, compile_wait_ratio=0.0))
+    told = replace(
+        COUNTERS,
+        compiling_since_seconds=now - 12.0,
+        last_step_at_seconds=now - 3.1,
+        compute_seconds_total=9.0,
+        host_seconds_total=9.0,
+        compile_wait_seconds_total=9.0,
+        collective_wait_seconds_total=0.0,
+    )
+    rates = replace(RATES, compute_ratio=0.5, host_ratio=0.25, compile_wait_ratio=0.0, collective_wait_ratio=0.0)
+    shown = details(told, rates)
     assert shown["compiling"] == "now, since 12.0 s"
-    assert shown["step time"] == "compute 50.0%  host 25.0%  compile 0.0%", "the others are not known"
-    assert shown["training"].endswith("; last step 3.1 s ago")
+    assert shown["step time"] == "compute 50.0%  host 25.0%  compile 0.0%", "what there was"
+    assert shown["training"].startswith("10.0 steps/s, 1,200 so far; last step 3.1 s ago; 320.0 samples/s")
     shown = details(COUNTERS, RATES)
     assert not {"compiling", "step time"} & shown.keys()
     assert "last step" not in shown["training"]
@@ -115,3 +124,17 @@ def test_the_document_has_them_too() -> None:
     assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
     assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
     assert [each.training for each in silent] == [None] * len(others)
+
+
+def test_what_the_script_could_do_better_is_among_the_details() -> None:
+    first, *others = HOST.processes
+    advice = (
+        ScriptAdvice("host-read", "read 9 times", "train.py:41", "read seldom", "faster"),
+        ScriptAdvice("float32", "97% \x1b[2Jfloat32", None, "bfloat16", "faster"),
+    )
+    changed = replace(HOST, processes=(replace(first, advice=advice), *others))
+    lines = text_of(Scene.of(changed, details_pid=first.pid), 80).splitlines()
+    told = [line.split(maxsplit=1)[1] for line in lines if line.startswith(" advice")]
+    assert told[0] == "host-read at train.py:41: read 9 times".ljust(len(told[0]))
+    assert "\x1b" not in told[1]
+    assert len(told) == 2

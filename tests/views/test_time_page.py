@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from neurontools.model import OperatorTime, Process, ScriptAdvice, Snapshot, TrainingCounters, TrainingRates
 from neurontools.views.drawing.line import line_width, plain
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
 from neurontools.views.top_document import csv_text, document
+from tests.harness.examples import examples
+from tests.harness.model_parts import parts
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
@@ -118,3 +122,27 @@ def test_the_document_has_operators_graphs_and_advice() -> None:
     assert told.advice == ADVICE
     assert (told.models[0].busy_seconds_total, told.models[0].busy_ratio) == (33.0, 0.25)
     assert "aten::mm" not in csv_text(document(snapshot_of(operators=OPERATORS)))
+
+
+@settings(max_examples=examples(150))
+@given(
+    st.tuples(st.integers(1, 400), st.integers(1, 120)),
+    st.none() | parts(TrainingCounters),
+    st.none() | parts(TrainingRates),
+    st.lists(parts(OperatorTime), max_size=17).map(tuple),
+    st.lists(parts(ScriptAdvice), max_size=4).map(tuple),
+    st.booleans(),
+)
+def test_whatever_a_process_tells_fits_any_terminal(
+    size: tuple[int, int],
+    counters: TrainingCounters | None,
+    rates: TrainingRates | None,
+    operators: tuple[OperatorTime, ...],
+    advice: tuple[ScriptAdvice, ...],
+    is_time_shown: bool,
+) -> None:
+    told = snapshot_of(training=counters, training_rates=rates, operators=operators, advice=advice)
+    scene = Scene.of(told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown)
+    page = frame(scene, *size)
+    assert [line_width(line) for line in page.lines] == [size[0]] * size[1]
+    assert not any(ord(character) < 32 for line in page.lines for character in plain(line))

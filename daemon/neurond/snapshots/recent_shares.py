@@ -29,7 +29,7 @@ class RecentShares:
     def derive(self, now: Process) -> dict[str, object]:
         """The operators and models of a process with their shares; nothing for one that tells none of them."""
         measured_at = now.measured_at_seconds
-        if measured_at is None or not (now.operators or now.models):
+        if measured_at is None or not (now.operators or any(m.busy_seconds_total is not None for m in now.models)):
             return {}
         past = self._past.setdefault(now.pid, deque())
         if past and not continues(past[-1].process, now):
@@ -48,9 +48,11 @@ class RecentShares:
         def share(before: float | None, total: float) -> float | None:
             return None if before is None or total < before else min(1.0, (total - before) / seconds)
 
+        # One that is new may have been among the rest; before any had been told apart, it was not counted by itself.
+        unnamed = None if first.operators.keys() - {""} else 0.0
         return {
             "operators": tuple(
-                replace(operator, ratio=share(first.operators.get(operator.name), operator.seconds_total))
+                replace(operator, ratio=share(first.operators.get(operator.name, unnamed), operator.seconds_total))
                 for operator in now.operators
             ),
             "models": tuple(

@@ -43,7 +43,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         return time_page(scene, figures, width, height)
     process = figures.process
     title = f"Process {process.pid}  {foreign(process.tag, 60)}"
-    page = Page([heading(scene, title, width, "P where its time goes, E environment and tree, Esc back")])
+    page = Page([heading(scene, title, width, "P where time goes, E environment, Esc back")])
     latency = process.total_latency
     errors = process.errors
     host = process.host_memory
@@ -167,17 +167,17 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     facts = []
     if figures.compiling_for_seconds is not None:
         facts.append((COMPILING, f"now, since {units.duration_text(figures.compiling_for_seconds)}"))
-    shares = [(part.name, getattr(rates, part.ratio)) for part in STEP_PARTS]
-    if any(ratio is not None for _, ratio in shares):
-        known = (f"{name} {units.percent_text(ratio, 1)}" for name, ratio in shares if ratio is not None)
-        facts.append(("step time", "  ".join(known)))
+    parts = [part for part in STEP_PARTS if getattr(counters, part.counter)]  # those that there were
+    shares = [(part.name, ratio) for part in parts if (ratio := getattr(rates, part.ratio)) is not None]
+    if shares:
+        facts.append(("step time", "  ".join(f"{name} {units.percent_text(ratio, 1)}" for name, ratio in shares)))
     if counters.steps_total:
         text = f"{_rate_text(rates.steps_per_second)} steps/s, {units.count_text(counters.steps_total)} so far"
+        if figures.since_last_step_seconds is not None:
+            text += f"; last step {units.duration_text(figures.since_last_step_seconds)} ago"
         if counters.samples_total is not None:
             samples = units.count_text(counters.samples_total)
             text += f"; {_rate_text(rates.samples_per_second)} samples/s, {samples} so far"
-        if figures.since_last_step_seconds is not None:
-            text += f"; last step {units.duration_text(figures.since_last_step_seconds)} ago"
         facts.append(("training", text))
     if counters.input_wait_seconds_total is not None:
         waited = units.duration_text(counters.input_wait_seconds_total)

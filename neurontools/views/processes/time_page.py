@@ -17,6 +17,7 @@ from neurontools.views.drawing.line import Line, Page, Run, cell, clip, fit, for
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.processes.advice_lines import advice_lines
 
+_WIDE = 100  # cells, below which words are left out
 _SIDE_BY_SIDE = 120  # cells, from which on operators and graphs are beside each other
 _LEAST_NAME, _LONGEST_NAME, _LEAST_BAR, _BAR = 30, 44, 8, 20
 _BRIEF_HEIGHT = 26  # lines, below which parts that there were not are left out
@@ -41,7 +42,7 @@ def time_page(scene: Scene, figures: ProcessFigures, width: int, height: int) ->
     process = figures.process
     title = f"Process {process.pid}  {foreign(process.tag, 60)}: where its time goes"
     page = Page([heading(scene, title, width, "P facts and plots, Esc back")])
-    page.add(fit(((clip(_now(figures), width, mark=True), "text"),), width))
+    page.add(fit(((clip(_now(figures, is_brief=width < _WIDE), width, mark=True), "text"),), width))
     if figures.compiling_for_seconds is not None:
         text = f" compiling now, since {units.duration_text(figures.compiling_for_seconds)}"
         page.add(fit(((text, "warn"),), width))
@@ -53,13 +54,15 @@ def time_page(scene: Scene, figures: ProcessFigures, width: int, height: int) ->
     return page
 
 
-def _now(figures: ProcessFigures) -> str:
+def _now(figures: ProcessFigures, *, is_brief: bool) -> str:
     """What the process gets done."""
     rate = figures.steps_per_second
     text = (
         f" util {units.percent_text(figures.utilization_ratio)}  {units.flops_text(figures.flops_per_second)}  "
-        f"MFU {units.percent_text(figures.mfu_ratio)} of {catalog.PEAK_DTYPE} peak"
+        f"MFU {units.percent_text(figures.mfu_ratio)}"
     )
+    if not is_brief:
+        text += f" of {catalog.PEAK_DTYPE} peak"
     if rate:
         text += f"  {rate:.1f} steps/s, {units.duration_text(1 / rate)} a step"
     if figures.since_last_step_seconds is not None:
