@@ -13,6 +13,7 @@ from neurontools.analysis import report
 from neurontools.analysis.comparison import compare
 from neurontools.analysis.memory import levels_over_time
 from neurontools.analysis.operators import Frame, flame, largest, seconds_by_engine
+from neurontools.analysis.runs import latest_run
 from neurontools.analysis.steps import Split, slowest_steps, step_times, stretches
 from neurontools.analysis.timeline import latest
 from neurontools.profile import Engine, Profile, State, Step, Table
@@ -235,3 +236,12 @@ def test_ranks_without_a_common_clock_or_step_have_no_common_timeline() -> None:
     assert latest([one, elsewhere], 2) is None
     assert latest([one, replace(other, steps=Table(Step))], 2) is None
     assert latest([one], 2) is not None
+
+
+def test_a_rank_that_was_started_again_counts_once() -> None:
+    one, other = trained(10, 2)
+    again = replace(other, metadata=replace(other.metadata, began_ns=other.metadata.began_ns + 1_000, pid=77))
+    assert [each.metadata.pid for each in latest_run([again, other, one])] == [one.metadata.pid, 77]
+    earlier = replace(one, metadata=replace(one.metadata, began_ns=1, rank=5), state=State(ended_ns=2))
+    assert latest_run([earlier, one]) == [one]
+    assert latest_run([]) == []

@@ -25,7 +25,7 @@ OPTIONS = (
     Option("rank", "show, report, diff: only this rank; again for several", short="r", value="RANK", joins=True),
     Option("ascii", "show: draw with ASCII characters alone"),
     Option("output", "report: the file to write; - is standard output", short="o", value="FILE", completes=FILES),
-    Option("port", "serve: the port of the viewer on 127.0.0.1 (6006)", value="PORT"),
+    Option("port", "serve: the port of the viewer (6006)", value="PORT"),
     Option("json-schema", "print the JSON Schema of the document of show", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True

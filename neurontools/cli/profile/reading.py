@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.analysis import Report, report
+from neurontools.analysis.runs import latest_run
 from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, UserError
 from neurontools.profile import Profile
@@ -21,7 +22,7 @@ class Reading:
     exit_code: int = 0
 
     def report(self, where: str, wanted: frozenset[int]) -> Report:
-        """The report on the profiles of a directory, or on one file; of the ranks that are wanted, or of all.
+        """The report on the latest run in a directory, or on one file; of the ranks that are wanted, or of all.
 
         A file that can't be read is told and left out; UserError when that leaves none.
         """
@@ -37,7 +38,10 @@ class Reading:
             raise failures[0]
         for failure in failures:
             self._tell(str(failure))
-        profiles.sort(key=lambda each: (each.metadata.rank, each.metadata.host, each.metadata.pid))
+        found, profiles = len(profiles), latest_run(profiles)
+        if found > len(profiles):
+            older = f"{found - len(profiles)} profile(s) of earlier runs are left out; name a file to see that one"
+            tell(f"neuron-profile: {visible(where[:200])}: {older}")
         missing = wanted - {each.metadata.rank for each in profiles}
         if missing:
             there = ranges(each.metadata.rank for each in profiles)

@@ -31,12 +31,12 @@ def serve(where: str, port: int) -> NoReturn:
         raise UserError(f"{shown}: {told}; give a directory that neuron-run --profile wrote", EXIT_NOT_FOUND)
     own = Path(sys.executable).parent
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(own)))
-    for name, arguments in (
-        ("xprof", ("server", "--logdir", where, "--port", str(port))),
-        ("tensorboard", ("--logdir", where, "--port", str(port), "--host", "127.0.0.1")),
+    for name, arguments, remark in (
+        ("xprof", ("server", "--logdir", where, "--port", str(port)), " (it listens on all addresses)"),
+        ("tensorboard", ("--logdir", where, "--port", str(port), "--host", "127.0.0.1"), ""),
     ):
         program = shutil.which(name, path=path)
         if program is not None:
-            tell(f"neuron-profile: {name} at http://127.0.0.1:{port}/, until it is interrupted")
+            tell(f"neuron-profile: {name} at http://127.0.0.1:{port}/{remark}, until it is interrupted")
             os.execv(program, (name, *arguments))  # noqa: S606 - a program that the user installed
     raise UserError("neither xprof nor tensorboard is installed; pip install xprof, then try again", EXIT_NOT_FOUND)

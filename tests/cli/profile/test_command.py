@@ -233,3 +233,19 @@ def test_it_needs_neither_torch_nor_a_slow_start(run: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, str(run)], capture_output=True, text=True, check=False)
     assert done.stderr == "[]\n"
+
+
+def test_of_several_runs_in_one_directory_the_latest_is_shown(run: Path) -> None:
+    for number, profile in enumerate(trained(5, 2)):
+        began_ns = profile.state.ended_ns + 10**12 + number
+        metadata = replace(profile.metadata, began_ns=began_ns, pid=9)
+        state = replace(profile.state, ended_ns=began_ns + 10**9)
+        path = run / f"host-rank{number}-9.neuronprofile"
+        write(path, replace(profile, metadata=metadata, state=state))
+    done = told("show", run, "--json")
+    assert (done.returncode, [each["steps_total"] for each in json.loads(done.stdout)["ranks"]]) == (0, [5, 5])
+    assert done.stderr == (
+        f"neuron-profile: {run}: 2 profile(s) of earlier runs are left out; name a file to see that one\n"
+    )
+    older = json.loads(told("show", run / "host-rank0-7.neuronprofile", "--json").stdout)
+    assert older["steps_total"] == 20
