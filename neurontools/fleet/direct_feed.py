@@ -10,6 +10,7 @@ import contextlib
 import heapq
 import os
 import random
+import resource
 import selectors
 import shutil
 import tempfile
@@ -39,10 +40,12 @@ _MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16}
 _SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05}  # between two starts
 _ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0}  # for the first word of a host
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_LONGEST_SAMPLED_SECONDS = 3600.0  # that a daemon can be told
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
 _HASTE = 0.2  # of an interval: who says more is not read for a while
 _MOST_FRUITLESS_READS = 100  # of what is part of no summary
 _LONGEST_TROUBLE = 160
+_FILES_BESIDE, _FILES_OF_A_HOST = 256, 4
 _STOP_SECONDS = 2.0
 _PLAIN = {
     Status.UNIMPLEMENTED: "its neurond gives no summaries; update it",
@@ -53,6 +56,12 @@ _PLAIN = {
 def interval_for(host_count: int) -> float:
     """Seconds between two summaries of a host, for a view of so many."""
     return next((seconds for most, seconds in _INTERVALS if host_count <= most), _SLOWEST_SECONDS)
+
+
+def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
+    """After how much silence a host is lost that was asked so often, and takes snapshots so often."""
+    slower = max(asked_seconds, min(sampled_seconds, _LONGEST_SAMPLED_SECONDS))
+    return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)
 
 
 class DirectFeed:
@@ -100,13 +109,10 @@ class DirectFeed:
 
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
         """Begin to ask."""
+        _make_room(len(self._hosts))
         self._notify = notify
         self._thread = threading.Thread(target=self._run, name="fleet", daemon=True)
         self._thread.start()
-
-    def set_notify(self, notify: Callable[[], None]) -> None:
-        """Tell somebody else from now on."""
-        self._notify = notify
 
     def close(self) -> None:
         """End all; may be called again."""
@@ -229,12 +235,8 @@ class DirectFeed:
         if hasty:
             self._selector.unregister(host.stream)
             host.is_read = False
-        self._set_timer(host, self.interval_seconds * (1 - _HASTE) if hasty else self._silence_seconds)
+        self._set_timer(host, self.interval_seconds * (1 - _HASTE) if hasty else self._patience_seconds(host))
         self._notify()
-
-    @property
-    def _silence_seconds(self) -> float:
-        return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * self.interval_seconds)
 
     def _ring(self) -> None:
         """Do what is due: a host that said nothing in time is lost, one that is lost is tried again."""
@@ -249,11 +251,16 @@ class DirectFeed:
             elif not host.is_read:
                 host.is_read = True
                 self._selector.register(host.stream, selectors.EVENT_READ, host)
-                self._set_timer(host, self._silence_seconds)
+                self._set_timer(host, self._patience_seconds(host))
             else:
                 reason = host.tunnel.reason() if host.tunnel is not None else ""
-                seconds = _ANSWER_SECONDS[host.state.place.reach] if host.is_connecting else self._silence_seconds
-                self._lose(host, reason or f"no word for {seconds:.0f} s")
+                self._lose(host, reason or f"no word for {self._patience_seconds(host):.0f} s")
+
+    def _patience_seconds(self, host: _Host) -> float:
+        """How long the next word of a host may take."""
+        if host.is_connecting or host.state.summary is None:
+            return _ANSWER_SECONDS[host.state.place.reach]
+        return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds)
 
     def _lose(self, host: _Host, trouble: str) -> None:
         """Close what is open to a host, and try again after a pause that grows."""
@@ -320,6 +327,16 @@ def _told(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return f"its answer can't be read: {error}"
+
+
+def _make_room(host_count: int) -> None:
+    """Lets this process have a connection to each host open, and what SSH takes, as far as the system allows it."""
+    wanted = _FILES_BESIDE + _FILES_OF_A_HOST * host_count
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _short_directory() -> str:

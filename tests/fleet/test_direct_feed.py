@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.client import Client
-from neurontools.fleet.direct_feed import DirectFeed, interval_for
+from neurontools.fleet.direct_feed import DirectFeed, interval_for, silence_seconds
 from neurontools.fleet.hosts import Place, Reach
 from neurontools.fleet.states import HostState, Link
 from neurontools.testing import SimulatedFleet
@@ -41,6 +41,13 @@ def state_of(feed: DirectFeed, name: str) -> HostState:
 
 def test_the_rate_follows_the_number_of_hosts() -> None:
     assert [interval_for(count) for count in (1, 10, 11, 100, 200, 1000)] == [1.0, 1.0, 2.0, 3.0, 5.0, 10.0]
+
+
+def test_who_seldom_takes_snapshots_may_be_silent_for_longer() -> None:
+    assert silence_seconds(1.0, 1.0) == 10.0
+    assert silence_seconds(5.0, 1.0) == 15.0
+    assert silence_seconds(5.0, 20.0) == 60.0
+    assert silence_seconds(5.0, 1e300) == 10_800.0
 
 
 def test_a_host_that_dies_is_lost_alone_and_keeps_what_was_known() -> None:

@@ -64,6 +64,8 @@ class FleetScene:
 
 def passes(state: HostState, text: str) -> bool:
     """Whether all words of a filter are somewhere in the row of a host."""
+    if not text:
+        return True
     found = state.summary
     jobs = " ".join(job.name or "" for job in found.jobs) if found is not None else ""
     kind = found.instance_type if found is not None else ""
