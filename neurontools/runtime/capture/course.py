@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -260,8 +260,8 @@ class Course:
             self.slots,
             self.pointers,
             self.scalars,
-            lambda number, address: advance.bind(self, number, address),
-            lambda number: make_output(self, number),
+            partial(advance.bind, self),
+            partial(make_output, self),
             storages.words,
             call.values,
         )

@@ -73,6 +73,23 @@ def test_workers_have_a_core_each(neuron_run: Run) -> None:
     assert len({rank["pid"] for rank in summary["ranks"]}) == 2
 
 
+OWN_WORKERS = """
+import torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
+def train(index):
+    (torch.ones(2, device=xm.xla_device()) + index).cpu()
+if __name__ == "__main__":
+    xmp.spawn(train, nprocs=2, start_method="METHOD")
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_of_a_script_that_starts_its_workers_itself_the_workers_are_told(tmp_path: Path, method: str) -> None:
+    told = neuron_run_script.summary_of(tmp_path, OWN_WORKERS.replace("METHOD", method))
+    assert (told["workers"], told["cores"]) == (2, [0, 1])
+    assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
+    assert told["executions_total"] >= 2
+
+
 def test_modules_run_too(neuron_run: Run, tmp_path: Path) -> None:
     run = neuron_run("-q", "-m", "script", "0")
     assert (run.returncode, run.stdout) == (0, "arguments 0 1\n"), run.stderr
