@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
 from array import array
-from pathlib import Path
 from typing import Any
 
 from neurontools.errors import EXIT_PERMISSION, UserError
@@ -33,8 +33,12 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
     """
     name = visible(os.fspath(path))
     try:
-        with Path(path).open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        # A pipe that nobody writes to would never be opened, and a device never end.
+        with open(path, "rb", opener=_without_waiting) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise UserError(f"{name}: no regular file; {_NEXT_STEP}")
+            size = status.st_size
             if size > _MOST_FILE_BYTES:
                 raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
             data = file.read(_MOST_FILE_BYTES + 1)
@@ -57,6 +61,10 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
         return reader.profile(is_damaged)
     except Damaged as error:
         raise UserError(f"{name}: damaged: {error}; make the profile again") from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _metadata(data: bytes) -> tuple[Metadata, int]:

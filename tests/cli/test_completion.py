@@ -9,6 +9,7 @@ import pytest
 from neurontools import catalog
 from neurontools.cli.line.completion import script
 from neurontools.cli.ls.options import OPTIONS
+from neurontools.cli.profile import options as profile
 from tests.harness.neuron_ls import RunNeuronLs
 
 DRIVER = """
@@ -62,6 +63,35 @@ def complete_in_bash(directory: Path, *words: str) -> set[str]:
 def test_bash_offers(tmp_path: Path, words: list[str], offered: set[str]) -> None:
     (tmp_path / "here.sock").touch()
     assert complete_in_bash(tmp_path, "neuron-ls", *words) == offered
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["sh"], {"show"}),
+        (["--ver"], {"--version"}),
+        (["show", "her"], {"here.neuronprofile"}),
+        (["show", "--js"], {"--json", "--json-schema"}),
+        (["show", "--table", "s"], {"steps"}),
+    ],
+)
+def test_bash_offers_actions_first_and_then_paths(tmp_path: Path, words: list[str], offered: set[str]) -> None:
+    (tmp_path / "here.neuronprofile").touch()
+    (tmp_path / "script").write_text(script("bash", "neuron-ls", profile.OPTIONS, profile.ACTIONS))
+    quoted = " ".join(f"'{word}'" for word in ("neuron-ls", *words))
+    driver = DRIVER.format(script=tmp_path / "script", words=quoted)
+    done = subprocess.run(["bash", "-c", driver], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stderr == ""
+    assert set(done.stdout.splitlines()[1:]) == offered
+
+
+def test_shells_accept_a_script_with_actions(tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    path = tmp_path / "completion"
+    path.write_text(script(shell, "neuron-profile", profile.OPTIONS, profile.ACTIONS))
+    done = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
+    assert (done.stderr, done.returncode) == ("", 0)
 
 
 def test_shell_accepts_the_script(tmp_path: Path, shell: str) -> None:

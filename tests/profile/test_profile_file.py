@@ -118,6 +118,17 @@ def test_a_foreign_file_is_refused_in_a_line_that_says_what_to_give(tmp_path: Pa
     assert "\x1b" not in str(caught.value)
 
 
+def test_pipes_devices_and_directories_are_refused_at_once(tmp_path: Path) -> None:
+    pipe, device, directory = (tmp_path / f"{name}.neuronprofile" for name in ("pipe", "device", "directory"))
+    os.mkfifo(pipe)
+    device.symlink_to("/dev/zero")
+    directory.mkdir()
+    for path, said in ((pipe, "no regular file"), (device, "no regular file"), (directory, "Is a directory")):
+        with pytest.raises(UserError, match=said) as caught:
+            read_profile(path)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "c.neuronprofile"
     write(path, small())
