@@ -10,7 +10,7 @@ from neurontools.text.units import bytes_text, count_text, duration_text, percen
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line
-from neurontools.views.profile.parts import heading, labelled, name, plain_line, shown_place
+from neurontools.views.profile.parts import counted, heading, labelled, name, plain_line, shown_place
 
 _MOST_CATEGORIES = 5
 
@@ -38,7 +38,7 @@ def memory_lines(report: Report, width: int, glyphs: Glyphs, most: int) -> list[
     lines += [row_line(columns, share, width) for share in found.shares[:most]]
     rest = found.shares[most:]
     if rest:
-        told = f"{glyphs.ellipsis} {len(rest)} more lines, {bytes_text(sum(share.bytes for share in rest))}"
+        told = f"{glyphs.ellipsis} {counted(len(rest), 'more line')}, {bytes_text(sum(share.bytes for share in rest))}"
         lines.append(plain_line(told, width, "dim"))
     return lines
 

@@ -57,7 +57,9 @@ def step_lines(report: Report, width: int, glyphs: Glyphs) -> list[Line]:
         whose = " (of the slowest rank)" if is_several else ""
         lines.append(labelled("a step", [(told, "text"), (whose, "dim")], width))
     else:
-        lines.append(plain_line("no step was counted: no optimizer stepped; this is the whole time", width, "dim"))
+        lines.append(
+            plain_line("no step was counted: no optimizer stepped; this is the whole time of the profile", width, "dim")
+        )
     for (part, seconds), style in zip(split.parts(), _PART_STYLES, strict=True):
         ratio = split.ratio(seconds)
         told, a_step = percent_text(ratio, 1), duration_text(seconds / report.split_steps)
