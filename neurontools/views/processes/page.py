@@ -38,7 +38,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
     else:
         columns, command_cells = chosen(width, with_place=with_place, with_steps=with_steps)
     page.append(_titles(scene, columns, command_cells, width))
-    footer = _footer(scene, rows, width) if height >= 8 else []
+    footer = _footer(scene, rows, width) if height >= 8 and scene.cursor >= 0 else []
     list_height = max(1, height - len(page.lines) - len(footer))
     cursor = min(scene.cursor, len(rows) - 1)
     top = visible_top(cursor, scene.top, list_height, len(rows))
