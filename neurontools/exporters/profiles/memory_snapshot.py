@@ -15,6 +15,7 @@ from neurontools.profile.kinds import CATEGORIES, FREED
 
 _LARGE_BYTES = 1 << 20
 _TENSORS = 4
+_MOST_ALLOCATIONS = 50_000  # of the latest; all that is there at the end is among the segments in any case
 
 
 def snapshot(profile: Profile) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def snapshot(profile: Profile) -> dict[str, Any]:
         return [*found, {"filename": f"HBM: {CATEGORIES[category].replace('_', ' ')}", "line": 0, "name": ""}]
 
     traces: list[list[dict[str, Any]]] = [[] for _ in cores]
-    for row in profile.allocations:
+    for row in profile.allocations[-_MOST_ALLOCATIONS:]:
         if row.core not in cores:
             continue
         common: dict[str, Any] = {"addr": row.address, "size": row.bytes, "stream": 0, "time_us": row.time_ns // 1000}

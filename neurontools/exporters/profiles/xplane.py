@@ -21,6 +21,7 @@ _CATEGORIES = {
 }
 _COLLECTIVES = {"all_reduce": "all-reduce", "all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
 _PRODUCER = 1
+_MOST_ALLOCATIONS = 20_000  # each takes some 150 bytes
 
 
 class Peaks:
@@ -165,7 +166,7 @@ def _host(profile: Profile, number: int, base_ns: int) -> Plane:
 
 
 def _memory(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
-    """Allocations as TensorFlow tells them; what was there before is what the last levels and the changes leave."""
+    """The latest allocations as TensorFlow tells them; what was there before is what the end and the changes leave."""
     about = profile.metadata
     changes: dict[int, int] = dict.fromkeys(about.cores, 0)
     for row in profile.allocations:
@@ -175,13 +176,15 @@ def _memory(profile: Profile, plane: Plane, base_ns: int) -> Iterator[bytes]:
         level[block.core] = level.get(block.core, 0) + block.bytes
     peak = dict(level)
     limit = about.hbm_limit_bytes or 0
-    for row in profile.allocations:
+    first = len(profile.allocations) - _MOST_ALLOCATIONS
+    for number, row in enumerate(profile.allocations):
         is_freed = row.action == FREED
         level[row.core] += -row.bytes if is_freed else row.bytes
         now = level[row.core] = max(0, level[row.core])
         peak[row.core] = max(peak[row.core], now)
-        stack = profile.stack(row.stack)
-        place = script_place(stack)
+        if number < first:
+            continue
+        place = script_place(profile.stack(row.stack))
         stats: dict[str, Stat] = {
             "allocator_name": f"NeuronCore {row.core}",
             "bytes_reserved": 0,
