@@ -10,6 +10,8 @@ from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_RUN, PROFILE_STEPS
 from neurontools.nrt.profile_steps import NoSteps, steps_of
 
+_MOST_SIDE_BY_SIDE = 16  # workers: what viewers can hold
+
 
 def ask_for(given: dict[str, str], environment: dict[str, str]) -> None:
     """Sets the variables that say what is to be profiled, and where to; UserError for what can't be meant."""
@@ -30,25 +32,31 @@ def ask_for(given: dict[str, str], environment: dict[str, str]) -> None:
 
 
 def complete(environment: dict[str, str], began_ns: int) -> None:
-    """Writes the files for viewers of the workers that died before they could; a line where that fails."""
+    """Writes the files for viewers of the workers that died before they could, and a trace of several side by side.
+
+    A line tells what fails.
+    """
     if PROFILE_RUN not in environment:
         return
-    from neurontools.exporters.profiles.outputs import has_outputs, write_outputs
+    from neurontools.exporters.profiles.outputs import has_outputs, write_outputs, write_ranks
     from neurontools.profile.directory import profile_paths
     from neurontools.profile.reader import read_profile
 
     directory = Path(environment[INSPECT_OUTPUT_DIRECTORY])
     try:
-        paths = profile_paths(directory) if directory.is_dir() else []
-    except UserError:
+        paths = [path for path in profile_paths(directory) if path.stat().st_mtime_ns >= began_ns]
+    except (OSError, UserError):  # its workers have said why there is none
         return
-    for path in paths:
-        try:
-            if path.stat().st_mtime_ns < began_ns:
-                continue
+    profiles = []
+    try:
+        for path in paths[:_MOST_SIDE_BY_SIDE]:
             profile = read_profile(path)
+            profiles.append(profile)
             if not profile.state.has_ended and not has_outputs(profile.metadata, directory):
                 write_outputs(profile, directory, environment[PROFILE_RUN])
                 tell(f"neuron-run: profile: {path}: its worker died; it has what was there until a second before")
-        except (OSError, UserError) as error:
-            tell(f"neuron-run: profile: {path}: {error.strerror if isinstance(error, OSError) else error}")
+        if len(profiles) > 1:
+            write_ranks(sorted(profiles, key=lambda each: each.metadata.rank), directory)
+    except (OSError, UserError) as error:
+        cause = f"{directory}: {error.strerror}" if isinstance(error, OSError) else error
+        tell(f"neuron-run: profile: {cause}")

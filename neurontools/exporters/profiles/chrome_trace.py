@@ -32,6 +32,7 @@ _HOST_CATEGORIES = {
 _LEVEL = 4
 _NAMED = re.compile(r'\{[^{}]*"ph": "M"[^{}]*\{[^{}]*\}\s*\},?\s*')
 _PID = re.compile(r'"pid": (\d+)')
+_TAGS_OF_A_RANK = 1 << 24
 FIRST_TAG = 1 << 30
 """Added to correlations: torch's own numbers are below, and readers choose the type of numbers by the largest."""
 
@@ -41,19 +42,17 @@ def base_ns(first_ns: int) -> int:
     return first_ns // _BASE_NS * _BASE_NS
 
 
-def write_trace(profile: Profile, path: Path) -> int:
-    """Writes a trace of its own, compressed; how many events it has. Raises OSError."""
-    base = base_ns(profile.metadata.began_ns)
-    count = 0
+def write_trace(path: Path, *profiles: Profile) -> None:
+    """Writes a trace of its own, compressed: of one worker, or of several of a host side by side. Raises OSError."""
+    base = base_ns(min(profile.metadata.began_ns for profile in profiles))
     with gzip.open(path, "wt", _LEVEL, encoding="utf-8") as file:
-        file.write(_head(profile, base))
+        file.write(_head(profiles[0], base))
         separator = ""
-        for event in trace_events(profile, base):
-            file.write(separator + event)
-            separator = ",\n"
-            count += 1
+        for profile in profiles:
+            for event in trace_events(profile, base):
+                file.write(separator + event)
+                separator = ",\n"
         file.write("\n]}\n")
-    return count
 
 
 def merged(text: str, profile: Profile, *, with_host: bool = False) -> str:
@@ -145,6 +144,7 @@ def _steps(profile: Profile, base: int) -> Iterator[str]:
 
 def _executions(profile: Profile, base: int) -> Iterator[str]:
     pid = profile.metadata.pid
+    first_tag = FIRST_TAG + profile.metadata.rank % 64 * _TAGS_OF_A_RANK
     parts = [_operator_parts(profile, operator) for operator in profile.operators]
     graphs = [
         f',"args":{json.dumps({"graph": graph.hash_text, "flops": graph.flops, "bytes": graph.moved_bytes})[:-1]}'
@@ -153,7 +153,7 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
     modules = [json.dumps(f"graph {graph.hash_text}") for graph in profile.graphs]
     first = 0
     for row in profile.executions:
-        graph, core, tag = profile.graphs[row.graph], row.core, FIRST_TAG + row.correlation
+        graph, core, tag = profile.graphs[row.graph], row.core, first_tag + row.correlation
         name = json.dumps(f"nrt_execute ({profile.names[row.reason]})")
         common = f'"execution":{row.correlation},"step":{row.step}'
         ids = f'"External id":{tag},"correlation":{tag}'  # analyses expect one event of the device for each launch

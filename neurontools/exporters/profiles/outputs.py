@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from neurontools import catalog
@@ -41,6 +42,13 @@ def peaks_of(instance_type: str | None) -> Peaks:
     )
 
 
+def write_ranks(profiles: Sequence[Profile], directory: Path) -> Path:
+    """Writes a trace of all workers of a host, side by side on one clock. Raises OSError."""
+    path = directory / f"ranks.{profiles[0].metadata.began_ns // 10**6}.trace.json.gz"
+    write_trace(path, *profiles)
+    return path
+
+
 def has_outputs(about: Metadata, directory: Path) -> bool:
     """Whether a worker's files are there."""
     return any(directory.glob(f"{glob.escape(worker_name(about))}.*{_TRACE}"))
@@ -54,7 +62,7 @@ def write_outputs(profile: Profile, directory: Path, run: str) -> list[Path]:
     run = run or run_name(profile.metadata.began_ns)
     name = worker_name(profile.metadata)
     trace = directory / f"{name}.{profile.metadata.began_ns // 10**6}{_TRACE}"
-    write_trace(profile, trace)
+    write_trace(trace, profile)
     folder = directory / PLUGIN / run
     folder.mkdir(parents=True, exist_ok=True)
     space = folder / f"{name}.xplane.pb"

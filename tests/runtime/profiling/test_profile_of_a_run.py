@@ -151,6 +151,8 @@ def test_a_worker_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
     (profile,) = read_directory(tmp_path / "made")
     assert not profile.state.has_ended
     assert len(profile.steps) > 3
+    for pattern in ("*.pt.trace.json.gz", "plugins/profile/*/*.xplane.pb", "*.memory_snapshot.pickle"):
+        assert list((tmp_path / "made").glob(pattern))
     assert len(profile.operator_ns) == sum(profile.executions.column("operator_count"))
 
 
