@@ -120,6 +120,8 @@ class Daemon:
         UserError when the sockets can't be had.
         """
         is_own_process = ending is None
+        # Asked before anything can hang up: of a terminal that is gone nobody could tell that there was one.
+        reloads = is_own_process and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal()
         ending = ending or _ending()  # first of all: a signal must never leave the sockets behind
         asyncio.get_running_loop().set_exception_handler(_on_fault)
         files = SocketFiles(self._settings.socket, self._settings.group)
@@ -152,7 +154,7 @@ class Daemon:
             notify_ready(self._settings.ready_fd)
             on_ready()
             if is_own_process:
-                self._serve_supervisor()
+                self._serve_supervisor(reloads=reloads)
             self._audit.note("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
             await self._tick_until(ending, peers)
         finally:
@@ -175,7 +177,7 @@ class Daemon:
             self._ended.close()
             files.release()
 
-    def _serve_supervisor(self) -> None:
+    def _serve_supervisor(self, *, reloads: bool) -> None:
         """Does what service managers ask for: signs of life, and reading the configuration again."""
         loop = asyncio.get_running_loop()
         pause_seconds = watchdog_seconds()
@@ -186,7 +188,7 @@ class Daemon:
                 loop.call_later(pause_seconds, tell)
 
             tell()
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal():
+        if reloads:
             loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
@@ -284,6 +286,7 @@ class Daemon:
             self._note_ended(attributed, moved_seconds)
             self._audit.attaches(attributed, self._sampler.departures, attributed.taken_at_unix_seconds + moved_seconds)
             shown = self._with_ended(by_wall_clock(judged, moved_seconds))
+            self._audit.faults(shown)
             entry = self._store.put(shown, remember=whole)
             if whole:
                 self._announcer.tell(entry.snapshot)

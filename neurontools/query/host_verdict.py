@@ -51,7 +51,7 @@ class HostVerdict:
             return self.summary
         first, more = self.findings[0], len(self.findings) - 1
         further = f" (and {more} more)" if more else ""
-        return f"{place(first)}{first.reason}; {first.action}{further}"
+        return f"{place(first)}{health.marked_reason(first)}; {first.action}{further}"
 
 
 def host_verdict(judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: Asked) -> HostVerdict:

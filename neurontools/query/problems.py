@@ -85,6 +85,7 @@ def described(finding: Finding) -> dict[str, object]:
         "pids": list(finding.pids),
         "job": finding.job,
         "synthetic": finding.synthetic,
+        "injected": finding.injected,
     }
 
 

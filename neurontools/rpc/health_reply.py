@@ -18,8 +18,9 @@ METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _SNAPSHOT = 1
 _TAKEN_AT_UNIX_SECONDS, _DAEMON_VERSION, _HEALTH = 2, 13, 17
 _DEVICE_INDICES, _UNKNOWN_DEVICE_INDICES, _FINDINGS = 1, 2, 3
-_KIND, _SEVERITY, _REASON, _ACTION, _BEGAN, _DEVICES, _PID, _PIDS, _CORE, _PART, _JOB, _SYNTHETIC = range(1, 13)
-LAST_FIELD = _SYNTHETIC
+_KIND, _SEVERITY, _REASON, _ACTION, _BEGAN, _DEVICES, _PID, _PIDS = range(1, 9)
+_CORE, _PART, _JOB, _SYNTHETIC, _INJECTED = range(9, 14)
+LAST_FIELD = _INJECTED
 """The highest number that is known here of a field of Finding."""
 
 
@@ -59,6 +60,7 @@ def _finding(fields: _Fields) -> Finding:
         _text(fields, _PART) if _PART in fields else None,
         _text(fields, _JOB) if _JOB in fields else None,
         bool(_optional_uint(fields, _SYNTHETIC)),
+        bool(_optional_uint(fields, _INJECTED)),
     )
 
 

@@ -20,8 +20,10 @@ from neurond.actions.rate_limit import RateLimit
 from neurond.startup.configuration import resolve
 
 from neurontools.errors import UserError
+from neurontools.faults.request import FaultRequest
 from neurontools.kernel_log.hardware_error import HardwareError
 from neurontools.kernel_log.record import KernelRecord
+from neurontools.rpc import faults
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -225,6 +227,17 @@ def test_the_audit_has_who_held_which_cores(host: Host) -> None:
     daemon.stop(signal.SIGKILL)
     host.start("", name="m.sock")
     wait_until(lambda: len(host.audit("daemon_begins")) == 2)
+
+
+def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
+    daemon = host.start("")
+    (fault,) = faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=3)])
+    wait_until(lambda: host.audit("fault_holds"))
+    faults.heal(daemon.socket, [fault.number])
+    (healed,) = wait_until(lambda: host.audit("fault_healed"))
+    (injected,) = host.audit("fault_injected")
+    assert (injected["number"], injected["kind"], injected["device_indices"]) == (fault.number, "dma-abort", [3])
+    assert healed["number"] == fault.number
 
 
 @pytest.mark.parametrize(

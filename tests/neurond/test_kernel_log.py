@@ -12,10 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from neurond.system.kernel_log import KernelLog
 
+from neurontools.faults.request import FaultRequest
 from neurontools.health import Kind
 from neurontools.kernel_log.hardware_error import HardwareError
 from neurontools.kernel_log.record import KernelRecord
 from neurontools.model import Finding
+from neurontools.rpc import faults
 from neurontools.testing import DriverTree
 from tests.harness.examples import examples
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
@@ -170,3 +172,18 @@ def test_the_log_beside_the_devices_that_are_read_is_read(start_daemon: StartDae
         silent = start_daemon(*tree.flags, "--interval", "0.05", "--kmsg", "", name="m.sock")
         silent.next_snapshot()
         assert kernel_findings(silent) == []
+
+
+def test_what_an_injected_fault_has_logged_says_so_and_is_over_when_it_is_healed(
+    start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    path = tmp_path / "kmsg"
+    path.touch()
+    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05", "--kmsg", str(path))
+    (fault,) = faults.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=1)])
+    with path.open("ab") as kernel:
+        kernel.write(line() + line(HardwareError("HBM_UNCORRECTABLE_ERROR", 5, 0).text()))
+    found = wait_until(lambda: kernel_findings(daemon))
+    assert {finding.device_indices: finding.injected for finding in found} == {(1,): True, (5,): False}
+    faults.heal(daemon.socket, [fault.number])
+    wait_until(lambda: [finding.device_indices for finding in kernel_findings(daemon)] == [(5,)])

@@ -7,12 +7,13 @@ from functools import partial
 
 from neurond.journal.accounts import Departure
 from neurond.journal.line_file import MOST_LINE_BYTES, LineFile
-from neurontools.model import Finding, Process, Snapshot
+from neurontools.model import FaultState, Finding, InjectedFault, Process, Snapshot
 from neurontools.query.problems import described
 from neurontools.text.json_text import json_text
 from neurontools.text.ranges import ranges
 
 NAME = "audit"
+_STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", FaultState.OVER: "fault_is_over"}
 _MOST_CHARACTERS = 500  # of a text
 
 
@@ -22,6 +23,7 @@ class Audit:
     def __init__(self, file: LineFile | None = None) -> None:
         self._file = file
         self._attached: dict[tuple[int, float | None], Process] = {}
+        self._faults: dict[int, InjectedFault] = {}
 
     def note(self, event: str, at_unix_seconds: float, fields: Mapping[str, object]) -> None:
         """One line: the moment, the event, and what is to be said of it."""
@@ -56,6 +58,20 @@ class Audit:
                 self.note("released", at_unix_seconds, _who(process))
         self._attached = now
 
+    def faults(self, snapshot: Snapshot) -> None:
+        """Notes which faults were injected and which healed; of each also when it has begun to hold, and has ended."""
+        now = {fault.number: fault for fault in snapshot.injected_faults}
+        for number, fault in now.items():
+            before = self._faults.get(number)
+            if before is None:
+                self.note("fault_injected", fault.injected_at_unix_seconds, _what(fault))
+            if fault.state is not (FaultState.WAITING if before is None else before.state):
+                self.note(_STATES[fault.state], snapshot.taken_at_unix_seconds, _what(fault))
+        for number, fault in self._faults.items():
+            if number not in now:
+                self.note("fault_healed", snapshot.taken_at_unix_seconds, _what(fault))
+        self._faults = now
+
     def close(self) -> None:
         """Writes what is still to be written."""
         if self._file is not None:
@@ -69,6 +85,17 @@ def _who(process: Process) -> dict[str, object]:
         "user": process.user,
         "job": None if process.job is None else process.job.name,
         "neuroncores": ranges(process.neuroncore_indices),
+    }
+
+
+def _what(fault: InjectedFault) -> dict[str, object]:
+    return {
+        "number": fault.number,
+        "kind": fault.kind,
+        "device_indices": list(fault.device_indices),
+        "neuroncore_index": fault.neuroncore_index,
+        "pid": fault.pid,
+        "met_total": fault.met_total,
     }
 
 

@@ -52,6 +52,7 @@ class KernelErrors:
         for record in records:
             self._take(record, snapshot)
         self._before = snapshot
+        self._forget_healed(snapshot)
         oldest = snapshot.taken_at_seconds - window_seconds
         for key, kept in [*self._kept.items()]:
             if not kept.lasts and kept.at_seconds < oldest:
@@ -88,6 +89,12 @@ class KernelErrors:
         )
         self._keep((str(line.told), line.device_index, None), _Kept(at_seconds, finding, lasts=False))
 
+    def _forget_healed(self, snapshot: Snapshot) -> None:
+        """What an injected fault has had logged is over when that was healed: no driver is there to be loaded anew."""
+        for key, kept in [*self._kept.items()]:
+            if kept.finding.injected and not _is_injected(kept.finding.device_indices, snapshot):
+                del self._kept[key]
+
     def _keep(self, key: _Key, kept: _Kept) -> None:
         """The first of a kind stays as it is, so that a log that repeats itself changes no finding but its end."""
         before = self._kept.get(key)
@@ -103,6 +110,7 @@ class KernelErrors:
         pid = None if core is None else self._owner(core)
         where = f" on NeuronCore {core.index // lnc}" if core is not None else ""
         whose = f", met by PID {pid}" if pid is not None else ""
+        where_indices = () if error.device_index is None else (error.device_index,)
         return Finding(
             Kind.KERNEL_ERROR,
             Severity.CRITICAL,
@@ -111,10 +119,11 @@ class KernelErrors:
             if error.name == DMA
             else "move the work off this device; stop and start the instance to get another host",
             _unix_seconds(at_seconds, snapshot),
-            () if error.device_index is None else (error.device_index,),
+            where_indices,
             pids=() if pid is None else (pid,),
             neuroncore_index=None if core is None else core.index // lnc,
             part=part,
+            injected=_is_injected(where_indices, snapshot),
         )
 
     def _core(self, error: HardwareError, snapshot: Snapshot) -> NeuronCore | None:
@@ -132,3 +141,7 @@ class KernelErrors:
 
 def _unix_seconds(at_seconds: float, snapshot: Snapshot) -> float:
     return snapshot.taken_at_unix_seconds - max(0.0, snapshot.taken_at_seconds - at_seconds)
+
+
+def _is_injected(device_indices: tuple[int, ...], snapshot: Snapshot) -> bool:
+    return any(not set(device_indices).isdisjoint(fault.device_indices) for fault in snapshot.injected_faults)
