@@ -10,6 +10,7 @@ import pytest
 
 from neurontools.testing.driver_tree import DriverTree
 from neurontools.testing.simulated_driver import SimulatedDriver
+from neurontools.testing.simulated_host import SimulatedHost
 
 
 @pytest.fixture
@@ -30,5 +31,16 @@ def simulated_neuron_driver() -> Iterator[Callable[..., SimulatedDriver]]:
 
         def start(instance_type: str, **options: Any) -> SimulatedDriver:
             return stack.enter_context(SimulatedDriver(instance_type, **options))
+
+        yield start
+
+
+@pytest.fixture
+def simulated_neuron_host() -> Iterator[Callable[..., SimulatedHost]]:
+    """Starts hosts to train and to break with the arguments of SimulatedHost; they end with the test."""
+    with ExitStack() as stack:
+
+        def start(instance_type: str, **options: Any) -> SimulatedHost:
+            return stack.enter_context(SimulatedHost(instance_type, **options))
 
         yield start

@@ -148,7 +148,8 @@ def test_observers_are_told_nothing(daemon: RunningDaemon) -> None:
     holder.close()
 
 
-def test_every_kind_can_be_injected(daemon: RunningDaemon) -> None:
+def test_every_kind_can_be_injected(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")
     made = faults.inject(daemon.socket, [FaultRequest(kind, device_index=0) for kind in KINDS])
     assert [fault.kind for fault in made] == list(KINDS)
     assert faults.heal(daemon.socket) == len(KINDS)

@@ -86,6 +86,28 @@ def test_a_tree_that_moves_by_itself(foreign: pytest.Pytester) -> None:
     assert _left_behind(foreign) == []
 
 
+def test_a_host_whose_devices_break(foreign: pytest.Pytester) -> None:
+    foreign.makepyfile(
+        """
+        import pytest
+        from neurontools.faults.request import ImpossibleFault
+
+        def test_break(simulated_neuron_host):
+            host = simulated_neuron_host("trn1.2xlarge", interval_seconds=0.05)
+            assert host.faults == () and host.kernel_log.read_text() == ""
+            with host.fault("hbm-uncorrectable", device=0) as fault:
+                assert [each.number for each in host.faults] == [fault.number]
+                assert host.snapshot.devices[0].ecc.mem_uncorrected_total == 1
+            assert host.faults == ()
+            assert host.snapshot.devices[0].ecc.mem_uncorrected_total == 0
+            with pytest.raises(ImpossibleFault):
+                host.inject("nonsense", device=0)
+        """
+    )
+    foreign.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    assert _left_behind(foreign) == []
+
+
 def test_nothing_is_left_behind_by_a_test_that_fails(foreign: pytest.Pytester) -> None:
     foreign.makepyfile(
         """

@@ -29,6 +29,7 @@ from neurontools.text.seldom import Seldom
 
 _READ_BYTES = 4096
 _LONGEST_LINE_BYTES = 64
+_LAST_READS = 16
 _MOST_LINES = 64  # of one read; more than a process that means it says at once
 
 _tell_refusal = Seldom(logging.getLogger(__name__), logging.WARNING)
@@ -145,7 +146,7 @@ class _Attached:
         ledger.enter(self.token, self._pid, self._who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
-            self._loop.add_reader(self._pidfd, self.close)
+            self._loop.add_reader(self._pidfd, self._ended)
         with contextlib.suppress(OSError):  # it is gone already, as reading will show
             connection.send(f"{self.token}\n".encode())
 
@@ -168,21 +169,30 @@ class _Attached:
         self._peers.give_back(self._who, Kind.ATTACHMENT)
         self._on_end(_Left(token, self._pid, self._who.uid, self._pidfd, held_cores))
 
-    def _read(self) -> None:
-        """Takes what a process says of injected faults; where devices are real it is dropped."""
+    def _ended(self) -> None:
+        """The process has ended: what it said last is heard before it goes."""
+        for _ in range(_LAST_READS):
+            if not self._is_open or not self._read():
+                break
+        self.close()
+
+    def _read(self) -> bool:
+        """Takes what a process says of injected faults, if anything; where devices are real it is dropped."""
         try:
             received = self._connection.recv(_READ_BYTES)
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError:
             received = b""
         if not received:
             self.close()
-        elif self._heard is not None:
+            return False
+        if self._heard is not None:
             *lines, rest = (self._line + received).split(b"\n")
             self._line = rest[:_LONGEST_LINE_BYTES]
             for line in lines[:_MOST_LINES]:
                 self._heard(self.token, line)
+        return True
 
 
 def _admitted(connection: socket.socket, peers: Peers) -> tuple[Credentials, int, int]:

@@ -43,7 +43,7 @@ def _run(arguments: list[str]) -> int:
     if verb not in options.VERBS:
         what = f"{_shown(verb)} is none of" if verb else "say what to do:"
         raise UserError(f"{what} {', '.join(options.VERBS)}; see --help", EXIT_USAGE)
-    work = {"inject": _inject, "list": _list, "heal": _heal, "kinds": _kinds}[verb]
+    work = {"inject": _inject, "list": _list, "heal": _heal, "kinds": _kinds, "plan": _plan}[verb]
     work(rest, given)
     return 0
 
@@ -57,6 +57,9 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 def _inject(words: list[str], given: dict[str, str]) -> None:
     if len(words) != 1:
         raise UserError("inject needs one kind of fault, such as hbm-uncorrectable; see neuron-fault kinds", EXIT_USAGE)
+    for name in ("dry-run", "hostfile"):
+        if name in given:
+            raise UserError(f"--{name} is not for inject; leave it out", EXIT_USAGE)
     request = request_of(words[0], given)
     injected = _ask(given, lambda path: fault_calls.inject(path, (request,)))
     if "json" in given:
@@ -84,6 +87,26 @@ def _heal(words: list[str], given: dict[str, str]) -> None:
 def _kinds(words: list[str], given: dict[str, str]) -> None:
     _allow(given, "kinds", words)
     write_text(json_text(text.kind_documents(), indent=2) + "\n" if "json" in given else text.kind_table())
+
+
+def _plan(words: list[str], given: dict[str, str]) -> None:
+    from neurontools.cli.fault import plan
+
+    if len(words) != 1:
+        raise UserError("plan needs one file, in TOML", EXIT_USAGE)
+    _allow(given, "plan", (), "dry-run", "hostfile")
+    exclude_each_other(given, "hostfile", "socket")
+    file, hostfile = words[0], given.get("hostfile")
+    read = plan.read_plan(file)
+    if hostfile is None:
+        hosts = [_ask(given, lambda path: plan.planned_host("this host", path))]
+    else:
+        hosts = plan.planned_hosts(hostfile)
+    told = plan.planned_story(file, read, hosts)
+    if "dry-run" not in given:
+        plan.play(told, hosts)
+    documents = plan.story_documents(told, hosts) if "json" in given else None
+    write_text(plan.story_text(told, hosts) if documents is None else json_text(documents, indent=2) + "\n")
 
 
 def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
@@ -117,13 +140,13 @@ def request_of(kind: str, given: dict[str, str]) -> FaultRequest:
         raise UserError(str(error), EXIT_USAGE) from None
 
 
-def _allow(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...]) -> None:
+def _allow(given: dict[str, str], verb: str, words: list[str] | tuple[str, ...], *options: str) -> None:
     """UserError when a verb was given more than it takes."""
     if words:
         raise UserError(f"{verb} takes no {_shown(words[0])}; leave it out", EXIT_USAGE)
-    more = [name for name in given if name not in ("json", "socket")]
+    more = [name for name in given if name not in ("json", "socket", *options)]
     if more:
-        raise UserError(f"--{more[0]} is for inject; leave it out", EXIT_USAGE)
+        raise UserError(f"--{more[0]} is not for {verb}; leave it out", EXIT_USAGE)
 
 
 def _ask(given: dict[str, str], ask: Callable[[str], T]) -> T:

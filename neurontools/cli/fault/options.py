@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools.cli.line.options import FILES, Option
 
-VERBS = ("inject", "list", "heal", "kinds")
+VERBS = ("inject", "list", "heal", "kinds", "plan")
 OPTIONS = (
     Option("device", "into this device", short="d", value="N"),
     Option("core", "into this NeuronCore, a logical one under the host's default", short="c", value="N"),
@@ -16,14 +16,16 @@ OPTIONS = (
     Option("amount", "how much of it, for kinds that have an amount; kinds lists them", value="X"),
     Option("part", "which part of the device, for kinds about a part", value="NAME"),
     Option("seed", "of the chance; the same seed has the same executions meet it; default: 0", value="N"),
-    Option("json", "of inject, list and kinds: a JSON document instead of text", short="j"),
+    Option("dry-run", "of plan: tell the story and inject nothing"),
+    Option("hostfile", "of plan: on the hosts of this file, as of neuron-fleet-sim", value="FILE", completes=FILES),
+    Option("json", "of inject, list, kinds and plan: a JSON document instead of text", short="j"),
     Option("socket", "ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),
     Option("help", "print this text", short="h", ends=True),
 )
 USAGE = """neuron-fault inject KIND --device N | --core N | --pid PID [options]
-       neuron-fault list | heal [NUMBER ...] | kinds"""
+       neuron-fault list | heal [NUMBER ...] | kinds | plan FILE"""
 SUMMARY = (
     "Injects faults into simulated Neuron devices: counters, logs and the training processes meet them as on hardware."
 )

@@ -33,14 +33,14 @@ def table(faults: Sequence[InjectedFault]) -> str:
         )
         for fault in faults
     ]
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def kind_table() -> str:
     """All kinds, a line each."""
     rows = [("KIND", "STATUS", "WHAT IT IS")]
     rows += [(kind.name, _status(kind) or "-", kind.summary + _amount(kind)) for kind in KINDS.values()]
-    return _aligned(rows)
+    return aligned(rows)
 
 
 def kind_documents() -> list[dict[str, object]]:
@@ -102,7 +102,14 @@ def _when(fault: InjectedFault) -> str:
     return "".join(f", {part}" for part in parts)
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+def clock(seconds: float) -> str:
+    """A moment of a story: hours, minutes and seconds from its beginning."""
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    """Rows of a table, the first being its head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from neurontools.faults.kinds import KINDS
-from tests.harness.running_daemon import RunningDaemon
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 
 RunNeuronFault = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -45,7 +46,7 @@ def test_what_is_injected_is_listed_and_healed(neuron_fault: RunNeuronFault, dae
     ("arguments", "exit_code", "said"),
     [
         ((), 2, "say what to do"),
-        (("explode",), 2, "explode is none of inject, list, heal, kinds"),
+        (("explode",), 2, "explode is none of inject, list, heal, kinds, plan"),
         (("inject",), 2, "inject needs one kind of fault"),
         (("inject", "dma-abort", "hang-compute", "--device", "0"), 2, "inject needs one kind"),
         (("inject", "dma-abrt", "--device", "0"), 2, "did you mean dma-abort?"),
@@ -64,7 +65,7 @@ def test_what_is_injected_is_listed_and_healed(neuron_fault: RunNeuronFault, dae
         (("inject", "dma-abort", "--pid", "1"), 6, "PID 1 holds no NeuronCores"),
         (("heal", "x"), 2, "x is no number of a fault"),
         (("heal", "5"), 6, "there is no fault 5"),
-        (("list", "--device", "0"), 2, "--device is for inject"),
+        (("list", "--device", "0"), 2, "--device is not for list"),
     ],
 )
 def test_rubbish_is_one_line_and_injects_nothing(
@@ -75,7 +76,7 @@ def test_rubbish_is_one_line_and_injects_nothing(
     said: str,
 ) -> None:
     done = neuron_fault(*arguments, *(("--socket", shared_daemon.socket) if arguments else ()))
-    assert (done.returncode, done.stdout) == (exit_code, "")
+    assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stderr.rstrip("\n").isprintable()
@@ -93,3 +94,61 @@ def test_all_kinds_are_documented_by_the_command(neuron_fault: RunNeuronFault) -
     assert [line.split()[0] for line in lines[1:]] == list(KINDS)
     documents = json.loads(neuron_fault("kinds", "--json").stdout)
     assert [document["kind"] for document in documents] == list(KINDS)
+
+
+def test_a_plan_is_told_and_played(neuron_fault: RunNeuronFault, daemon: RunningDaemon, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.toml"
+    plan.write_text("seed = 3\nduration_seconds = 3600\nmean_seconds_between_faults = 300\nfor_seconds = 60\n")
+    at = ("--socket", daemon.socket)
+    told = neuron_fault("plan", str(plan), "--dry-run", *at)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.splitlines()[0].split() == ["AT", "HOST", "DEVICE", "KIND"]
+    assert daemon.snapshot().injected_faults == ()
+    assert neuron_fault("plan", str(plan), *at).stdout == told.stdout, "the same seed, the same story"
+    injected = daemon.snapshot().injected_faults
+    kinds = [line.split()[-1] for line in told.stdout.splitlines()[1:]]
+    assert [fault.kind for fault in injected] == kinds
+    assert {fault.for_seconds for fault in injected} == {60.0}
+
+
+def test_a_plan_plays_on_the_hosts_of_a_hostfile(
+    neuron_fault: RunNeuronFault, start_daemon: StartDaemon, tmp_path: Path
+) -> None:
+    hosts = [start_daemon("--simulate", "trn1.2xlarge", name=f"{name}.sock") for name in ("a", "b")]
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("".join(f"host-{number} unix:{host.socket}\n" for number, host in enumerate(hosts)))
+    plan = tmp_path / "plan.toml"
+    plan.write_text("mean_seconds_between_faults = 600\nmix = { dma-abort = 1 }\n")
+    done = neuron_fault("plan", str(plan), "--hostfile", str(hostfile), "--json")
+    story = json.loads(done.stdout)
+    for number, host in enumerate(hosts):
+        moments = [each["at_seconds"] for each in story if each["host"] == f"host-{number}"]
+        assert [fault.after_seconds for fault in host.snapshot().injected_faults] == moments
+    assert {each["host"] for each in story} == {"host-0", "host-1"}
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "said"),
+    [
+        ("seed = x", 2, "it is no TOML"),
+        ("frequency = 3", 2, "frequency is no key of a plan"),
+        ("mix = { explosion = 1 }", 2, "explosion is no kind of fault"),
+        ("mean_seconds_between_faults = 0.0001", 2, "more than 1000 faults on a host"),
+        (None, 6, "there is no such file"),
+    ],
+)
+def test_a_plan_of_rubbish_injects_nothing(
+    neuron_fault: RunNeuronFault,
+    shared_daemon: RunningDaemon,
+    tmp_path: Path,
+    text: str | None,
+    exit_code: int,
+    said: str,
+) -> None:
+    if text is not None:
+        (tmp_path / "plan.toml").write_text(text)
+    done = neuron_fault("plan", str(tmp_path / "plan.toml"), "--socket", shared_daemon.socket)
+    assert (done.returncode, done.stdout) == (exit_code, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert shared_daemon.snapshot().injected_faults == ()
