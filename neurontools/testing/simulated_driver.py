@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Self
 
 from neurontools.sysfs.exported_tree import DRIVER_VERSION
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
@@ -60,7 +61,7 @@ class SimulatedDriver:
         roots = self.roots
         return {SYSFS_ROOT: roots.sys, PROC_ROOT: roots.proc, DEV_ROOT: roots.dev}
 
-    def __enter__(self) -> SimulatedDriver:
+    def __enter__(self) -> Self:
         self._temporary = temporary_directory()
         self.directory = f"{self._temporary.name}/host"
         # Not beside the tree: TMPDIR may be longer than a socket's path can be.
