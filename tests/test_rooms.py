@@ -18,7 +18,6 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 # Folders of a single module, and why each is one.
 LONELY = {
     "neurontools/files": "private, and what lies loose at the top is public or ground",
-    "neurontools/runtime/torch_xla_modules/torch_neuronx": "scripts import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/amp": "scripts import these names",
     "neurontools/runtime/torch_xla_modules/torch_xla/_internal": "frameworks import these names",
     "neurontools/runtime/torch_xla_modules/torch_neuronx/xla_impl": "scripts import these names",

@@ -76,9 +76,9 @@ from neurontools.model.process import CoreWork as CoreWork
 from neurontools.model.process import LoadedModel as LoadedModel
 from neurontools.model.process import Process as Process
 from neurontools.model.process import Subgraph as Subgraph
-from neurontools.model.script import OperatorTime as OperatorTime
-from neurontools.model.script import ScriptAdvice as ScriptAdvice
 from neurontools.model.snapshot import Snapshot as Snapshot
 from neurontools.model.snapshot import SourceKind as SourceKind
+from neurontools.model.training import OperatorTime as OperatorTime
+from neurontools.model.training import ScriptAdvice as ScriptAdvice
 from neurontools.model.training import TrainingCounters as TrainingCounters
 from neurontools.model.training import TrainingRates as TrainingRates

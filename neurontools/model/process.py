@@ -8,8 +8,7 @@ from neurontools.model.attribution import Attribution, Job
 from neurontools.model.brief import showing
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
-from neurontools.model.script import OperatorTime, ScriptAdvice
-from neurontools.model.training import TrainingCounters, TrainingRates
+from neurontools.model.training import OperatorTime, ScriptAdvice, TrainingCounters, TrainingRates
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,8 @@ from neurontools.model import (
     HostMemory,
     Instance,
     OperatorTime,
-    Process,
     ScriptAdvice,
     Snapshot,
-    TrainingRates,
 )
 from neurontools.query.ended_report import EndedRow, ended_row
 from neurontools.text.csv_text import csv_line, foreign_cell
@@ -27,6 +25,7 @@ from neurontools.text.ranges import ranges
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.host.document import TopCost, TopHost, top_cost, top_host
 from neurontools.views.top_job import TopJob, job_part
+from neurontools.views.top_training import TopTraining, training_part
 from neurontools.views.usage.document import TopUser, top_users
 
 SCHEMA_VERSION = 1
@@ -93,43 +92,6 @@ class TopModel:
     executions_total: int
     busy_seconds_total: float | None
     busy_ratio: float | None  # of the last seconds
-
-
-@dataclass(frozen=True, slots=True)
-class TopTraining:
-    """What a training runtime counts beside executions; None: not seen, or no rate yet."""
-
-    steps_total: int
-    steps_per_second: float | None
-    samples_total: int | None
-    samples_per_second: float | None
-    compilations_total: int | None
-    compile_seconds_total: float | None
-    collectives_total: int | None
-    collective_seconds_total: float | None
-    collective_ratio: float | None
-    collective_bytes_total: int | None
-    collective_bytes_per_second: float | None
-    to_device_bytes_total: int | None
-    to_device_bytes_per_second: float | None
-    from_device_bytes_total: int | None
-    from_device_bytes_per_second: float | None
-    input_wait_seconds_total: float | None
-    input_wait_ratio: float | None
-    checkpoints_total: int | None
-    checkpoint_seconds_total: float | None
-    host_seconds_total: float | None
-    host_ratio: float | None
-    compile_wait_seconds_total: float | None
-    compile_wait_ratio: float | None
-    transfer_seconds_total: float | None
-    transfer_ratio: float | None
-    compute_seconds_total: float | None
-    compute_ratio: float | None
-    collective_wait_seconds_total: float | None
-    collective_wait_ratio: float | None
-    compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
-    since_last_step_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +303,7 @@ def _process(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         started_at=_time(process.started_at_unix_seconds),
         attached_at=_time(process.attached_at_unix_seconds),
         job=None if process.job is None else process.job.name,
-        training=_training(process, now_seconds),
+        training=training_part(process, now_seconds),
         operators=process.operators,
         advice=process.advice,
         models=tuple(
@@ -358,23 +320,6 @@ def _process(figures: ProcessFigures, now_seconds: float) -> TopProcess:
             )
             for model in process.models
         ),
-    )
-
-
-_MOMENTS = ("compiling_since_seconds", "last_step_at_seconds")  # told by their age
-
-
-def _training(process: Process, now_seconds: float) -> TopTraining | None:
-    if process.training is None:
-        return None
-    counters, rates = process.training, process.training_rates or TrainingRates()
-    values = {
-        name: getattr(part, name) for part in (counters, rates) for name in part.__slots__ if name not in _MOMENTS
-    }
-    return TopTraining(
-        **values,
-        compiling_for_seconds=counters.compiling_for_seconds(now_seconds),
-        since_last_step_seconds=counters.since_last_step_seconds(now_seconds),
     )
 
 

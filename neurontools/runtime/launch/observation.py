@@ -23,8 +23,7 @@ def observe(executor: Executor, reporter: Reporter) -> None:
         for category, field in MEMORY_FIELDS.items():
             if category is not Category.MODEL_CODE:
                 reporter.set_memory(core.local_index, field, levels[category])
-    reporter.set_training(training_counters())
-    reporter.set_operators(executor.operators())
+    reporter.set_training(training_counters(), executor.operators())
 
 
 def training_counters() -> TrainingCounters:

@@ -198,12 +198,9 @@ class Accounts:
         """Host memory in use apart from that of the models."""
         _set(self._host_memory, category, size_bytes)
 
-    def set_training(self, counters: TrainingCounters) -> None:
-        """What was counted beside executions so far."""
+    def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
+        """What was counted beside executions so far; at most MOST_OPERATORS kinds, the rest being one of them."""
         self._training = counters
-
-    def set_operators(self, operators: tuple[OperatorTime, ...]) -> None:
-        """Where the time of executions went so far; at most MOST_OPERATORS, the rest as one of them."""
         self._operators = tuple(
             replace(operator, name=sendable(operator.name, LONGEST_OPERATOR_NAME)) for operator in operators
         )

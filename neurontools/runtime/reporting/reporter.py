@@ -176,13 +176,9 @@ class Reporter:
             self._last_words = SimpleQueue()
             self._wishes.put(self._last_words)
 
-    def set_training(self, counters: TrainingCounters) -> None:
-        """What was counted beside executions so far; no counter may fall."""
-        self._journal.note(self._accounts.set_training, counters)
-
-    def set_operators(self, operators: tuple[OperatorTime, ...]) -> None:
-        """Where the time of executions went so far, by kind of operator."""
-        self._journal.note(self._accounts.set_operators, operators)
+    def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
+        """What was counted so far beside executions, and by kind of operator; no counter may fall."""
+        self._journal.note(self._accounts.set_training, counters, operators)
 
     def set_advice(self, advice: Sequence[ScriptAdvice]) -> None:
         """What the script could do better, what costs most first."""
