@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from neurontools import catalog, health
 from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding, SummaryJob
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
-from neurontools.model.job import RunningJob, jobs
+from neurontools.model.jobs.running_job import RunningJob, jobs
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3

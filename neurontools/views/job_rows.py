@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neurontools.health import Kind
-from neurontools.model.job import Rank, RunningJob
+from neurontools.model.jobs.running_job import Rank, RunningJob
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.entry import Entry
 

@@ -16,7 +16,7 @@ from neurontools.model import (
     TrainingRates,
 )
 from neurontools.model.attribution import Job
-from neurontools.model.job import RunningJob, jobs
+from neurontools.model.jobs.running_job import RunningJob, jobs
 from tests.harness.snapshots import process_of, snapshot_of
 
 SECONDS = 50.0

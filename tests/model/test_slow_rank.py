@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.model import TrainingCounters
-from neurontools.model.slow_rank import LEAST_STEPS, RankSteps, slow_rank, steps_between
+from neurontools.model.jobs.slow_rank import LEAST_STEPS, RankSteps, slow_rank, steps_between
 
 STEP_SECONDS = 1.0
 

@@ -10,7 +10,7 @@ from neurond.verdicts.judge import Judge
 from neurontools.health import Kind, Severity
 from neurontools.model import Finding, Process, Snapshot, TrainingCounters
 from neurontools.model.attribution import Job
-from neurontools.model.slow_rank import LEAST_STEPS
+from neurontools.model.jobs.slow_rank import LEAST_STEPS
 from tests.harness.snapshots import process_of, snapshot_of
 
 WAITS = (0.4, 0.1, 0.4, 0.4)  # seconds a step

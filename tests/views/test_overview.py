@@ -15,7 +15,7 @@ from neurontools.views.drawing.scene import Clock, Scene
 from neurontools.views.frame import frame, title
 from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.page import overview
-from neurontools.views.top_document import document
+from neurontools.views.top.document import document
 from tests.harness.scenario_host import ScenarioHost
 
 HALF = ScenarioHost("trn1.32xlarge", "steady", neuroncores=8)

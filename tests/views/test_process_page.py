@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from neurontools.model import Attribution, ScriptAdvice, Snapshot, TrainingCounters, TrainingRates
-from neurontools.model.job import jobs
+from neurontools.model.jobs.running_job import jobs
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.job_rows import job_key
 from neurontools.views.processes.page import process_page
-from neurontools.views.top_document import document
+from neurontools.views.top.document import document
 from tests.harness.scenario_host import ScenarioHost
 
 HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)

@@ -9,7 +9,7 @@ import pytest
 from neurontools.health import Kind
 from neurontools.model import Finding, Health, Process, Severity
 from neurontools.model.attribution import Job
-from neurontools.model.job import RunningJob, jobs
+from neurontools.model.jobs.running_job import RunningJob, jobs
 from neurontools.views.job_rows import slowest_text
 from tests.harness.snapshots import process_of, snapshot_of
 

@@ -12,7 +12,7 @@ from neurontools.model import OperatorTime, Process, ScriptAdvice, Snapshot, Tra
 from neurontools.views.drawing.line import line_width, plain
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
-from neurontools.views.top_document import csv_text, document
+from neurontools.views.top.document import csv_text, document
 from tests.harness.examples import examples
 from tests.harness.model_parts import parts
 from tests.harness.scenario_host import ScenarioHost

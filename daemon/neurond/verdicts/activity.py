@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from neurond.verdicts.evidence import Evidence
 from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity
-from neurontools.model.job import by_rank, together
+from neurontools.model.jobs.running_job import by_rank, together
 from neurontools.text.ranges import ranges
 
 _MOST_NAMED = 4

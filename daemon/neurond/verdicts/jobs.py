@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from neurontools.model import Finding, Snapshot
-from neurontools.model.job import together
+from neurontools.model.jobs.running_job import together
 
 
 def by_job(found: Iterable[Finding], snapshot: Snapshot) -> Iterator[Finding]:

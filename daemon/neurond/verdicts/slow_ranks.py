@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity, Snapshot, TrainingCounters
 from neurontools.model.counting import continues
-from neurontools.model.job import by_rank, together
-from neurontools.model.slow_rank import LEAST_STEPS, SlowRank, slow_rank, steps_between
+from neurontools.model.jobs.running_job import by_rank, together
+from neurontools.model.jobs.slow_rank import LEAST_STEPS, SlowRank, slow_rank, steps_between
 
 _IN_A_ROW = 2  # times that the same rank was the slow one: once, chance may make it
 _ACTIONS = {

@@ -83,7 +83,8 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
     exclude_each_other(given, "replay", "record")
     for name in ("replay", "record", "once", "json-lines", "csv", "count", "page"):
         exclude_each_other(given, "diff", name)
-    exclude_each_other(given, "export-perfetto", "diff", "once", *_DATA_FORMATS)
+    for name in ("diff", "once", *_DATA_FORMATS):
+        exclude_each_other(given, "export-perfetto", name)
     if "export-perfetto" in given and "replay" not in given:
         raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
     exclude_each_other(given, "hosts", "hostfile")

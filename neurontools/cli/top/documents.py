@@ -22,7 +22,7 @@ from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.scene import Clock, Scene
 from neurontools.views.job_rows import job_key
 from neurontools.views.processes.filter import parse_filter
-from neurontools.views.top_document import TopDocument, csv_text, document, json_text
+from neurontools.views.top.document import TopDocument, csv_text, document, json_text
 
 if TYPE_CHECKING:
     from neurontools.history.timeline import Timeline

@@ -18,7 +18,7 @@ from neurontools.model import (
     memory_categories,
     sum_device_memory,
 )
-from neurontools.model.job import Rank, jobs
+from neurontools.model.jobs.running_job import Rank, jobs
 from neurontools.text.ranges import ranges
 from neurontools.text.script import script_text
 from neurontools.text.terminal import visible

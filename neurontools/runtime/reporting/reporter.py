@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
 from queue import Empty, SimpleQueue
-from threading import RLock, Thread
+from threading import Thread
 
 from neurontools.errors import EXIT_NO_DAEMON, UserError
 from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
@@ -20,6 +20,7 @@ from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
 from neurontools.runtime.reporting.accounts import Accounts
 from neurontools.runtime.reporting.armed_faults import ArmedFaults
+from neurontools.runtime.reporting.forks import fork_lock, switch_off
 from neurontools.runtime.reporting.granted_cores import (
     ask_for_the_same,
     attach_request,
@@ -207,11 +208,11 @@ class Reporter:
         if self._last_words is not None and self._is_open and self._last_words.empty():
             with suppress(Empty):
                 self._last_words.put(self._last_words.get(timeout=LAST_WORDS_SECONDS))
-        with _fork_lock:  # no link comes up after this
+        with fork_lock:  # no link comes up after this
             if not self._is_open:
                 return
             self._is_open = False
-            _switch_off.discard(self._switch_off_in_child)
+            switch_off.discard(self._switch_off_in_child)
             self._journal.switch_off()
             self._wishes.put(None)
             if self._link is not None:
@@ -226,7 +227,7 @@ class Reporter:
 
     def _start(self, *, is_daemon_required: bool) -> None:
         """Attaches and starts the thread. Where the system refuses a thread, the process is attached and silent."""
-        _switch_off.add(self._switch_off_in_child)
+        switch_off.add(self._switch_off_in_child)
         atexit.register(self.close)
         try:
             self._attach(FIRST_ATTACH_TIMEOUT_SECONDS)
@@ -344,7 +345,7 @@ class Reporter:
 
     def _new_link(self, path: str) -> Link:
         """A link that is known to the fork handler from the moment it has a descriptor."""
-        with _fork_lock:
+        with fork_lock:
             if not self._is_open:
                 raise NoDaemon("the reporter is closed")
             if self._link is not None:
@@ -380,19 +381,3 @@ class Reporter:
         self._journal.switch_off()
         if self._link is not None:
             self._link.close()
-
-
-_switch_off: set[Callable[[], None]] = set()
-"""What a forked child calls: for each open reporter, what switches it off."""
-_fork_lock = RLock()
-"""Held while a link gets its descriptor, so that no child has one its reporter does not know of; never during I/O."""
-
-
-def _after_fork_in_child() -> None:
-    _fork_lock.release()
-    for switch_off in tuple(_switch_off):
-        switch_off()
-    _switch_off.clear()
-
-
-os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_after_fork_in_child)

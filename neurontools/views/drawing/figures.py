@@ -26,7 +26,7 @@ from neurontools.model import (
     sum_device_memory,
     sum_host_memory,
 )
-from neurontools.model.job import Rank, RunningJob, jobs
+from neurontools.model.jobs.running_job import Rank, RunningJob, jobs
 from neurontools.model.training import age_seconds
 
 """MFU compares with the peak for this type: the daemon does not know which one a model computes in."""

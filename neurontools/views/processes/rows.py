@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from neurontools.model.job import Rank, RunningJob
+from neurontools.model.jobs.running_job import Rank, RunningJob
 from neurontools.model.training import age_seconds
 from neurontools.views.drawing.figures import Figures, ProcessFigures
 from neurontools.views.drawing.scene import Scene

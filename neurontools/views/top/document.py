@@ -7,25 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 
 from neurontools import catalog, health
 from neurontools.model import (
     DeviceMemory,
     HostMemory,
     Instance,
-    OperatorTime,
-    ScriptAdvice,
     Snapshot,
 )
 from neurontools.query.ended_report import EndedRow, ended_row
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
 from neurontools.text.ranges import ranges
-from neurontools.views.drawing.figures import Figures, ProcessFigures
+from neurontools.views.drawing.figures import Figures
 from neurontools.views.host.document import TopCost, TopHost, top_cost, top_host
-from neurontools.views.top_job import TopJob, job_part
-from neurontools.views.top_training import TopTraining, training_part
+from neurontools.views.top.job import TopJob, job_part
+from neurontools.views.top.moment import moment_text
+from neurontools.views.top.process import TopProcess, process_part
 from neurontools.views.usage.document import TopUser, top_users
 
 SCHEMA_VERSION = 1
@@ -77,59 +75,6 @@ class TopCore:
     utilization_ratio: float | None
     flops_per_second: float | None
     memory_used_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class TopModel:
-    """One loaded model."""
-
-    model_id: int
-    name: str
-    uuid: str
-    is_running: bool
-    neuroncores: tuple[int, ...]
-    device_memory_bytes: int | None
-    executions_total: int
-    busy_seconds_total: float | None
-    busy_ratio: float | None  # of the last seconds
-
-
-@dataclass(frozen=True, slots=True)
-class TopProcess:
-    """One process that holds NeuronCores or uses the runtime."""
-
-    pid: int
-    user: str | None
-    uid: int | None
-    tag: str
-    command: str
-    is_synthetic: bool
-    is_reporting: bool
-    neuroncores: tuple[int, ...]
-    are_neuroncores_inferred: bool
-    neuron_devices: tuple[int, ...]
-    utilization_ratio: float | None
-    flops_per_second: float | None
-    mfu_ratio: float | None
-    device_memory_bytes: int | None
-    host_memory_bytes: int | None
-    resident_bytes: int | None
-    vcpu_user_ratio: float | None
-    vcpu_system_ratio: float | None
-    executions_per_second: float | None
-    latency_p50_seconds: float | None
-    latency_p99_seconds: float | None
-    executions_completed_total: int | None
-    executions_failed_total: int | None
-    errors_total: int | None
-    since_last_execution_seconds: float | None
-    started_at: str | None
-    attached_at: str | None
-    job: str | None
-    training: TopTraining | None
-    operators: tuple[OperatorTime, ...]  # the kinds that take most, then the rest, named ""
-    advice: tuple[ScriptAdvice, ...]  # of its runtime, what costs most first
-    models: tuple[TopModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +141,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
     verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
     return TopDocument(
         schema_version=SCHEMA_VERSION,
-        taken_at=_time(snapshot.taken_at_unix_seconds) or "",
+        taken_at=moment_text(snapshot.taken_at_unix_seconds) or "",
         sequence=snapshot.sequence,
         instance_type=instance.instance_type,
         instance_id=instance.instance_id,
@@ -225,7 +170,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
             )
             for core in figures.cores
         ),
-        processes=tuple(_process(figure, snapshot.taken_at_seconds) for figure in chosen),
+        processes=tuple(process_part(figure, snapshot.taken_at_seconds) for figure in chosen),
         jobs=tuple(
             job_part(job, snapshot)
             for job in figures.jobs
@@ -258,7 +203,7 @@ def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -
                 finding.severity.name.lower(),
                 finding.reason,
                 finding.action,
-                _time(finding.began_at_unix_seconds),
+                moment_text(finding.began_at_unix_seconds),
                 finding.pid,
                 finding.neuroncore_index,
                 finding.part,
@@ -269,64 +214,6 @@ def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -
             for finding in verdict.findings
         ),
     )
-
-
-def _process(figures: ProcessFigures, now_seconds: float) -> TopProcess:
-    process = figures.process
-    latency = process.total_latency
-    return TopProcess(
-        pid=process.pid,
-        user=process.user,
-        uid=process.uid,
-        tag=process.tag,
-        command=process.command,
-        is_synthetic=process.synthetic,
-        is_reporting=process.reporting,
-        neuroncores=process.neuroncore_indices,
-        are_neuroncores_inferred="core_indices" in process.inferred_fields,
-        neuron_devices=process.device_indices,
-        utilization_ratio=figures.utilization_ratio,
-        flops_per_second=figures.flops_per_second,
-        mfu_ratio=figures.mfu_ratio,
-        device_memory_bytes=figures.device_memory_bytes,
-        host_memory_bytes=figures.host_memory_bytes,
-        resident_bytes=process.resident_bytes,
-        vcpu_user_ratio=process.vcpu_user_ratio,
-        vcpu_system_ratio=process.vcpu_system_ratio,
-        executions_per_second=process.executions_per_second,
-        latency_p50_seconds=None if latency is None else latency.p50_seconds,
-        latency_p99_seconds=None if latency is None else latency.p99_seconds,
-        executions_completed_total=None if process.executions is None else process.executions.completed_total,
-        executions_failed_total=figures.failed_executions_total,
-        errors_total=figures.errors_total,
-        since_last_execution_seconds=figures.since_last_execution_seconds,
-        started_at=_time(process.started_at_unix_seconds),
-        attached_at=_time(process.attached_at_unix_seconds),
-        job=None if process.job is None else process.job.name,
-        training=training_part(process, now_seconds),
-        operators=process.operators,
-        advice=process.advice,
-        models=tuple(
-            TopModel(
-                model.model_id,
-                model.name,
-                model.uuid,
-                model.running,
-                tuple(sorted({part.neuroncore_index for part in model.subgraphs})),
-                sum(part.device_memory.total_bytes or 0 for part in model.subgraphs),
-                model.executions_total,
-                model.busy_seconds_total,
-                model.busy_ratio,
-            )
-            for model in process.models
-        ),
-    )
-
-
-def _time(unix_seconds: float | None) -> str | None:
-    if unix_seconds is None:
-        return None
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def json_text(document_: TopDocument, *, indent: int | None = None) -> str:

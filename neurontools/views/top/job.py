@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model import Snapshot
-from neurontools.model.job import RunningJob
+from neurontools.model.jobs.running_job import RunningJob
 from neurontools.model.training import age_seconds
 from neurontools.text.script import script_text
 from neurontools.views.job_rows import slowest

@@ -1,0 +1,1 @@
+"""Jobs: which processes work together, and which of them the others wait for."""
