@@ -1,7 +1,8 @@
-"""What the counters that are always on cost a training step: this tree beside a commit of before, vCPU time.
+"""What the counters that are always on (the clock of step time, timed executions) cost a training step: vCPU time.
 
-A process of each takes turns with the other, so that what else the machine does hits both; a round's ratio is that of
-their vCPU times. The MLP has the shortest steps, and is the worst case.
+Short rounds with and without them take turns in one process, so that what else the machine does hits both. Without them
+the clock's methods do nothing and no execution is timed. `--before COMMIT` compares with the tree of another commit, in
+two processes that take turns. The MLP has the shortest steps, and is the worst case.
 
     python benchmarks/step_counters.py [mlp lstm vit bert …] [--before COMMIT] [--rounds N]
 """
@@ -9,25 +10,30 @@ their vCPU times. The MLP has the shortest steps, and is the worst case.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from timeit import repeat
+from typing import Any
 
 from device_models import CASES
 
 from neurontools.runtime.counting.step_clock import COMPUTE, StepClock
 
 ROOT = Path(__file__).parents[1]
-COMMIT_BEFORE = "1d9afe3"  # had none of them
+NEVER = 1 << 60  # executions
 
 
-def checked_out(commit: str, directory: Path) -> Path:
-    """The tree of a commit."""
+def tree_of(commit: str, directory: Path) -> Path:
+    """The tree of a commit, unpacked once."""
+    if directory.exists():
+        return directory
     directory.mkdir()
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True).stdout
     subprocess.run(["tar", "-x", "-C", str(directory)], input=archive, check=True)
@@ -89,16 +95,63 @@ def part_seconds() -> float:
     return min(repeat(part, number=20_000, repeat=9)) / 20_000
 
 
+def in_turns(name: str, rounds: int, cache: str) -> None:
+    """Prints the line of one case, measured in this process."""
+    os.environ |= {"NEURON_COMPILE_CACHE_URL": cache, "NEURONTOOLS_DEVICE": "xla"}
+    import torch
+
+    from neurontools.runtime.counting.step_clock import step_clock
+    from neurontools.runtime.launch.install import install
+    from neurontools.runtime.launch.setup import executor
+
+    install()
+    from neurontools.runtime.tensors.device import device
+
+    torch.set_num_threads(1)
+    case = CASES[name]
+    step = case.step_on("xla", functools.partial(device.flush_all, "MarkStep"))
+    for _ in range(20):
+        step()
+    clock: Any = step_clock
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(2 * rounds):
+        is_on = number % 2 == (number // 2) % 2
+        samples = [loaded.samples for programs in executor().loaded.values() for loaded in programs.values()]
+        due = [each.next_at for each in samples]
+        if not is_on:
+            for each in samples:
+                each.next_at = NEVER
+            clock.open, clock.close, clock.charge = (lambda *_: None,) * 3
+        began = time.thread_time()
+        for _ in range(case.steps):
+            step()
+        seconds[is_on].append((time.thread_time() - began) / case.steps)
+        if not is_on:
+            for each, next_at in zip(samples, due, strict=True):
+                each.next_at = next_at
+            del clock.open, clock.close, clock.charge
+    ratios = sorted(on / off for on, off in zip(seconds[True], seconds[False], strict=True))
+    low, high = ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+    step_seconds = statistics.median(seconds[False])
+    print(
+        f"{name:6} without {step_seconds * 1e3:8.3f} ms  with / without {statistics.median(ratios):.4f} (quartiles "
+        f"{low:.4f}-{high:.4f})  a part of the clock by itself {part_seconds() / step_seconds:.5f} of a step",
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=["mlp", "bert"])
-    parser.add_argument("--before", default=COMMIT_BEFORE, metavar="COMMIT")
+    parser.add_argument("--before", metavar="COMMIT")
     parser.add_argument("--rounds", type=int, default=41)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        before = checked_out(given.before, Path(directory) / "before")
         for name in given.cases:
-            measure(name, given.rounds, before, directory)
+            if given.before is None:
+                in_turns(name, given.rounds, f"{directory}/{name}")
+            else:
+                measure(name, given.rounds, tree_of(given.before, Path(directory) / "before"), directory)
 
 
 if __name__ == "__main__":
