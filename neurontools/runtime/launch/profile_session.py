@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 from neurontools.errors import UserError
@@ -43,6 +44,7 @@ class Session:
         ring.watch(steps.steps_total)
         ring.at_steps.append(self._step_begins)
         atexit.register(self.finish)
+        Finalize(None, self.finish, exitpriority=100)  # a worker that was forked ends without atexit
         if self._wanted.first_step <= ring.step:
             self._start()
 

@@ -200,6 +200,32 @@ def test_forked_children_leave_the_profile_alone(tmp_path: Path) -> None:
     assert profile.state.has_ended
 
 
+SPAWNED = """
+import sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
+def train(index):
+    device = xm.xla_device()
+    model = torch.nn.Linear(16, 4).to(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        model(torch.randn(8, 16).to(device)).sum().backward()
+        xm.optimizer_step(optimizer, barrier=True)
+if __name__ == "__main__": xmp.spawn(train, nprocs=2, start_method=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_that_the_script_starts_have_a_profile_each(tmp_path: Path, method: str) -> None:
+    (tmp_path / "script.py").write_text(SPAWNED)
+    run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--cores", "0-1", "--profile", "made", "script.py", method)
+    assert run.returncode == 0, run.stderr
+    profiles = read_directory(tmp_path / "made")
+    assert [(each.metadata.rank, len(each.steps), each.state.has_ended) for each in profiles] == [
+        (0, 5, True),
+        (1, 5, True),
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
