@@ -2,7 +2,8 @@
 
     python benchmarks/fleet_view.py [--hosts 200] [--seconds 30]
 
-Simulated hosts, each with a daemon's socket of its own, at the interval that the view chooses. A terminal of 200x50 is
+Simulated hosts, each with a daemon's socket of its own, take their snapshots at the interval that the view chooses;
+200 of them take more than half a core themselves. A terminal of 200x50 is
 left alone. The first complete picture is the one whose title says that all hosts are live. CPU time is that of the
 viewer's process clock, memory its high-water mark. A summary's size and what making it costs a daemon are means over
 the hosts.
@@ -96,7 +97,7 @@ def summaries(places: Sequence[Place]) -> tuple[float, float]:
     """Mean bytes of a summary, and mean CPU seconds to make one."""
     size = cpu = 0.0
     for place in places:
-        with Client(place.address) as client:
+        with Client(place.address, timeout_seconds=PATIENCE_SECONDS) as client:
             snapshot = client.snapshot()
         summarize(snapshot, place.name)
         before = time.process_time()
@@ -112,22 +113,25 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=30.0)
     given = parser.parse_args()
-    with SimulatedFleet(given.hosts, processes=os.cpu_count() or 1) as fleet:
+    interval = interval_for(given.hosts)
+    print(f"{given.hosts} hosts every {interval:g} s, {COLUMNS}x{LINES}, {given.seconds:g} s", flush=True)
+    with SimulatedFleet(given.hosts, interval_seconds=interval, processes=os.cpu_count() or 1) as fleet:
         live = f"{given.hosts} hosts, {given.hosts} live".encode()
         many = viewed(["--hostfile", fleet.hostfile], live, given.seconds)
-        one = viewed(["--socket", fleet.places[0].address], b"NeuronCore v", given.seconds)
+        tell(f"{given.hosts} hosts", many)
         size_bytes, make_seconds = summaries(fleet.places)
-    interval = interval_for(given.hosts)
-    print(f"{given.hosts} hosts every {interval:g} s, {COLUMNS}x{LINES}, {given.seconds:g} s")
-    for name, cost in ((f"{given.hosts} hosts", many), ("one host", one)):
-        print(
-            f"{name:>12}: complete after {cost.first_seconds:5.2f} s, {cost.cpu_ratio:6.2%} of a core, "
-            f"{cost.high_water_bytes / 2**20:6.1f} MiB"
-        )
+        cost = f"{make_seconds * 1e3:.2f} ms to make, {make_seconds / interval:.3%} of a core"
+        print(f"{'a summary':>12}: {size_bytes:.0f} bytes, {cost}", flush=True)
+        one = viewed(["--socket", fleet.places[0].address], b"NeuronCore v", given.seconds)
+        tell("one host", one)
     print(f"{'ratio':>12}: {many.cpu_ratio / one.cpu_ratio:.2f} of the CPU time of one host")
+
+
+def tell(name: str, cost: Cost) -> None:
     print(
-        f"{'a summary':>12}: {size_bytes:.0f} bytes, {make_seconds * 1e3:.2f} ms to make, "
-        f"{make_seconds / interval:.3%} of a core"
+        f"{name:>12}: complete after {cost.first_seconds:5.2f} s, {cost.cpu_ratio:6.2%} of a core, "
+        f"{cost.high_water_bytes / 2**20:6.1f} MiB",
+        flush=True,
     )
 
 
