@@ -14,23 +14,9 @@ import pytest
 from neurontools.profile import Engine, Kind, Profile, read_directory
 from tests.harness.neuron_run import TRAINING, Started
 from tests.harness.neuron_run_script import neuron_run
+from tests.harness.profiled_scripts import TWELVE_STEPS
 from tests.harness.waiting import wait_until
 
-SCRIPT = """
-import torch, torch_xla.core.xla_model as xm
-device = xm.xla_device()
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-for number in range(12):
-    optimizer.zero_grad()
-    output = model(torch.randn(8, 16).to(device))
-    loss = torch.nn.functional.cross_entropy(output, torch.zeros(8, dtype=torch.long).to(device))
-    loss.backward()
-    optimizer.step()
-    xm.mark_step()
-print(loss.item())
-"""
 MODEL_LINE, LOSS_LINE, STEP_LINE = 9, 10, 12
 
 
@@ -47,7 +33,7 @@ def profiled(directory: Path, script: str, *options: str, **environment: str) ->
 
 
 def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_script(tmp_path: Path) -> None:
-    (profile,), summary, said = profiled(tmp_path, SCRIPT)
+    (profile,), summary, said = profiled(tmp_path, TWELVE_STEPS)
     assert "12 steps, 12 executions" in said
     assert profile.state.has_ended
     assert not profile.is_damaged
@@ -74,7 +60,7 @@ def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_scr
 
 
 def test_the_times_of_operators_fill_their_executions_and_those_the_busy_time(tmp_path: Path) -> None:
-    (profile,), summary, _ = profiled(tmp_path, SCRIPT)
+    (profile,), summary, _ = profiled(tmp_path, TWELVE_STEPS)
     busy_ns = sum(total.total_ns for total in profile.graph_totals)
     assert sum(total.total_ns for total in profile.operator_totals) == busy_ns
     assert sum(each.end_ns - each.start_ns for each in profile.executions) == busy_ns
@@ -88,7 +74,7 @@ def test_the_times_of_operators_fill_their_executions_and_those_the_busy_time(tm
 
 
 def test_every_allocation_has_its_line_and_what_is_left_is_what_the_core_holds(tmp_path: Path) -> None:
-    (profile,), summary, _ = profiled(tmp_path, SCRIPT)
+    (profile,), summary, _ = profiled(tmp_path, TWELVE_STEPS)
     assert sum(block.bytes for block in profile.blocks) == summary["ranks"][0]["hbm_bytes"]
     assert profile.state.hbm_peak_bytes == (summary["ranks"][0]["hbm_peak_bytes"],)
     assert max(levels.total_bytes for levels in profile.memory_levels) <= profile.state.hbm_peak_bytes[0]
@@ -97,7 +83,7 @@ def test_every_allocation_has_its_line_and_what_is_left_is_what_the_core_holds(t
 
 
 def test_only_the_steps_that_were_asked_for_are_profiled(tmp_path: Path) -> None:
-    (profile,), _, said = profiled(tmp_path, SCRIPT, "--profile-steps", "4:6")
+    (profile,), _, said = profiled(tmp_path, TWELVE_STEPS, "--profile-steps", "4:6")
     assert [step.step for step in profile.steps] == [4, 5, 6]
     assert [each.step for each in profile.executions] == [4, 5, 6]
     assert all(operator.stack is not None for operator in profile.operators)
@@ -105,7 +91,7 @@ def test_only_the_steps_that_were_asked_for_are_profiled(tmp_path: Path) -> None
 
 
 def test_a_bounded_profile_keeps_all_steps_and_sums_and_says_what_it_dropped(tmp_path: Path) -> None:
-    script = SCRIPT.replace("range(12)", "range(3000)")
+    script = TWELVE_STEPS.replace("range(12)", "range(3000)")
     (profile,), summary, said = profiled(tmp_path, script, NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC="1000")
     assert len(profile.steps) == 3000
     assert sum(each.executions for each in profile.graph_totals) == summary["executions_total"]
@@ -116,7 +102,7 @@ def test_a_bounded_profile_keeps_all_steps_and_sums_and_says_what_it_dropped(tmp
 
 
 def test_two_workers_have_a_file_each_and_one_clock(tmp_path: Path) -> None:
-    script = SCRIPT.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)")
+    script = TWELVE_STEPS.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)")
     profiles, _, _ = profiled(tmp_path, script, "--nproc-per-node", "2")
     assert [each.metadata.rank for each in profiles] == [0, 1]
     assert {each.metadata.world_size for each in profiles} == {2}
@@ -159,7 +145,7 @@ def test_a_worker_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_directory_that_may_not_be_written_costs_a_line(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir(mode=0o500)
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(TWELVE_STEPS)
     run = neuron_run(tmp_path, "--profile", "made", "script.py")
     assert run.returncode == 0
     assert "profile: none is made" in run.stderr
@@ -167,7 +153,7 @@ def test_a_directory_that_may_not_be_written_costs_a_line(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("where", ["/proc/self/made", "script.py", "script.py/below"])
 def test_a_place_where_no_directory_can_be_costs_a_line_and_the_training_goes_on(tmp_path: Path, where: str) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(TWELVE_STEPS)
     run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--profile", where, "script.py")
     assert run.returncode == 0, run.stderr
     (line,) = [line for line in run.stderr.splitlines() if "profile: none is made" in line]
@@ -178,7 +164,7 @@ def test_a_disk_that_fills_up_costs_a_line_and_the_training_goes_on(tmp_path: Pa
     limited = f"""
 import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-{SCRIPT.replace("range(12)", "range(300)")}
+{TWELVE_STEPS.replace("range(12)", "range(300)")}
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 print("trained", flush=True)
 """
@@ -191,7 +177,7 @@ print("trained", flush=True)
 
 
 def test_forked_children_leave_the_profile_alone(tmp_path: Path) -> None:
-    script = SCRIPT.replace(
+    script = TWELVE_STEPS.replace(
         "    optimizer.zero_grad()",
         "    import os\n    if number == 5 and not os.fork(): raise SystemExit\n    optimizer.zero_grad()",
     )
@@ -237,7 +223,7 @@ def test_workers_that_the_script_starts_have_a_profile_each(tmp_path: Path, meth
     ],
 )
 def test_steps_that_can_not_be_meant_are_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
+    (tmp_path / "script.py").write_text(TWELVE_STEPS)
     run = neuron_run(tmp_path, *options, "script.py")
     assert run.returncode == 2
     assert said in run.stderr

@@ -6,7 +6,7 @@ import pickle
 from pathlib import Path
 
 from neurontools.profile import read_directory
-from tests.runtime.profiling.test_torch_profiler import BEGIN, run
+from tests.harness.profiled_scripts import WITH_PROFILER, output_of
 
 XP = """
 import torch_xla.debug.profiler as xp
@@ -62,7 +62,7 @@ assert torch_neuronx.memory_allocated() == torch.xla.memory_allocated()
 
 
 def test_start_trace_and_stop_trace_leave_a_run_for_the_profile_tab(tmp_path: Path) -> None:
-    told = run(tmp_path, BEGIN + XP)
+    told = output_of(tmp_path, WITH_PROFILER + XP)
     assert "second: a profile has been started already" in told
     assert "none: no profile has been started" in told
     (path,) = (tmp_path / "logs").glob("plugins/profile/*/*.xplane.pb")
@@ -72,19 +72,19 @@ def test_start_trace_and_stop_trace_leave_a_run_for_the_profile_tab(tmp_path: Pa
 
 
 def test_a_server_of_the_script_takes_a_trace_while_it_trains_and_reaches_no_other(tmp_path: Path) -> None:
-    told = run(tmp_path, BEGIN + SERVER)
+    told = output_of(tmp_path, WITH_PROFILER + SERVER)
     assert "other: 10.0.0.1:9999: this process has started no profile server there" in told
     assert list((tmp_path / "logs").glob("plugins/profile/*/*.xplane.pb"))
 
 
 def test_the_configuration_of_torch_neuronx_goes_into_torch_s_profiler(tmp_path: Path) -> None:
-    run(tmp_path, BEGIN + NEURONX)
+    output_of(tmp_path, WITH_PROFILER + NEURONX)
     assert list((tmp_path / "made").glob("*.pt.trace.json.gz"))
     assert list((tmp_path / "made").glob("plugins/profile/*/*.xplane.pb"))
 
 
 def test_a_memory_snapshot_has_what_the_cores_hold_and_its_lines(tmp_path: Path) -> None:
-    told = run(tmp_path, BEGIN + MEMORY)
+    told = output_of(tmp_path, WITH_PROFILER + MEMORY)
     of_snapshot, of_device = map(int, told.splitlines()[0].split())
     assert of_snapshot == of_device
     assert "NeuronCore 0:" in told
@@ -95,7 +95,12 @@ def test_a_memory_snapshot_has_what_the_cores_hold_and_its_lines(tmp_path: Path)
 
 
 def test_steps_under_a_name_are_parts_of_the_profile(tmp_path: Path) -> None:
-    run(tmp_path, BEGIN + XP.replace("xp.start_trace", "print").replace("xp.stop_trace", "print"), "--profile", "made")
+    output_of(
+        tmp_path,
+        WITH_PROFILER + XP.replace("xp.start_trace", "print").replace("xp.stop_trace", "print"),
+        "--profile",
+        "made",
+    )
     (profile,) = read_directory(tmp_path / "made")
     names = [profile.names[span.name] for span in profile.spans]
     assert names.count("train_step") == 3

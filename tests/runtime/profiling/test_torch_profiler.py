@@ -9,23 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness.neuron_run_script import neuron_run
+from tests.harness.profiled_scripts import WITH_PROFILER, output_of
 
-BEGIN = """
-import torch, torch_xla.core.xla_model as xm
-from torch.profiler import ProfilerActivity, profile, record_function, schedule, tensorboard_trace_handler
-device = xm.xla_device()
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def step():
-    optimizer.zero_grad()
-    with record_function("forward"):
-        loss = torch.nn.functional.cross_entropy(model(torch.randn(8, 16).to(device)), torch.zeros(8).long().to(device))
-    loss.backward()
-    optimizer.step()
-    xm.mark_step()
-for _ in range(3): step()
-"""
 WITH_SCHEDULE = """
 activities = [ProfilerActivity.CPU]
 with profile(
@@ -48,13 +33,6 @@ print(sum(row.self_device_time_total for row in rows if str(row.device_type).end
 """
 
 
-def run(directory: Path, script: str, *options: str) -> str:
-    (directory / "script.py").write_text(script)
-    done = neuron_run(directory, "-q", "--simulate", "trn1.2xlarge", *options, "script.py")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def kernels(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [event for event in document["traceEvents"] if event.get("cat") == "kernel"]
 
@@ -65,7 +43,7 @@ def inside(document: dict[str, Any], name: str) -> list[tuple[float, float]]:
 
 
 def test_a_trace_of_a_schedule_has_the_operators_of_its_active_steps(tmp_path: Path) -> None:
-    run(tmp_path, BEGIN + WITH_SCHEDULE)
+    output_of(tmp_path, WITH_PROFILER + WITH_SCHEDULE)
     (path,) = (tmp_path / "made").iterdir()
     from torch.profiler._trace_validator import validate_trace
 
@@ -90,7 +68,7 @@ def test_a_trace_of_a_schedule_has_the_operators_of_its_active_steps(tmp_path: P
 
 
 def test_a_table_has_columns_of_the_device_that_add_up(tmp_path: Path) -> None:
-    told = run(tmp_path, BEGIN + PLAIN)
+    told = output_of(tmp_path, WITH_PROFILER + PLAIN)
     assert "Self XLA" in told
     assert "Self XLA time total" in told
     *_, of_device, of_calls = told.split()
@@ -103,7 +81,7 @@ def test_a_table_has_columns_of_the_device_that_add_up(tmp_path: Path) -> None:
 def test_both_profiles_can_be_taken_at_once(tmp_path: Path) -> None:
     from neurontools.profile import read_directory
 
-    run(tmp_path, BEGIN + PLAIN, "--profile", "made")
+    output_of(tmp_path, WITH_PROFILER + PLAIN, "--profile", "made")
     (profile,) = read_directory(tmp_path / "made")
     assert len(profile.steps) == 7
     assert sum(profile.executions.column("operator_count")) == len(profile.operator_ns)

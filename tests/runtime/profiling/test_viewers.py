@@ -16,9 +16,9 @@ import pytest
 
 from neurontools.profile import Kind, Profile, read_directory
 from tests.harness.neuron_run_script import neuron_run
+from tests.harness.profiled_scripts import TWELVE_STEPS
 from tests.harness.viewers import has_xprof, holistic_trace_analysis, rows, xprof
 from tests.harness.waiting import HANG_SECONDS
-from tests.runtime.profiling.test_profile_of_a_run import SCRIPT
 
 needs_viewers = pytest.mark.skipif(not has_xprof(), reason="make viewers installs xprof and HolisticTraceAnalysis")
 
@@ -40,7 +40,9 @@ class Run:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     directory = tmp_path_factory.mktemp("profiled")
-    (directory / "script.py").write_text(SCRIPT.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)"))
+    (directory / "script.py").write_text(
+        TWELVE_STEPS.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)")
+    )
     done = neuron_run(
         directory,
         *("-q", "--simulate", "trn1.2xlarge", "--nproc-per-node", "2", "--profile", "made", "script.py"),
