@@ -1,8 +1,8 @@
 """Trains on simulated NeuronCores and survives restarts: it goes on from its latest checkpoint.
 
-What torchrun starts again after a fault, or a user by hand, does no step twice that a checkpoint has:
+When it is started again after a fault it does no step twice that a checkpoint has:
 
-    torchrun --nproc-per-node 2 --max-restarts 3 -m neurontools.runtime examples/train_resume.py --directory DIR
+    neuron-run examples/train_resume.py --directory DIR
 
 The first rank writes a checkpoint every few steps, whole or not at all; the others wait for it in the next collective.
 """
