@@ -18,6 +18,13 @@ _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
 
+def attempt() -> str:
+    """Which start of the ranks this is, for the keys of the store: torchrun keeps its store when it restarts them, and
+    with it the addresses of the ranks that have ended.
+    """
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+
+
 def add(group: Any, store: Any) -> int:
     """Keeps a group, and for the first one the store where ranks meet; the group's number."""
     if not _groups:
@@ -69,7 +76,7 @@ def ensure_world() -> int:
     size = int(os.environ.get("WORLD_SIZE", "1") or 1)
     if size > 1:
         store, rank, size = next(dist.rendezvous("env://"))
-        add(dist.ProcessGroupGloo(dist.PrefixStore("neuron-world", store), rank, size, _TIMEOUT), store)
+        add(dist.ProcessGroupGloo(dist.PrefixStore(f"neuron-world-{attempt()}", store), rank, size, _TIMEOUT), store)
     return _sizes[0] if _sizes else 1
 
 
@@ -84,7 +91,7 @@ def subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     if len(members) == _sizes[0]:
         return 0
     if members not in _subgroups:
-        prefixed = dist.PrefixStore(f"neuron-{members}", _stores[0])
+        prefixed = dist.PrefixStore(f"neuron-{attempt()}-{members}", _stores[0])
         _subgroups[members] = add(
             dist.ProcessGroupGloo(prefixed, members.index(rank), len(members), _TIMEOUT), _stores[0]
         )
