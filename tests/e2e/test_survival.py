@@ -1,9 +1,10 @@
-"""What a training with checkpoints survives: the shipped example, on a host whose devices break."""
+"""What a training with checkpoints survives, and by whose help: faults by launcher, with the shipped example."""
 
 from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from neurontools.model import FaultState
 from neurontools.testing import SimulatedHost
 from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS
@@ -23,6 +25,14 @@ EXAMPLE = Path(__file__).parents[2] / "examples/train_resume.py"
 STEPS = 30
 
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def torchrun(restarts: int) -> list[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    launcher = ("torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts))
+    return [sys.executable, "-m", *launcher, "--master-port", str(port), "-m", "neurontools.runtime"]
 
 
 def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables: str) -> Any:
@@ -55,6 +65,44 @@ def host(simulated_neuron_host: Callable[..., SimulatedHost]) -> SimulatedHost:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "variables"),
+    [
+        ("execution-unit-lost", {}),
+        ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "5"}),
+        ("out-of-bounds", {}),
+    ],
+)
+def test_torchrun_survives_what_ends_with_the_process(
+    host: SimulatedHost, tmp_path: Path, kind: str, variables: dict[str, str]
+) -> None:
+    with host.fault(kind, core=1, after_executions=17):
+        done = train(host, tmp_path, torchrun(restarts=2), **variables)
+        assert (done.returncode, resumed_at(done.stdout) != []) == (0, True), done.stderr[-3000:]
+        (fault,) = host.faults
+        assert (fault.state, fault.met_total) == (FaultState.OVER, 1)
+    assert f"step {STEPS}: loss" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["hbm-uncorrectable", "dma-abort"])
+def test_restarts_do_not_help_against_what_outlives_the_process_and_a_healed_host_goes_on(
+    host: SimulatedHost, tmp_path: Path, kind: str
+) -> None:
+    with host.fault(kind, core=0, after_executions=17):
+        done = train(host, tmp_path, torchrun(restarts=1))
+        assert done.returncode == 1
+        assert f"step {STEPS}: loss" not in done.stdout
+        (fault,) = host.faults
+        assert (fault.state, fault.met_total) == (FaultState.HOLDS, 2)
+        assert host.kernel_log.read_text().count("NEURON_HW_ERR=") == 2
+    done = train(host, tmp_path, torchrun(restarts=0))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert resumed_at(done.stdout) != []
+    assert f"step {STEPS}: loss" in done.stdout
+
+
+@pytest.mark.long
 def test_a_process_of_its_own_fails_and_goes_on_when_it_is_started_again(host: SimulatedHost, tmp_path: Path) -> None:
     alone = [sys.executable, "-m", "neurontools.runtime"]
     with host.fault("execution-unit-lost", device=0, after_executions=17):
@@ -64,3 +112,11 @@ def test_a_process_of_its_own_fails_and_goes_on_when_it_is_started_again(host: S
         done = train(host, tmp_path, alone, NEURON_RT_NUM_CORES="1")
     assert done.returncode == 0, done.stderr[-3000:]
     assert resumed_at(done.stdout) != []
+
+
+@pytest.mark.long
+def test_nobody_notices_flipped_bits(host: SimulatedHost, tmp_path: Path) -> None:
+    with host.fault("bit-flip", core=0, after_executions=3):
+        done = train(host, tmp_path, torchrun(restarts=1))
+        assert (done.returncode, resumed_at(done.stdout)) == (0, [])
+        assert host.faults[0].met_total == 1

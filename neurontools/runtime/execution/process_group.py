@@ -45,7 +45,8 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         super().__init__(rank, size)
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore(f"neuron-{ranks.attempt()}", store), rank, size, timeout)
+        store = ranks.of_this_start(store)
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("neuron", store), rank, size, timeout)
         self._name = ""
         self.number = ranks.add(gloo, store)  # which alone keeps it, and lets go of it at the end
 

@@ -18,11 +18,11 @@ _stores: list[Any] = []
 _subgroups: dict[tuple[int, ...], int] = {}
 
 
-def attempt() -> str:
-    """Which start of the ranks this is, for the keys of the store: torchrun keeps its store when it restarts them, and
-    with it the addresses of the ranks that have ended.
+def of_this_start(store: Any) -> Any:
+    """What is in a store of this start of the ranks: torchrun keeps its store when it restarts them, and with it the
+    addresses of those that have ended.
     """
-    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return dist.PrefixStore(f"neuron-start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 def add(group: Any, store: Any) -> int:
@@ -75,8 +75,9 @@ def ensure_world() -> int:
         return _sizes[0]
     size = int(os.environ.get("WORLD_SIZE", "1") or 1)
     if size > 1:
-        store, rank, size = next(dist.rendezvous("env://"))
-        add(dist.ProcessGroupGloo(dist.PrefixStore(f"neuron-world-{attempt()}", store), rank, size, _TIMEOUT), store)
+        found, rank, size = next(dist.rendezvous("env://"))
+        store = of_this_start(found)
+        add(dist.ProcessGroupGloo(dist.PrefixStore("neuron-world", store), rank, size, _TIMEOUT), store)
     return _sizes[0] if _sizes else 1
 
 
@@ -91,7 +92,7 @@ def subgroup(groups: Sequence[Sequence[int]] | None) -> int:
     if len(members) == _sizes[0]:
         return 0
     if members not in _subgroups:
-        prefixed = dist.PrefixStore(f"neuron-{attempt()}-{members}", _stores[0])
+        prefixed = dist.PrefixStore(f"neuron-{members}", _stores[0])
         _subgroups[members] = add(
             dist.ProcessGroupGloo(prefixed, members.index(rank), len(members), _TIMEOUT), _stores[0]
         )
