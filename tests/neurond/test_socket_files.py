@@ -125,7 +125,7 @@ def test_nothing_is_left_behind(start_daemon: StartDaemon, socket_directory: Pat
     assert "Error" not in daemon.log
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_while_the_daemon_starts_leaves_nothing_behind(socket_directory: Path, number: signal.Signals) -> None:
     """The signal comes as soon as there is a lock, in the midst of everything."""
     command = [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--socket", f"{socket_directory}/n.sock"]

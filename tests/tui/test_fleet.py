@@ -15,8 +15,8 @@ def test_into_a_host_and_back(tmp_path: Path) -> None:
     with SimulatedFleet(3, mix="trn1.2xlarge=2,inf2.xlarge", interval_seconds=0.2, processes=3) as fleet:
         terminal = Terminal("--hostfile", fleet.hostfile, home=tmp_path)
         try:
-            text = terminal.shows("3 hosts, 3 live")
-            assert "Hosts, worst first" in text
+            terminal.shows("3 hosts, 3 live")
+            terminal.shows("Hosts, worst first")
             terminal.press(ENTER)
             terminal.shows("NeuronCore v2 Utilization")
             terminal.press("q")
