@@ -22,7 +22,7 @@ def test_into_a_host_and_back(tmp_path: Path) -> None:
             terminal.press("q")
             terminal.shows("3 hosts, 3 live")
             fleet.stop("host-002")
-            text = terminal.shows("2 live, 1 lost")
+            terminal.shows("2 live, 1 lost")
             terminal.until(lambda text: " host-002 " in text and "lost: " in text)
             terminal.press("/host-002")
             terminal.shows("filter: host-002")
