@@ -15,7 +15,7 @@ from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserEr
 from neurontools.files.directory import Directory, NotTrusted
 from neurontools.rpc import socket_path
 
-_BACKLOG = 1024
+_BACKLOG = 256  # who comes waits behind those before: with 1024, a flood of connects cost others 50 ms
 _PRIVATE, _SHARED = 0o600, 0o660
 _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 

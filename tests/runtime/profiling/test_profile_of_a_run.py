@@ -109,7 +109,7 @@ def test_two_workers_have_a_file_each_and_one_clock(tmp_path: Path) -> None:
     assert len({each.metadata.boot_id for each in profiles}) == 1
     ends: list[list[int]] = []
     for profile in profiles:
-        assert profile.steps[-1].collective_ns > 0
+        assert sum(step.collective_ns for step in profile.steps) > 0, "in one step nobody may have had to wait"
         events = [event for event in profile.execution_events() if event.kind is Kind.COLLECTIVE]
         assert {event.engine for event in events} == {Engine.COLLECTIVES}
         assert {event.name for event in events} == {"neuron::all_reduce"}
