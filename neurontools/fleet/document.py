@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 
 from neurontools.fleet.jobs import FleetJob, fleet_jobs
 from neurontools.fleet.states import HostState
@@ -16,6 +15,7 @@ from neurontools.model import Severity
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text
+from neurontools.text.moment import moment_text
 
 SCHEMA_VERSION = 1
 
@@ -233,4 +233,4 @@ def _rounded(seconds: float | None) -> float | None:
 def _time(unix_seconds: float) -> str | None:
     if not 0 < unix_seconds < LATEST_UNIX_SECONDS:
         return None
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment_text(unix_seconds)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from datetime import UTC, datetime
 
 from neurontools.model import EndedProcess
 from neurontools.model.ended import EndedTotal, by_job, by_user
@@ -13,6 +12,7 @@ from neurontools.query.document import Format
 from neurontools.text import units
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text
+from neurontools.text.moment import moment_text
 from neurontools.text.table import Column, ascii_table
 from neurontools.text.terminal import cut, visible
 from neurontools.text.units import UNKNOWN
@@ -88,8 +88,8 @@ def ended_row(process: EndedProcess) -> EndedRow:
         job=process.job,
         command=process.command,
         is_synthetic=process.synthetic,
-        began_at=_utc(process.began_at_unix_seconds),
-        ended_at=_utc(process.ended_at_unix_seconds),
+        began_at=moment_text(process.began_at_unix_seconds),
+        ended_at=moment_text(process.ended_at_unix_seconds),
         held_seconds=round(process.held_seconds, 3),
         neuroncore_count=process.neuroncore_count,
         is_neuroncore_count_inferred="neuroncore_count" in process.inferred_fields,
@@ -122,7 +122,7 @@ def ended_sum(total: EndedTotal) -> EndedSum:
         total.executions_completed_total,
         total.failed_executions_total,
         total.errors_total,
-        _utc(total.last_ended_at_unix_seconds),
+        moment_text(total.last_ended_at_unix_seconds),
     )
 
 
@@ -130,7 +130,7 @@ def ended_json(report: EndedReport) -> str:
     """A JSON object: the processes, oldest first, and sums by user and by job; null is not known."""
     answer = {
         "schema_version": SCHEMA_VERSION,
-        "since": _utc(report.since_unix_seconds),
+        "since": moment_text(report.since_unix_seconds),
         "processes": [asdict(ended_row(process)) for process in report.processes],
         "users": [asdict(ended_sum(total)) for total in by_user(report.processes)],
         "jobs": [asdict(ended_sum(total)) for total in by_job(report.processes)],
@@ -211,10 +211,6 @@ def _foreign(text: str | None, cells: int) -> str:
 
 def _hours(hours: float) -> str:
     return f"{hours:.3f}" if hours < 1 else f"{hours:,.1f}"
-
-
-def _utc(unix_seconds: float) -> str:
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _csv_cell(value: object) -> object:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime
 
 from neurontools.health import Verdict, verdicts
 from neurontools.model import (
@@ -18,6 +17,7 @@ from neurontools.model import (
     sum_device_memory,
 )
 from neurontools.model.training import STEP_PARTS
+from neurontools.text.moment import moment_text
 
 Value = str | int | float | bool | None | list[int]
 
@@ -156,8 +156,7 @@ def _list_price(instance_type: str) -> float | None:
 
 def _timestamp(row: Row) -> str:
     """When the daemon looked: RFC 3339 in UTC."""
-    taken_at = datetime.fromtimestamp(row.snapshot.taken_at_unix_seconds, UTC)
-    return taken_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return moment_text(row.snapshot.taken_at_unix_seconds)
 
 
 DEVICE_FIELDS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from neurontools.text.json_text import json_text
+from neurontools.text.moment import moment_text
 from neurontools.text.terminal import cell_width, cut, visible
 from neurontools.views.difference.quantities import Quantity, Value
 from neurontools.views.difference.side import Side, Subject, paired
@@ -164,12 +164,8 @@ def _side(side: Side) -> dict[str, object]:
     return {
         "name": side.name,
         "instance": side.instance,
-        "first_at": _moment(side.taken_at_unix_seconds[0]),
-        "last_at": _moment(side.taken_at_unix_seconds[-1]),
+        "first_at": moment_text(side.taken_at_unix_seconds[0]),
+        "last_at": moment_text(side.taken_at_unix_seconds[-1]),
         "moments_read": len(side.taken_at_unix_seconds),
         "moments": side.moment_count,
     }
-
-
-def _moment(unix_seconds: float) -> str:
-    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -18,11 +18,11 @@ from neurontools.model import (
 from neurontools.query.ended_report import EndedRow, ended_row
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text as as_json
+from neurontools.text.moment import moment_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.host.document import TopCost, TopHost, top_cost, top_host
 from neurontools.views.top.job import TopJob, job_part
-from neurontools.views.top.moment import moment_text
 from neurontools.views.top.process import TopProcess, process_part
 from neurontools.views.usage.document import TopUser, top_users
 
@@ -141,7 +141,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
     verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
     return TopDocument(
         schema_version=SCHEMA_VERSION,
-        taken_at=moment_text(snapshot.taken_at_unix_seconds) or "",
+        taken_at=moment_text(snapshot.taken_at_unix_seconds),
         sequence=snapshot.sequence,
         instance_type=instance.instance_type,
         instance_id=instance.instance_id,
