@@ -1,4 +1,4 @@
-"""What is shipped for fleets: rules with their own tests, a dashboard, manifests."""
+"""What is shipped for fleets: rules with their own tests, a dashboard, a unit, an image."""
 
 from __future__ import annotations
 
@@ -17,25 +17,15 @@ from typing import Any
 import pytest
 from neurond.startup.configuration import Configuration
 
-from neurontools import catalog
+from tests.harness.consumers import consumer
 from tests.harness.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
-# The oldest and the newest Kubernetes that the manifest is checked against.
-KUBERNETES_VERSIONS = ("1.30", "1.36")
 
 
 def needs(tool: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(shutil.which(tool) is None, reason=f"{tool} is not installed")
-
-
-def consumer(program: str) -> str:
-    """A program that `make consumers` installs."""
-    path = ROOT / ".venv/consumers/bin" / program
-    if not path.exists():
-        pytest.skip("the models of Kubernetes and Grafana are not installed; make consumers does it")
-    return str(path)
 
 
 needs_promtool = needs("promtool")
@@ -102,45 +92,6 @@ def test_dashboard_is_one_by_grafanas_own_models(tmp_path: Path) -> None:
     slip["panels"][1]["gridPosition"] = slip["panels"][1].pop("gridPos")
     (tmp_path / "slip.json").write_text(json.dumps(slip), "utf-8")
     assert "/panels/1/gridPosition" in unknown(tmp_path / "slip.json")
-
-
-def test_configuration_in_the_manifest_is_valid() -> None:
-    manifest = (DEPLOY / "kubernetes/neurond.yaml").read_text("utf-8")
-    written = re.search(r"neurond\.toml: \|\n((?:    .*\n)+)", manifest)
-    assert written
-    tables = tomllib.loads("\n".join(line[4:] for line in written[1].splitlines()))
-    assert Configuration.model_validate(tables).metrics.listen == ":8000"
-    types = re.findall(r"^ {22}- ([a-z0-9]+\.[a-z0-9]+)$", manifest, re.MULTILINE)
-    assert len(types) > 10
-    assert set(types) <= set(catalog.names())
-
-
-def test_manifests_are_yaml() -> None:
-    yaml = pytest.importorskip("yaml")
-    documents = list(yaml.safe_load_all((DEPLOY / "kubernetes/neurond.yaml").read_text("utf-8")))
-    assert [document["kind"] for document in documents] == ["Namespace", "ConfigMap", "DaemonSet"]
-    pod = documents[2]["spec"]["template"]["spec"]
-    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {
-        volume["name"] for volume in pod["volumes"]
-    }
-    assert (
-        documents[2]["spec"]["selector"]["matchLabels"].items()
-        <= documents[2]["spec"]["template"]["metadata"]["labels"].items()
-    )
-
-
-@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-def test_manifests_meet_the_schemas_of_kubernetes(version: str) -> None:
-    command = [
-        consumer("kubernetes-validate"),
-        "--strict",
-        "--kubernetes-version",
-        version,
-        str(DEPLOY / "kubernetes/neurond.yaml"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("passed for resource") + done.stderr.count("passed for resource") == 3
 
 
 def test_image_has_the_tools_where_the_original_has_them_and_starts_the_daemon() -> None:

@@ -25,6 +25,7 @@ import pytest
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.testing import DriverTree
+from tests.harness.consumers import consumer
 from tests.harness.original_families import FORMAT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
@@ -85,10 +86,7 @@ def test_scalene_reads_neuron_monitor(tools: Path) -> None:
 @pytest.fixture
 def consumers() -> str:
     """The interpreter that has Ray and Datadog's check."""
-    python = ROOT / ".venv/consumers/bin/python"
-    if not python.exists():
-        pytest.skip("Ray and Datadog's check are not installed; make consumers does it")
-    return str(python)
+    return consumer("python")
 
 
 @pytest.fixture
