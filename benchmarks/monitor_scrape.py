@@ -18,7 +18,6 @@ from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.http.access import Access
-from neurontools.http.access_files import AccessFiles
 from neurontools.http.compression import Document
 from neurontools.http.limits import Limits
 from neurontools.http.server import HttpServer
@@ -103,7 +102,7 @@ def sending_seconds(document: Document, encoding: str) -> float:
     """CPU of the server's thread for one scrape over a connection that is kept."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    site = Site({}, Page(metrics_page(Finished(document)), is_open=True), Access(AccessFiles()))
+    site = Site({}, Page(metrics_page(Finished(document)), is_open=True), Access())
 
     async def listen() -> int:
         return await HttpServer(site, name="metrics", limits=Limits()).listen("127.0.0.1", 0)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.startup.configuration import Configuration
+from neurond.startup.tables import Configuration
 
 from tests.harness.consumers import consumer
 from tests.harness.waiting import HANG_SECONDS

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.startup.configuration import Configuration
+from neurond.startup.tables import Configuration
 
 from neurontools.version import __version__
 from tests.harness.consumers import consumer

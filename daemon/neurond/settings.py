@@ -24,8 +24,13 @@ class Settings:
     load: str | None = None  # scenario of synthetic load
     load_seed: int = 0
     load_neuroncores: int | None = None  # logical cores the scenario uses; None: all
+    tls_certificate: str | None = None  # PEM files for whatever listens on the network; None: no TLS
+    tls_key: str | None = None  # None: in the file of the certificate
+    tls_client_ca: str | None = None  # who signs the certificates that clients must show; None: they need none
+    tls_summary: list[str] | None = None  # names of certificates that see no commands and no users
+    tls_full: list[str] | None = None  # names of certificates that see all
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: there is none
-    metrics_tls_certificate: str | None = None  # PEM files for the listener; None: plain HTTP
+    metrics_tls_certificate: str | None = None  # PEM files for the listener; None: tls_certificate, or plain HTTP
     metrics_tls_key: str | None = None  # None: in the file of the certificate
     metrics_tls_client_ca: str | None = None  # who signs the certificates that readers must show; None: they need none
     metrics_bearer_token_file: str | None = None  # what readers must know; None: nothing

@@ -15,6 +15,7 @@ from neurontools.http.limits import Limits
 from neurontools.http.request import Request, request_of
 from neurontools.http.response import Response, refusal
 from neurontools.sockets.places import Place
+from neurontools.tls.subjects import Role
 
 MAX_HEAD_BYTES = 16 * 2**10
 _LINGER_SECONDS = 1.0
@@ -24,7 +25,7 @@ Answer = Callable[[Request], Response]
 
 
 class Connection:
-    """Serves a client over streams. `patience` is the time limit of the task it runs in."""
+    """Serves a client over streams. `patience` is the time limit of the task it runs in, `role` that of the client."""
 
     def __init__(
         self,
@@ -32,11 +33,13 @@ class Connection:
         place: Place,
         patience: asyncio.Timeout,
         limits: Limits,
+        role: Role | None = Role.FULL,
     ) -> None:
         self._reader, self._writer = streams
         self._place = place
         self._patience = patience
         self._limits = limits
+        self._role = role
         self._loop = asyncio.get_running_loop()
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         self._writer.transport.set_write_buffer_limits(_PIECE_BYTES)
@@ -71,7 +74,7 @@ class Connection:
             if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
                 return None
             return refusal(error.error_status_hint, str(error))
-        return request_of(event.method, event.target, list(event.headers))
+        return request_of(event.method, event.target, list(event.headers), self._role)
 
     async def _respond(self, response: Response, request: Request | None) -> None:
         headers = [("Date", _http_date()), ("Content-Type", response.content_type), *response.headers]

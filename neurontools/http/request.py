@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from neurontools.tls.subjects import Role
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -15,13 +17,16 @@ class Request:
     query: str
     authority: str  # host and port that the client means, "" when an old one doesn't say
     headers: Mapping[str, str]
+    role: Role | None = Role.FULL  # how much the client may see; None: its certificate is for nothing here
 
     def header(self, name: str) -> str:
         """A header by its lower-case name; "" when there is none."""
         return self.headers.get(name, "")
 
 
-def request_of(method: bytes, target: bytes, headers: list[tuple[bytes, bytes]]) -> Request:
+def request_of(
+    method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], role: Role | None = Role.FULL
+) -> Request:
     """The request of what a parser has read, the names of headers in lower case."""
     named: dict[str, str] = {}
     for raw_name, raw_value in headers:
@@ -33,4 +38,4 @@ def request_of(method: bytes, target: bytes, headers: list[tuple[bytes, bytes]])
         authority, slash, path = behind.partition("/")
         rest = slash + path or "/"
     path, _, query = rest.partition("?")
-    return Request(method.decode("latin-1"), path, query, authority, named)
+    return Request(method.decode("latin-1"), path, query, authority, named, role)

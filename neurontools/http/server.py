@@ -90,7 +90,9 @@ class HttpServer:
                         return
                     reader, writer = await self._opened(connection, place)
                     transport = writer.transport
-                    await Connection((reader, writer), place, patience, self._limits).serve(self._site.answer)
+                    role = self._site.access.role(writer.get_extra_info("peercert"))
+                    served = Connection((reader, writer), place, patience, self._limits, role)
+                    await served.serve(self._site.answer)
                     patience.reschedule(asyncio.get_running_loop().time() + self._limits.write_seconds)
                     writer.close()
                     await writer.wait_closed()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from neurontools.http.access import Access
 from neurontools.http.request import Request
 from neurontools.http.response import Response, refusal
+from neurontools.tls.subjects import Role
 
 Handler = Callable[[Request], Response]
 """A page: it reads nothing but the request, and quickly, for it holds the event loop."""
@@ -20,10 +21,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page; `is_open` ones are for everybody, the others for those whom the access admits."""
+    """A page; `is_open` ones are for everybody, the others for those whom the access admits and who have its role."""
 
     handler: Handler
     is_open: bool = False
+    role: Role = Role.FULL  # SUMMARY: for those too who may see no commands and no users; the handler leaves them out
 
 
 class Site:
@@ -44,6 +46,10 @@ class Site:
                 )
             if not self.access.admits(request.header("authorization")):
                 return refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
+            if request.role is None:
+                return refusal(403, "no name of your certificate is allowed here")
+            if request.role is not Role.FULL and page.role is Role.FULL:
+                return refusal(403, f"this page is for the role {page.role}, and your certificate has {request.role}")
         if request.method not in _METHODS:
             return refusal(405, "only GET", ("Allow", ", ".join(_METHODS)))
         try:

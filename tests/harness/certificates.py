@@ -1,9 +1,10 @@
-"""Certificates for a day, made by openssl."""
+"""Certificates for a day, or as long as asked for, made by openssl."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -18,25 +19,49 @@ class Authority:
 
     def __init__(self, directory: Path, name: str = "authority") -> None:
         self._directory = directory
+        self._name = name
         self.file = directory / f"{name}.crt"
         self._key = directory / f"{name}.key"
         _openssl(
             "req", "-x509", *_NEW_KEY, "-keyout", self._key, "-out", self.file, "-days", "1", "-subj", f"/CN={name}"
         )
 
-    def sign(self, name: str) -> tuple[Path, Path]:
-        """A new certificate and its key."""
+    def sign(
+        self,
+        name: str,
+        *names: str,
+        begins_unix_seconds: float | None = None,
+        ends_unix_seconds: float | None = None,
+    ) -> tuple[Path, Path]:
+        """A new certificate and its key; `names` are further ones as openssl writes them, such as `DNS:localhost`."""
         certificate, key, request = (self._directory / f"{name}.{kind}" for kind in ("crt", "key", "csr"))
-        names = self._directory / "names"
-        names.write_text("subjectAltName=IP:127.0.0.1", "utf-8")
+        extensions = self._directory / f"{self._name}.extensions"
+        extensions.write_text(f"subjectAltName={','.join(('IP:127.0.0.1', *names))}", "utf-8")
         _openssl("req", *_NEW_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
-        signer = ("-CA", self.file, "-CAkey", self._key, "-CAcreateserial", "-extfile", names, "-days", "1")
-        _openssl("x509", "-req", "-in", request, "-out", certificate, *signer)
+        times: tuple[str, ...] = ()
+        for flag, unix_seconds in (("-startdate", begins_unix_seconds), ("-enddate", ends_unix_seconds)):
+            if unix_seconds is not None:
+                times = (*times, flag, datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y%m%d%H%M%SZ"))
+        signer = ("-config", self._configuration(), "-extfile", extensions, "-cert", self.file, "-keyfile", self._key)
+        _openssl("ca", "-batch", "-notext", *signer, "-in", request, "-out", certificate, *times)
         return certificate, key
+
+    def _configuration(self) -> Path:
+        database = self._directory / f"{self._name}.database"
+        database.touch()
+        file = self._directory / f"{self._name}.cnf"
+        file.write_text(
+            f"[ca]\ndefault_ca = it\n[it]\ndatabase = {database}\nnew_certs_dir = {self._directory}\n"
+            "rand_serial = yes\ndefault_md = sha256\ndefault_days = 1\nunique_subject = no\npolicy = any\n"
+            "[any]\ncommonName = supplied\n",
+            "utf-8",
+        )
+        return file
 
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc")
 
 
 def _openssl(*arguments: str | Path) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=HANG_SECONDS)
+    done = subprocess.run(["openssl", *arguments], capture_output=True, timeout=HANG_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 from neurontools.http.access import Access
-from neurontools.http.access_files import AccessFiles
 from neurontools.http.limits import Limits
 from neurontools.http.site import Page, Site
 from tests.harness.http_server import Serve, Served
@@ -24,7 +23,7 @@ def serve() -> Iterator[Serve]:
     opened: list[Served] = []
 
     def start(pages: dict[str, Page], access: Access | None = None, limits: Limits | None = None) -> Served:
-        site = Site(pages, Page(pages["/"].handler, is_open=True), access or Access(AccessFiles()))
+        site = Site(pages, Page(pages["/"].handler, is_open=True), access or Access())
         opened.append(Served(loop, site, limits or Limits()))
         return opened[-1]
 

@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from neurontools.http.access import Access
-from neurontools.http.access_files import AccessFiles
 from neurontools.http.compression import Document, Part
 from neurontools.http.host_check import HostCheck
 from neurontools.http.limits import Limits
 from neurontools.http.request import Request
 from neurontools.http.response import Response
 from neurontools.http.site import Page
+from neurontools.tls.server import ServerFiles, ServerTls
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.http_server import Serve, Served
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -215,7 +215,7 @@ def test_one_address_has_its_share_and_loses_its_own_oldest(serve: Serve) -> Non
 def test_connections_in_the_handshake_count(serve: Serve, tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.sign("server")
-    access = Access(AccessFiles(str(certificate), str(key)))
+    access = Access(ServerTls(ServerFiles(str(certificate), str(key)), "tls."))
     served = serve({"/": FRONT}, access, Limits(connections=16, of_an_address=8, head_seconds=600))
     served.context = ssl.create_default_context(cafile=str(authority.file))
     before = open_files()
@@ -233,7 +233,7 @@ def test_connections_in_the_handshake_count(serve: Serve, tmp_path: Path) -> Non
 @needs_openssl
 def test_handshakes_that_are_begun_take_little_memory(serve: Serve, tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).sign("server")
-    served = serve({"/": FRONT}, Access(AccessFiles(str(certificate), str(key))))
+    served = serve({"/": FRONT}, Access(ServerTls(ServerFiles(str(certificate), str(key)), "tls.")))
     hello = client_hello()
     before = resident_bytes()
     crowd = []
@@ -261,7 +261,7 @@ def resident_bytes() -> int:
 
 
 def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:
-    access = Access(AccessFiles(), hosts=HostCheck(["metrics.example.org"]))
+    access = Access(hosts=HostCheck(["metrics.example.org"]))
     served = serve({"/": FRONT, "/echo": Page(echo)}, access)
     for name in ("127.0.0.1:8000", "[::1]:8000", "localhost", "a.localhost:1", socket.gethostname(), "10.1.2.3"):
         assert served.get("/echo", Host=name).status == 200

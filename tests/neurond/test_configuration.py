@@ -11,7 +11,8 @@ import pytest
 from neurond.load import SCENARIOS
 from neurond.settings import Settings
 from neurond.startup.command_line import settings_from
-from neurond.startup.configuration import FLAGS, Configuration, read, resolve
+from neurond.startup.configuration import FLAGS, read, resolve
+from neurond.startup.tables import Configuration
 
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
@@ -115,6 +116,15 @@ WRONG_LINES = [
     *(
         (f'metrics.{name} = ""', f"metrics.{name}: string should have at least 1 character, not ''")
         for name in ("tls_certificate", "tls_key", "tls_client_ca", "bearer_token_file")
+    ),
+    *(
+        (f'tls.{name} = ""', f"tls.{name}: string should have at least 1 character, not ''")
+        for name in ("certificate", "key", "client_ca")
+    ),
+    ("tls.summary = []", "tls.summary: list should have at least 1 item after validation, not 0, not []"),
+    (
+        'tls.full = ["*.example.org"]',
+        "tls.full: '*.example.org' is no DNS name; write one such as viewer.example.org, or a URI such as spiffe://",
     ),
     ("metrics.untagged_together = 3", "metrics.untagged_together: input should be a valid boolean, not 3"),
     (

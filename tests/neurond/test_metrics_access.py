@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from neurond.exports.metrics_access import metrics_access
+from neurond.access.metrics import metrics_access
 from neurond.settings import Settings
 from neurond.startup.configuration import resolve
 
@@ -144,6 +144,62 @@ def test_files_that_are_wrong_are_named(keys: dict[str, str], told: str, tmp_pat
     given = {key: str(tmp_path / name) for key, name in keys.items()}
     with pytest.raises(UserError, match=told) as refused:
         resolve({"metrics": given}, None, {"XDG_RUNTIME_DIR": "/r"})
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(refused.value)
+
+
+def test_the_certificate_of_all_that_listens_serves_metrics_to_who_is_named(
+    start_daemon: StartDaemon, tmp_path: Path, port: int
+) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    file = tmp_path / "neurond.toml"
+    file.write_text(
+        f'[metrics]\nlisten = "127.0.0.1:{port}"\n[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
+        f'client_ca = "{authority.file}"\nsummary = ["viewer.example.org"]\nfull = ["spiffe://example.org/prometheus"]\n',
+        "utf-8",
+    )
+    start_daemon("--simulate", "trn1.2xlarge", "--config", str(file))
+
+    def status(*names: str, path: str = "metrics") -> int:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        context.load_cert_chain(*authority.sign("reader", *names))
+        return scrape(f"https://127.0.0.1:{port}/{path}", context)
+
+    assert status("URI:spiffe://example.org/prometheus", "DNS:other") == 200
+    assert status("DNS:viewer.example.org") == 403, "the metrics have commands and users"
+    assert status("DNS:other") == 403
+    assert status() == 403
+    assert status(path="") == 200, "a probe needs no name"
+
+
+@pytest.mark.parametrize(
+    ("keys", "told"),
+    [
+        ({"key": "server.key"}, "tls.key needs a certificate; set tls.certificate"),
+        ({"full": ["a"]}, "tls.full needs a certificate; set tls.certificate"),
+        (
+            {"certificate": "server.crt", "key": "server.key", "summary": ["a"]},
+            "tls.summary and tls.full name certificates of clients, which nobody asks for; set tls.client_ca",
+        ),
+        (
+            {
+                "certificate": "server.crt",
+                "key": "server.key",
+                "client_ca": "authority.crt",
+                "summary": ["a"],
+                "full": ["A", "b"],
+            },
+            "tls.summary and tls.full both have a; leave it in one of them",
+        ),
+        ({"certificate": "server.crt", "key": "absent"}, r"tls.key: \S+/absent: No such file or directory; give a"),
+    ],
+)
+def test_parts_of_tls_that_do_not_fit_are_told(keys: dict[str, str | list[str]], told: str, tmp_path: Path) -> None:
+    Authority(tmp_path).sign("server")
+    given = {key: str(tmp_path / value) if isinstance(value, str) else value for key, value in keys.items()}
+    with pytest.raises(UserError, match=told) as refused:
+        resolve({"tls": given}, None, {"XDG_RUNTIME_DIR": "/r"})
     assert refused.value.exit_code == EXIT_USAGE
     assert "\n" not in str(refused.value)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from neurond.access.metrics import metrics_access
 from neurond.exports.metrics import Metrics
-from neurond.exports.metrics_access import metrics_access
 from neurond.settings import Settings
 from neurond.system.supervisor import most_files
 from neurontools.errors import EXIT_FAILURE, UserError

@@ -10,15 +10,15 @@ import os
 import stat
 from pathlib import Path
 
+from neurond.access.certificates import check_certificates
+from neurond.access.metrics import metrics_access
 from neurond.exports import otlp_packages
-from neurond.exports.metrics_access import access_files
 from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
 from neurond.sources.simulated import shape_of
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.http.access_files import problems
 
 _OF_THE_LISTENER = {
     "metrics_tls_certificate": "metrics.tls_certificate",
@@ -32,6 +32,7 @@ _OF_THE_LISTENER = {
 def check(settings: Settings) -> None:
     """UserError names the first that can't be."""
     _check_ultraserver(settings)
+    check_certificates(settings)
     _check_metrics(settings)
     _check_otlp(settings)
     _check_load(settings)
@@ -51,8 +52,7 @@ def _check_ultraserver(settings: Settings) -> None:
 def _check_metrics(settings: Settings) -> None:
     if settings.metrics_tls_certificate is None and (settings.metrics_tls_key or settings.metrics_tls_client_ca):
         raise UserError("metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_certificate", EXIT_USAGE)
-    for problem in problems(access_files(settings)):
-        raise UserError(f"metrics.{problem}", EXIT_USAGE)
+    metrics_access(settings)
     if settings.metrics_listen is None:
         for name, key in _OF_THE_LISTENER.items():
             if getattr(settings, name) is not None:

@@ -19,7 +19,6 @@ from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics
 from neurontools.exporters.record_readings import Problem
 from neurontools.http.access import Access
-from neurontools.http.access_files import AccessFiles
 from neurontools.http.compression import Document
 from neurontools.http.limits import Limits
 from neurontools.http.response import Response
@@ -116,7 +115,7 @@ def _serve(exposed: Exposed, address: str, port: int) -> None:
     """Serves in a thread, for as long as the process lives."""
     icon = Page(lambda _: Response(b"", "image/x-icon"), is_open=True)
     # Metrics at every path but one, as the original does.
-    site = Site({"/favicon.ico": icon}, Page(metrics_page(exposed), is_open=True), Access(AccessFiles()))
+    site = Site({"/favicon.ico": icon}, Page(metrics_page(exposed), is_open=True), Access())
     most_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()

@@ -1,0 +1,1 @@
+"""Who may read over the network, as the settings say."""

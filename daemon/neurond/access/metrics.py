@@ -1,0 +1,30 @@
+"""Who may read the metrics, as the settings say."""
+
+from __future__ import annotations
+
+from neurond.access.certificates import server_tls, subjects
+from neurond.settings import Settings
+from neurontools.http.access import Access
+from neurontools.http.host_check import HostCheck
+from neurontools.tls.server import ServerFiles, ServerTls
+from neurontools.tls.subjects import Subjects
+
+
+def metrics_access(settings: Settings) -> Access:
+    """The access to the metrics; UserError when a file of it is wrong.
+
+    Their own certificate goes before that of [tls], and lets in whoever its own authorities have signed.
+    """
+    named: Subjects | None = None
+    if settings.metrics_tls_certificate is not None:
+        files = ServerFiles(settings.metrics_tls_certificate, settings.metrics_tls_key, settings.metrics_tls_client_ca)
+        tls: ServerTls | None = ServerTls(files, "metrics.tls_")
+    else:
+        tls, named = server_tls(settings), subjects(settings)
+    return Access(
+        tls,
+        bearer_token_file=settings.metrics_bearer_token_file,
+        place="metrics.",
+        subjects=named,
+        hosts=None if settings.metrics_hosts is None else HostCheck(settings.metrics_hosts),
+    )

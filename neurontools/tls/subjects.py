@@ -1,0 +1,59 @@
+"""Whose certificate it is, and what that one may see: names of subjects, each with a role.
+
+A name is a URI or a DNS name among the certificate's alternative names (RFC 5280, section 4.2.1.6), compared as a
+whole; the common name is none of them. A SPIFFE ID is such a URI.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Any
+
+_DNS_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*")
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[!-~]+")
+_LONGEST_NAME = 2048  # of a SPIFFE ID; of a DNS name 253
+_LONGEST_DNS_NAME = 253
+
+
+class Role(StrEnum):
+    """How much a reader may see."""
+
+    SUMMARY = "summary"  # counts, findings and jobs: no commands, no users
+    FULL = "full"
+
+
+def checked_name(text: str) -> str:
+    """The name as it is compared; ValueError for what can't be one."""
+    if "://" in text:
+        if not _URI.fullmatch(text) or len(text) > _LONGEST_NAME:
+            raise ValueError(f"{text[:60]!r} is no URI; write one such as spiffe://example.org/viewer")
+        return text
+    if not _DNS_NAME.fullmatch(text) or len(text) > _LONGEST_DNS_NAME:
+        raise ValueError(
+            f"{text[:60]!r} is no DNS name; write one such as viewer.example.org, or a URI such as "
+            "spiffe://example.org/viewer"
+        )
+    return text.lower()
+
+
+def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names in a certificate that was verified, as `SSLSocket.getpeercert` tells it."""
+    found = certificate.get("subjectAltName", ())
+    return tuple(value if kind == "URI" else value.lower() for kind, value in found if kind in ("URI", "DNS"))
+
+
+class Subjects:
+    """Which names have which role. Without any name there is nothing to tell apart, and `role` is that of all."""
+
+    def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
+        self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)
+
+    def __bool__(self) -> bool:
+        return bool(self._roles)
+
+    def role(self, names: Iterable[str]) -> Role | None:
+        """The most that one of the names may see; None: nothing."""
+        roles = {self._roles.get(name) for name in names}
+        return Role.FULL if Role.FULL in roles else Role.SUMMARY if Role.SUMMARY in roles else None
