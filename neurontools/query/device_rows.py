@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neurontools.model import Snapshot, SourceKind
 from neurontools.query.fields import FIELDS, Row
+from neurontools.text.local_time import clock_text
 from neurontools.text.terminal import visible
 from neurontools.text.units import UNKNOWN
 
@@ -33,7 +33,7 @@ def _number(name: str, per: float, decimals: int) -> Callable[[Row], str]:
 
 
 def _time(row: Row) -> str:
-    return time.strftime("%H:%M:%S", time.localtime(row.snapshot.taken_at_unix_seconds))
+    return clock_text(row.snapshot.taken_at_unix_seconds)
 
 
 def _held(row: Row) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
@@ -12,6 +11,7 @@ from neurontools.query.document import Format
 from neurontools.text import units
 from neurontools.text.csv_text import csv_line, foreign_cell
 from neurontools.text.json_text import json_text
+from neurontools.text.local_time import date_text, day_text
 from neurontools.text.moment import moment_text
 from neurontools.text.table import Column, ascii_table
 from neurontools.text.terminal import cut, visible
@@ -150,7 +150,7 @@ def ended_csv(report: EndedReport, form: Format) -> str:
 
 def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     """Tables for people: the processes, oldest first, then sums."""
-    since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(report.since_unix_seconds))
+    since = date_text(report.since_unix_seconds)
     if not report.processes:
         return f"no process that held NeuronCores has ended since {since}\n"
     hours = sum(process.neuroncore_hours for process in report.processes)
@@ -164,7 +164,7 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
 
 
 _PROCESS_COLUMNS: tuple[Column[EndedProcess], ...] = (
-    Column(("ENDED",), lambda row: time.strftime("%m-%d %H:%M:%S", time.localtime(row.ended_at_unix_seconds))),
+    Column(("ENDED",), lambda row: day_text(row.ended_at_unix_seconds)),
     Column(("HOW",), lambda row: row.how),
     Column(("PID",), lambda row: f"{row.pid}{' (synthetic)' if row.synthetic else ''}"),
     Column(("USER",), lambda row: _foreign(row.user, _NAME_CELLS)),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from neurontools import health
 from neurontools.model import Severity, SourceKind
 from neurontools.text import units
+from neurontools.text.local_time import clock_text, date_text
 from neurontools.version import __version__
 from neurontools.views.drawing.glyphs import ASCII
 from neurontools.views.drawing.line import (
@@ -105,7 +104,7 @@ def title(scene: Scene, width: int) -> Page:
 def _right_of_title(scene: Scene, room: int) -> list[Run]:
     """What is recorded, what is wrong and the clock, as long as there is room for it; the clock's badge always."""
     clock = scene.clock
-    moment = time.strftime("%H:%M:%S", time.localtime(scene.snapshot.taken_at_unix_seconds))
+    moment = clock_text(scene.snapshot.taken_at_unix_seconds)
     recording: list[Run] = []
     if clock.recording:
         recording = [(f" {scene.glyphs.recording} {clip(clock.recording, 24, mark=True)} ", "title_bad")]
@@ -139,7 +138,7 @@ def scrubber(scene: Scene, width: int) -> Page:
     """Where in the known past the shown moment is; the line can be clicked."""
     clock = scene.clock
     before = clock.last - clock.shown
-    text = f" {_moment(clock.shown_at_unix_seconds)} " + (
+    text = f" {date_text(clock.shown_at_unix_seconds)} " + (
         f"{units.duration_text(before)} back " if before >= 0.05 else "latest "
     )
     span = f" of {units.duration_text(clock.last - clock.first)} "
@@ -171,10 +170,6 @@ def scrubber(scene: Scene, width: int) -> Page:
         for position in range(room)
     ]
     return Page([fit(runs, width)], targets)
-
-
-def _moment(unix_seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))
 
 
 def key_bar(scene: Scene, width: int) -> Page:
@@ -212,8 +207,3 @@ def key_bar(scene: Scene, width: int) -> Page:
         for key, text, argument in page_named(scene.page).hints:
             item(key, text, "key", argument, usual_key=argument)
     return Page([fit(runs, width)], targets)
-
-
-def clock_text(unix_seconds: float) -> str:
-    """A time of day."""
-    return time.strftime("%H:%M:%S", time.localtime(unix_seconds))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 from neurontools.health import Severity as Gravity
 from neurontools.health import Verdict, alike, is_healthy, sentence, summary
 from neurontools.history.events import Event, Severity
+from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign, styled
@@ -51,7 +50,7 @@ def _since(scene: Scene) -> str:
     """Since when the past is known."""
     since = scene.clock.first_at_unix_seconds
     since = scene.snapshot.taken_at_unix_seconds if since is None else since
-    return time.strftime("%H:%M:%S", time.localtime(since))
+    return clock_text(since)
 
 
 def event_entries(scene: Scene) -> list[Entry]:
@@ -101,7 +100,7 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
 
 
 def _event(scene: Scene, event: Event, width: int) -> Line:
-    moment = time.strftime("%m-%d %H:%M:%S", time.localtime(event.at_unix_seconds))
+    moment = day_text(event.at_unix_seconds)
     mark = {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(event.severity, " ")
     style = _EVENT_STYLES[event.severity]
     text = clip(foreign(event.text), width - 30, mark=True)

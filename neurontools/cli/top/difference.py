@@ -18,6 +18,7 @@ from neurontools.cli.top.options import check_devices, filter_text, narrowing
 from neurontools.client import Client, Recording
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
+from neurontools.text.local_time import date_text
 from neurontools.text.terminal import cut, visible
 from neurontools.views.difference.comparison import difference_json, difference_text
 from neurontools.views.difference.side import Passes, Side
@@ -120,7 +121,7 @@ def _position(wanted: Wanted, text: str, times: list[float]) -> int:
     """The moment that was shown at this time: the latest one at or before it."""
     at = _unix_seconds(wanted, text, times)
     if not times[0] - 1 < at < times[-1] + max(1.0, times[-1] - times[-2] if len(times) > 1 else 1.0):
-        first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each)) for each in (times[0], times[-1]))
+        first, last = (date_text(each) for each in (times[0], times[-1]))
         raise UserError(
             f"--diff {_shown(wanted.text)}: there is no such moment; it has {first} to {last}", EXIT_NOT_FOUND
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from neurontools.text.json_text import json_text
+from neurontools.text.local_time import date_text
 from neurontools.text.moment import moment_text
 from neurontools.text.terminal import cell_width, cut, visible
 from neurontools.views.difference.quantities import Quantity, Value
@@ -99,7 +99,7 @@ def _counted(count: int, noun: str) -> str:
 
 def _about(side: Side) -> str:
     times = side.taken_at_unix_seconds
-    first, last = (time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each)) for each in (times[0], times[-1]))
+    first, last = (date_text(each) for each in (times[0], times[-1]))
     if len(times) == 1:
         return f"{visible(side.name)}, {side.instance}, {first}"
     of = f"{len(times)} of " if len(times) < side.moment_count else ""

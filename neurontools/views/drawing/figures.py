@@ -29,8 +29,6 @@ from neurontools.model import (
 from neurontools.model.jobs.running_job import Rank, RunningJob, jobs
 from neurontools.model.training import age_seconds
 
-"""MFU compares with the peak for this type: the daemon does not know which one a model computes in."""
-
 _MOST_DEVICES = 64
 _UNKNOWN_DEVICE_MEMORY = DeviceMemory(*[None] * len(DeviceMemory.__slots__))
 
@@ -138,11 +136,6 @@ class Figures:
         """What is worse than a notice."""
         judged = self.snapshot.health
         return [] if judged is None else [each for each in judged.findings if each.severity > Severity.NOTICE]
-
-    @cached_property
-    def observers(self) -> tuple[Process, ...]:
-        """Processes that only watch."""
-        return tuple(process for process in self.snapshot.processes if process.pid not in self.ranks)
 
     @cached_property
     def peak_flops_per_core(self) -> float | None:

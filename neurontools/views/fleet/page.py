@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity, SourceKind
 from neurontools.text import units
+from neurontools.text.local_time import clock_text
 from neurontools.version import __version__
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.line import Line, Page, Run, Target, ascii_only, clip, fit, foreign, line_width
@@ -129,7 +129,7 @@ def _title(scene: FleetScene, width: int) -> Line:
         if hosts:
             mark = scene.glyphs.bad if severity is Severity.CRITICAL else scene.glyphs.warn
             right.append((f" {mark} {hosts} {noun} ", style))
-    moment = time.strftime("%H:%M:%S", time.localtime(scene.now_unix_seconds))
+    moment = clock_text(scene.now_unix_seconds)
     right.append((f" every {scene.interval_seconds:g} s {moment} ", "title_dim"))
     while right and line_width(right) > width // 2:
         right.pop()

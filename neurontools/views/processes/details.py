@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from neurontools import catalog
 from neurontools.history import quantities
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.model.training import STEP_PARTS
 from neurontools.text import units
+from neurontools.text.local_time import day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures, total
@@ -25,7 +24,7 @@ COMPILING, ADVICE = "compiling", "advice"
 
 def when_text(unix_seconds: float | None) -> str:
     """A moment in local time, as month, day and clock; "-" for an unknown one."""
-    return "-" if unix_seconds is None else time.strftime("%m-%d %H:%M:%S", time.localtime(unix_seconds))
+    return "-" if unix_seconds is None else day_text(unix_seconds)
 
 
 def core_doubt(process: Process) -> str:

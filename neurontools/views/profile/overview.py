@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from neurontools.analysis import Report
 from neurontools.analysis.operators import seconds_by_engine
 from neurontools.analysis.report import Rank
 from neurontools.analysis.steps import SlowStep
 from neurontools.profile.kinds import ENGINE_NAMES
+from neurontools.text.local_time import date_text
 from neurontools.text.ranges import ranges
 from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
@@ -25,7 +24,7 @@ def title_lines(report: Report, width: int) -> list[Line]:
     """What was profiled, when, and of what its times are."""
     first = report.ranks[0].profile.metadata
     hosts = len({rank.profile.metadata.host for rank in report.ranks})
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.began_ns / 1e9))
+    began = date_text(first.began_ns / 1e9)
     where = f" on {counted(hosts, 'host')}" if hosts > 1 else ""
     who = name(first.script.rpartition("/")[2]) or "profile"
     runs: list[Run] = [

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from neurontools.model import EndedProcess
 from neurontools.text import units
+from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
@@ -78,7 +77,7 @@ def _ended(scene: Scene, ended: list[EndedProcess], width: int, height: int) -> 
 
 def _footer(scene: Scene, ended: list[EndedProcess], width: int) -> list[Line]:
     process = ended[min(max(0, scene.cursor), len(ended) - 1)]
-    began = time.strftime("%m-%d %H:%M:%S", time.localtime(process.began_at_unix_seconds))
+    began = day_text(process.began_at_unix_seconds)
     steps = "" if process.steps_total is None else f", {units.count_text(process.steps_total)} steps"
     facts = (
         f" from {began} on ND {ranges(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
@@ -107,7 +106,7 @@ def _cores(process: EndedProcess) -> str:
 
 
 _ENDED_COLUMNS: tuple[Column[EndedProcess], ...] = (
-    Column("ENDED", 8, 1, lambda row: time.strftime("%H:%M:%S", time.localtime(row.ended_at_unix_seconds)), True),
+    Column("ENDED", 8, 1, lambda row: clock_text(row.ended_at_unix_seconds), True),
     Column("HOW", 9, 0, lambda row: row.how, True, _how_style),
     Column("PID", 8, 0, lambda row: str(row.pid)),
     Column("USER", 9, 1, lambda row: foreign(row.user or "-", 40), True),

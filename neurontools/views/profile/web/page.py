@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 
@@ -14,6 +13,7 @@ from neurontools.analysis.report import Rank
 from neurontools.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, stretches
 from neurontools.profile import Profile
 from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
+from neurontools.text.local_time import date_text
 from neurontools.text.ranges import ranges
 from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 from neurontools.version import __version__
@@ -69,7 +69,7 @@ def _sections(report: Report, script: str) -> Iterator[Markup]:
 
 def _title(report: Report, script: str) -> Iterator[Markup]:
     first, split = report.ranks[0].profile.metadata, report.split
-    began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(first.began_ns / NS_PER_SECOND))
+    began = date_text(first.began_ns / NS_PER_SECOND)
     what = (first.instance_type or "unknown instance type", counted(len(report.ranks), "rank"), began)
     yield element("h1", script)
     yield element("p", ", ".join(what), class_="dim")
