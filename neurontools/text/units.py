@@ -46,6 +46,13 @@ def memory_size_text(size_bytes: int | None) -> str:
     return bytes_text(size_bytes).replace(".0 ", " ")
 
 
+def byte_rate_text(bytes_per_second: float | None) -> str:
+    """Bytes a second, as `bytes_text`: "8.2 GB/s", "0/s"."""
+    if bytes_per_second is None or not _is_finite(bytes_per_second):
+        return UNKNOWN
+    return f"{bytes_text(int(bytes_per_second))}/s"
+
+
 def _is_finite(value: float) -> bool:
     return abs(value) < _INFINITE  # false for NaN too
 

@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.text.units import bytes_text, count_text, duration_text, flops_text, memory_size_text, percent_text
+from neurontools.text.units import (
+    byte_rate_text,
+    bytes_text,
+    count_text,
+    duration_text,
+    flops_text,
+    memory_size_text,
+    percent_text,
+)
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
@@ -43,6 +51,14 @@ def test_bytes(size_bytes: int | None, text: str) -> None:
 )
 def test_memory_size(size_bytes: int | None, text: str) -> None:
     assert memory_size_text(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_second", "text"),
+    [(None, "-"), (math.nan, "-"), (math.inf, "-"), (0.0, "0/s"), (0.4, "0/s"), (1536.9, "1.5 KB/s")],
+)
+def test_byte_rate(bytes_per_second: float | None, text: str) -> None:
+    assert byte_rate_text(bytes_per_second) == text
 
 
 @pytest.mark.parametrize(

@@ -84,15 +84,10 @@ def traffic_texts(host: Host) -> tuple[str, ...]:
         of_kind = [row for row in rows if row.kind == kind and row.name != _ALL]
         if of_kind:
             texts.append(
-                f"{kind} {into} {rate_text(_sum_rates(row.in_bytes_per_second for row in of_kind))} "
-                f"{out} {rate_text(_sum_rates(row.out_bytes_per_second for row in of_kind))}"
+                f"{kind} {into} {units.byte_rate_text(_sum_rates(row.in_bytes_per_second for row in of_kind))} "
+                f"{out} {units.byte_rate_text(_sum_rates(row.out_bytes_per_second for row in of_kind))}"
             )
     return tuple(texts)
-
-
-def rate_text(bytes_per_second: float | None) -> str:
-    """Bytes a second."""
-    return "-" if bytes_per_second is None else f"{units.bytes_text(int(bytes_per_second))}/s"
 
 
 _ALL = "all"
@@ -134,8 +129,8 @@ COLUMNS: tuple[Column[Traffic], ...] = (
     Column("", 4, 0, lambda row: row.kind, True, lambda _row: "label"),
     Column("NAME", 14, 0, lambda row: row.name, True),
     Column("STATE", 8, 4, lambda row: foreign(row.state or "-", 20), True, _state_style),
-    Column("IN", 11, 0, lambda row: rate_text(row.in_bytes_per_second)),
-    Column("OUT", 11, 0, lambda row: rate_text(row.out_bytes_per_second)),
+    Column("IN", 11, 0, lambda row: units.byte_rate_text(row.in_bytes_per_second)),
+    Column("OUT", 11, 0, lambda row: units.byte_rate_text(row.out_bytes_per_second)),
     Column("IN SO FAR", 10, 1, lambda row: units.bytes_text(row.in_bytes_total)),
     Column("OUT SO FAR", 10, 1, lambda row: units.bytes_text(row.out_bytes_total)),
     Column("RDMA READ", 10, 3, lambda row: units.bytes_text(row.rdma_read_bytes_total)),

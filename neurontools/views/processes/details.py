@@ -190,16 +190,16 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     if counters.collectives_total:
         text = (
             f"{units.percent_text(rates.collective_ratio)} of the time, "
-            f"{_size_rate_text(rates.collective_bytes_per_second)}; "
+            f"{units.byte_rate_text(rates.collective_bytes_per_second)}; "
             f"{units.count_text(counters.collectives_total)} so far, "
             f"{units.bytes_text(counters.collective_bytes_total)}"
         )
         facts.append(("collectives", text))
     if counters.to_device_bytes_total or counters.from_device_bytes_total:
         text = (
-            f"to device {_size_rate_text(rates.to_device_bytes_per_second)}, "
+            f"to device {units.byte_rate_text(rates.to_device_bytes_per_second)}, "
             f"{units.bytes_text(counters.to_device_bytes_total)} so far; "
-            f"from device {_size_rate_text(rates.from_device_bytes_per_second)}, "
+            f"from device {units.byte_rate_text(rates.from_device_bytes_per_second)}, "
             f"{units.bytes_text(counters.from_device_bytes_total)} so far"
         )
         facts.append(("transfers", text))
@@ -216,7 +216,3 @@ def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
 
 def _rate_text(rate: float | None) -> str:
     return "-" if rate is None else f"{rate:.1f}"
-
-
-def _size_rate_text(bytes_per_second: float | None) -> str:
-    return "-" if bytes_per_second is None else f"{units.bytes_text(int(bytes_per_second))}/s"
