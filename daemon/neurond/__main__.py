@@ -35,14 +35,19 @@ def _run(arguments: list[str]) -> int:
 
 
 def _serve(text: str) -> int:
+    from neurond.settings import Settings
+
+    settings = Settings.from_json(text)
+    if settings.metrics_listen is None and settings.otlp_endpoint is None:
+        from neurontools.light.asyncio_without_tls import import_asyncio
+
+        import_asyncio()
     import asyncio
 
     from neurond.daemon import Daemon
-    from neurond.settings import Settings
     from neurond.system import log
     from neurond.system.event_loop import timed_loop
 
-    settings = Settings.from_json(text)
     log.begin(settings.log_level)
 
     async def run() -> None:

@@ -69,6 +69,12 @@ def test_the_first_frame_says_what_it_does_not_know(daemon: RunningDaemon, termi
     assert "all 16 devices are healthy" in first
 
 
+def test_the_dashboard_carries_no_openssl(daemon: RunningDaemon, terminal: Callable[..., Terminal]) -> None:
+    top = terminal("--socket", daemon.socket)
+    top.shows("LIVE")
+    assert "libssl" not in Path(f"/proc/{top.pid}/maps").read_text()
+
+
 def test_a_lost_daemon_is_told_and_found_again(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
     flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--load", "steady")
     daemon = start_daemon(*flags)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from neurond.actions.action_settings import ActionSettings
 from neurond.actions.bounded_run import BoundedRun, Ended
-from neurond.actions.post import URL
 from neurond.actions.rate_limit import RateLimit
+from neurond.actions.webhook import WEBHOOK_VARIABLE
 from neurond.journal.audit import Audit
 from neurontools.model import Finding, Snapshot
 from neurontools.query.problems import described
@@ -55,7 +55,7 @@ class Actions:
             self._runs.append(("command", settings.command, {}))
         if settings.webhook is not None:
             post = (sys.executable, "-P", "-m", "neurond.actions.post")
-            self._runs.append(("webhook", post, {URL: settings.webhook}))
+            self._runs.append(("webhook", post, {WEBHOOK_VARIABLE: settings.webhook}))
         self._thread = threading.Thread(target=self._work, name="actions", daemon=True)
         self._thread.start()
 

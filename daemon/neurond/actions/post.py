@@ -12,7 +12,8 @@ import urllib.error
 import urllib.request
 from typing import Any
 
-URL = "_NEUROND_WEBHOOK"
+from neurond.actions.webhook import WEBHOOK_VARIABLE
+
 _SOCKET_SECONDS = 600.0  # the whole is bounded by who started us
 
 
@@ -24,7 +25,7 @@ class _NoRedirection(urllib.request.HTTPRedirectHandler):
 def main() -> int:
     """0 when the answer is 2xx."""
     request = urllib.request.Request(  # noqa: S310 - the configuration admits http and https alone
-        os.environ.pop(URL),
+        os.environ.pop(WEBHOOK_VARIABLE),
         data=sys.stdin.buffer.read(),
         headers={"Content-Type": "application/json", "User-Agent": "neurond"},
         method="POST",

@@ -17,6 +17,7 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself, pa
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.light.asyncio_without_tls import import_asyncio
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 
@@ -155,6 +156,7 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
         if snapshot is not None:
             options.check_devices(narrowing, snapshot)
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
+        import_asyncio()
         from neurontools.tui.app import NeuronTop
         from neurontools.tui.dashboard import Dashboard
         from neurontools.tui.key_map import KeyMap

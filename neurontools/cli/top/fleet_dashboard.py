@@ -11,6 +11,7 @@ from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.hosts import Hosts
+from neurontools.light.asyncio_without_tls import import_asyncio
 from neurontools.text.screen import shows_unicode
 from neurontools.views.drawing.glyphs import glyphs_for
 
@@ -26,6 +27,7 @@ def dashboard(
         feed.start()
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, frame.end_on_signal)
+        import_asyncio()
         from neurontools.tui.fleet.app import FleetTop
         from neurontools.tui.fleet.fleet_board import FleetBoard
 
