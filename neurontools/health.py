@@ -23,36 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from neurontools.model import Finding, Health, Severity, Snapshot
+from neurontools.model.finding import Kind
 from neurontools.text.units import duration_text
 
 __all__ = ["Finding", "Kind", "Severity", "Verdict", "age_seconds", "is_healthy", "sentence", "summary", "verdicts"]
-
-
-class Kind(StrEnum):
-    """What was found. A newer daemon may know more."""
-
-    DEVICE_MISSING = "device_missing"
-    ECC_UNCORRECTED = "ecc_uncorrected"
-    ECC_REPAIRABLE = "ecc_repairable"
-    ECC_CORRECTED = "ecc_corrected"
-    UNHEALTHY_COMPONENT = "unhealthy_component"
-    CORE_ERRORS = "core_errors"
-    RESET_FAILED = "reset_failed"
-    NEEDS_RESET = "needs_reset"
-    STUCK = "stuck"
-    HARDWARE_ERRORS = "hardware_errors"
-    NUMERICAL_ERRORS = "numerical_errors"
-    MEMORY_NEARLY_FULL = "memory_nearly_full"
-    STALE_REPORT = "stale_report"
-    LATENCY_RISEN = "latency_risen"
-    IDLE = "idle"
-    ORPHANED = "orphaned"
-    KERNEL_ERROR = "kernel_error"
-    WAS_RESET = "was_reset"
-    SLOW_RANK = "slow_rank"
 
 
 @dataclass(frozen=True, slots=True)

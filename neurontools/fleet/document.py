@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
-from neurontools.fleet.jobs import FleetJob, fleet_jobs
+from neurontools.fleet.jobs import FleetJob, MissingRank, SlowFleetRank, StepSeconds, fleet_jobs
 from neurontools.fleet.states import HostState
-from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding, SummaryJob
+from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
+from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.text.csv_text import csv_line, foreign_cell
@@ -55,6 +56,10 @@ class FleetHostJob:
     utilization_ratio: float | None
     steps_per_second: float | None
     mfu_ratio: float | None
+    run_id: str | None
+    missing_ranks: tuple[int, ...]
+    state: str
+    state_seconds: float | None
     health: str
 
 
@@ -104,12 +109,19 @@ class FleetDocumentJob:
     """A job over the hosts."""
 
     name: str
+    run_id: str | None  # None: it is of one host, as far as its launcher tells
     hosts: tuple[str, ...]
     neuroncore_count: int
     rank_count: int
     world_size: int | None
+    missing_ranks: tuple[MissingRank, ...]
+    state: str  # training, starting, compiling, waiting, stuck, unknown
+    state_seconds: float | None  # since when; of training and waiting, since its last step
     utilization_ratio: float | None
     steps_per_second: float | None
+    mfu_ratio: float | None
+    step_seconds: StepSeconds | None  # by rank
+    slow_rank: SlowFleetRank | None  # the one that the others wait for
     health: str
 
 
@@ -213,13 +225,14 @@ def _device(cell: DeviceCell) -> FleetDevice:
 
 
 def _job(job: SummaryJob) -> FleetHostJob:
-    facts = asdict(job)
-    return FleetHostJob(health=facts.pop("severity").name.lower(), **facts)
+    facts = {field.name: getattr(job, field.name) for field in fields(FleetHostJob) if field.name != "health"}
+    return FleetHostJob(health=job.severity.name.lower(), **facts)
 
 
 def _fleet_job(job: FleetJob) -> FleetDocumentJob:
-    facts = asdict(job)
-    return FleetDocumentJob(hosts=facts.pop("host_names"), health=facts.pop("severity").name.lower(), **facts)
+    own = ("hosts", "health")
+    facts = {field.name: getattr(job, field.name) for field in fields(FleetDocumentJob) if field.name not in own}
+    return FleetDocumentJob(hosts=job.host_names, health=job.severity.name.lower(), **facts)
 
 
 def _name(severity: Severity | None) -> str | None:

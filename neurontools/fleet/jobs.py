@@ -1,15 +1,48 @@
-"""Jobs over hosts, as far as summaries tell of them."""
+"""Jobs over hosts: the parts that hosts tell of are one job where their launcher says that they are one run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.fleet.states import HostState, Link
-from neurontools.fleet.summary import SummaryJob
+from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
+from neurontools.model.jobs.job_state import JobState
+from neurontools.model.jobs.slow_rank import slow_rank
 
-_OF_ALL_HOSTS = ("Slurm job ",)  # what other names stand for, a process or a pod, is of one host alone
+MOST_MISSING = 16
+_STATES = tuple(JobState)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRank:
+    """A rank that should run and is on none of the hosts that answer."""
+
+    rank: int
+    host_name: str | None  # where it was started; None: not known
+    is_host_lost: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SlowFleetRank:
+    """The rank that the others wait for; `neurontools.model.jobs.slow_rank` tells how it is found."""
+
+    rank: int | None
+    host_name: str
+    pid: int
+    part: str | None  # as in STEP_PARTS: what takes it longer; None: all a little
+    gain_seconds: float
+    gain_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """How long the latest steps took, by rank; ranks in step all have the same."""
+
+    least: float
+    median: float  # of the medians of its hosts, each for as many ranks as it has
+    most: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,41 +50,141 @@ class FleetJob:
     """Processes that work together, on one host or on several."""
 
     name: str
+    run_id: str | None  # None: it is of one host, as far as its launcher tells
     host_names: tuple[str, ...]
     neuroncore_count: int
     rank_count: int  # that run on these hosts
     world_size: int | None
+    missing_ranks: tuple[MissingRank, ...]  # those with the lowest numbers, as far as numbers are known
+    state: str  # as in `JobState`
+    state_seconds: float | None
     utilization_ratio: float | None  # mean of its cores
     steps_per_second: float | None  # of the slowest host that tells them
+    mfu_ratio: float | None  # mean of its cores
+    step_seconds: StepSeconds | None
+    slow_rank: SlowFleetRank | None
     severity: Severity
+
+    @property
+    def missing_rank_count(self) -> int:
+        """How many ranks are on none of the hosts that answer."""
+        return max(0, (self.world_size or 0) - self.rank_count)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    host_name: str
+    job: SummaryJob
 
 
 def fleet_jobs(states: Iterable[HostState]) -> tuple[FleetJob, ...]:
     """The jobs of the live hosts, those with most cores first. A process of which no job is known is none."""
-    found: dict[tuple[str, str], list[tuple[str, SummaryJob]]] = {}
+    found: dict[tuple[str, ...], list[_Part]] = {}
+    lost: dict[str, list[_Part]] = {}
     for state in states:
-        if state.link is not Link.LIVE or state.summary is None:
+        if state.summary is None:
             continue
         for job in state.summary.jobs:
-            if job.name is not None:
-                host = "" if job.name.startswith(_OF_ALL_HOSTS) else state.place.name
-                found.setdefault((job.name, host), []).append((state.place.name, job))
-    jobs = [_merged(name, parts) for (name, _), parts in found.items()]
+            part = _Part(state.place.name, job)
+            if state.link is not Link.LIVE:
+                lost.setdefault(job.run_id or "", []).append(part)
+            elif job.run_id is not None:
+                found.setdefault((job.run_id,), []).append(part)
+            elif job.name is not None:
+                found.setdefault((state.place.name, job.name), []).append(part)
+    jobs = []
+    for parts in found.values():
+        gone = lost.get(parts[0].job.run_id or " ", [])
+        jobs += [_merged(parts, gone)] if _is_one(parts) else [_merged([part], []) for part in parts]
     return tuple(sorted(jobs, key=lambda job: (-job.neuroncore_count, job.name, job.host_names)))
 
 
-def _merged(name: str, parts: list[tuple[str, SummaryJob]]) -> FleetJob:
-    jobs = [job for _, job in parts]
-    busy = [(job.utilization_ratio, job.neuroncore_count) for job in jobs]
-    known = [(ratio * cores, cores) for ratio, cores in busy if ratio is not None and cores]
+def _is_one(parts: Sequence[_Part]) -> bool:
+    """Whether no rank is there twice: what only seems to be one run is not shown as one."""
+    known = [ranks for part in parts if (ranks := part.job.ranks) is not None]
+    return sum(map(len, known)) == len(frozenset().union(*known))
+
+
+def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
+    jobs = [part.job for part in parts]
     sizes = {job.world_size for job in jobs} - {None}
+    world_size = sizes.pop() if len(sizes) == 1 else None
+    state = min((job.state for job in jobs), key=_place_of_state)
+    since = [job.state_seconds for job in jobs if job.state == state and job.state_seconds is not None]
     return FleetJob(
-        name=name,
-        host_names=tuple(host for host, _ in parts),
+        name=_name([job.name or "" for job in jobs]),
+        run_id=jobs[0].run_id,
+        host_names=tuple(dict.fromkeys(part.host_name for part in parts)),
         neuroncore_count=sum(job.neuroncore_count for job in jobs),
         rank_count=sum(job.rank_count for job in jobs),
-        world_size=sizes.pop() if len(sizes) == 1 else None,
-        utilization_ratio=sum(ratio for ratio, _ in known) / sum(cores for _, cores in known) if known else None,
+        world_size=world_size,
+        missing_ranks=_missing(parts, gone, world_size),
+        state=state,
+        state_seconds=max(since, default=None),
+        utilization_ratio=_mean([(job.utilization_ratio, job.neuroncore_count) for job in jobs]),
         steps_per_second=min((job.steps_per_second for job in jobs if job.steps_per_second is not None), default=None),
+        mfu_ratio=_mean([(job.mfu_ratio, job.neuroncore_count) for job in jobs]),
+        step_seconds=_step_seconds(jobs),
+        slow_rank=_slow(parts, world_size),
         severity=max(job.severity for job in jobs),
     )
+
+
+def _place_of_state(state: str) -> int:
+    """Lower for what holds up the rest: while one rank compiles, those who wait for it are not stuck."""
+    return _STATES.index(JobState(state)) if state in _STATES else len(_STATES)
+
+
+def _name(names: Sequence[str]) -> str:
+    """Of several names, as pods of one run have them, the first, and how many more there are."""
+    different = sorted(set(names))
+    return different[0] + (f" and {len(different) - 1} more" if len(different) > 1 else "")
+
+
+def _missing(parts: Sequence[_Part], gone: Sequence[_Part], world_size: int | None) -> tuple[MissingRank, ...]:
+    there: set[int] = set()
+    for part in parts:
+        there |= part.job.ranks or frozenset()
+    if world_size is None or len(there) != sum(part.job.rank_count for part in parts):
+        return ()
+    started = {rank: (part.host_name, False) for part in parts for rank in part.job.missing_ranks}
+    started |= {rank: (part.host_name, True) for part in gone for rank in part.job.ranks or ()}
+    missing = []
+    for rank in range(world_size):
+        if rank not in there:
+            missing.append(MissingRank(rank, *started.get(rank, (None, False))))
+            if len(missing) == MOST_MISSING:
+                break
+    return tuple(missing)
+
+
+def _step_seconds(jobs: Sequence[SummaryJob]) -> StepSeconds | None:
+    told = [job.recent_steps for job in jobs if job.recent_steps is not None]
+    if not told:
+        return None
+    medians = sorted(steps.median_step_seconds for steps in told for _ in range(steps.rank_count))
+    return StepSeconds(
+        min(steps.least_step_seconds for steps in told),
+        medians[len(medians) // 2],
+        max(steps.most_step_seconds for steps in told),
+    )
+
+
+def _slow(parts: Sequence[_Part], world_size: int | None) -> SlowFleetRank | None:
+    """Whom all ranks wait for; None too where not all of them are known: one that is not may be the slower one."""
+    told = [part.job.recent_steps for part in parts if part.job.recent_steps is not None]
+    count = sum(steps.rank_count for steps in told)
+    if count != sum(part.job.rank_count for part in parts) or world_size not in (None, count):
+        return None
+    found = slow_rank(told)
+    if found is None:
+        return None
+    rank = found.rank
+    return SlowFleetRank(
+        rank.rank, parts[found.index].host_name, rank.pid, found.part, found.gain_seconds, found.gain_ratio
+    )
+
+
+def _mean(values: Sequence[tuple[float | None, int]]) -> float | None:
+    known = [(value * weight, weight) for value, weight in values if value is not None and weight]
+    return sum(value for value, _ in known) / sum(weight for _, weight in known) if known else None

@@ -3,23 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from neurontools import catalog, health
-from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding, SummaryJob
+from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding
+from neurontools.fleet.summary_job import SummaryJob, rank_runs
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
+from neurontools.model.jobs.job_state import doing
 from neurontools.model.jobs.running_job import RunningJob, jobs
+from neurontools.rpc.convert import to_message
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
+MOST_BYTES = 1200  # on the wire, as a host of 16 devices says all of it, whatever its names are
+MOST_JOBS_WITH_STEPS = 2
 _MARK = "…"
 BUSY_FROM_RATIO = 0.02  # as neuron-top draws a core that is held and works
 _MOST_INDICES = 8
-# Bytes of UTF-8, so that a host of 16 devices says all of it in 1,200 bytes, whatever its names are.
-_LONGEST_HOST, _LONGEST_REASON, _LONGEST_JOB, _LONGEST_WORD = 48, 72, 32, 24
+_MOST_MISSING = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengths:
+    """Of texts at most, in bytes of UTF-8."""
+
+    host: int
+    reason: int
+    job: int
+    word: int
+
+
+_ROOMY, _TIGHT = _Lengths(48, 72, 32, 24), _Lengths(24, 40, 16, 12)
 
 
 def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
-    """The summary of this moment of the host of this name."""
+    """The summary of this moment of the host of this name; where much is to be told, texts are cut shorter."""
+    summary = _summary(snapshot, host_name, _ROOMY)
+    return summary if to_message(summary).ByteSize() <= MOST_BYTES else _summary(snapshot, host_name, _TIGHT)
+
+
+def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSummary:
     instance = snapshot.instance
     cores = logical_cores(snapshot, max(1, instance.logical_neuroncore_config))
     found_jobs = sorted(jobs(snapshot), key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
@@ -31,15 +54,15 @@ def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
     held_physical = sum(len(core.cores) for core in held)
     node = instance.ultraserver_node
     return HostSummary(
-        host_name=_cut(host_name, _LONGEST_HOST),
-        instance_type=_cut(instance.instance_type),
-        instance_id=_cut_or_none(instance.instance_id),
-        ultraserver_id=_cut_or_none(instance.ultraserver_id),
+        host_name=_cut(host_name, longest.host),
+        instance_type=_cut(instance.instance_type, longest.word),
+        instance_id=_cut_or_none(instance.instance_id, longest.word),
+        ultraserver_id=_cut_or_none(instance.ultraserver_id, longest.word),
         ultraserver_node_index=None if node is None else node.index,
         source=snapshot.source,
-        synthetic_load=_cut_or_none(snapshot.synthetic_load),
-        driver_version=_cut_or_none(instance.driver_version),
-        daemon_version=_cut(snapshot.daemon_version),
+        synthetic_load=_cut_or_none(snapshot.synthetic_load, longest.word),
+        driver_version=_cut_or_none(instance.driver_version, longest.word),
+        daemon_version=_cut(snapshot.daemon_version, longest.word),
         sequence=snapshot.sequence,
         taken_at_unix_seconds=snapshot.taken_at_unix_seconds,
         taken_at_seconds=snapshot.taken_at_seconds,
@@ -50,12 +73,12 @@ def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
         notice_count=counts.get(Severity.NOTICE, 0),
         findings=tuple(
             SummaryFinding(
-                kind=_cut(finding.kind),
+                kind=_cut(finding.kind, longest.word),
                 severity=finding.severity,
-                reason=_cut(finding.reason, _LONGEST_REASON),
+                reason=_cut(finding.reason, longest.reason),
                 began_at_unix_seconds=finding.began_at_unix_seconds,
                 device_indices=indices[:_MOST_INDICES],
-                job=_cut_or_none(finding.job, _LONGEST_JOB),
+                job=_cut_or_none(finding.job, longest.job),
                 synthetic=finding.synthetic,
             )
             for finding, indices in found[:MOST_FINDINGS]
@@ -72,7 +95,10 @@ def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
         device_memory_bytes=sum(device.memory_bytes for device in snapshot.devices),
         process_count=sum(len(job.ranks) for job in found_jobs),
         job_count=len(found_jobs),
-        jobs=tuple(_job(job, peak) for job in found_jobs[:MOST_JOBS]),
+        jobs=tuple(
+            _job(job, snapshot, peak, longest, with_steps=at < MOST_JOBS_WITH_STEPS)
+            for at, job in enumerate(found_jobs[:MOST_JOBS])
+        ),
         problem_count=len(snapshot.warnings),
     )
 
@@ -96,11 +122,14 @@ def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[Devi
     )
 
 
-def _job(job: RunningJob, peak_flops_per_core: float | None) -> SummaryJob:
+def _job(
+    job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None, longest: _Lengths, *, with_steps: bool
+) -> SummaryJob:
     flops, cores = job.flops_per_second, job.cores
     known = flops is not None and peak_flops_per_core and cores
+    does = doing(job, snapshot)
     return SummaryJob(
-        name=_cut_or_none(job.name, _LONGEST_JOB),
+        name=_cut_or_none(job.name, longest.job),
         neuroncore_count=len(job.neuroncore_indices),
         rank_count=len(job.ranks),
         world_size=job.world_size,
@@ -108,10 +137,16 @@ def _job(job: RunningJob, peak_flops_per_core: float | None) -> SummaryJob:
         steps_per_second=job.steps_per_second,
         mfu_ratio=(flops or 0.0) / ((peak_flops_per_core or 1.0) * len(cores)) if known else None,
         severity=max((finding.severity for finding in job.findings), default=Severity.OK),
+        run_id=job.run_id,
+        rank_runs=rank_runs(rank.number for rank in job.ranks),
+        missing_ranks=job.missing_ranks[:_MOST_MISSING],
+        state=does.state,
+        state_seconds=does.seconds,
+        recent_steps=job.recent_steps if with_steps and (job.run_id is not None or job.is_several) else None,
     )
 
 
-def _cut(text: str, longest_bytes: int = _LONGEST_WORD) -> str:
+def _cut(text: str, longest_bytes: int) -> str:
     """The text, cut with a mark where its UTF-8 is longer."""
     octets = text.encode("utf-8", "replace")
     if len(octets) <= longest_bytes:
@@ -119,7 +154,7 @@ def _cut(text: str, longest_bytes: int = _LONGEST_WORD) -> str:
     return octets[: longest_bytes - len(_MARK.encode())].decode("utf-8", "ignore") + _MARK
 
 
-def _cut_or_none(text: str | None, longest_bytes: int = _LONGEST_WORD) -> str | None:
+def _cut_or_none(text: str | None, longest_bytes: int) -> str | None:
     return None if text is None else _cut(text, longest_bytes)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
+from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity, SourceKind
 from neurontools.model.brief import showing
 
@@ -36,20 +37,6 @@ class SummaryFinding:
     device_indices: tuple[int, ...]
     job: str | None
     synthetic: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SummaryJob:
-    """One of the largest jobs, as far as it runs on this host."""
-
-    name: str | None  # None: a process of which no job is known
-    neuroncore_count: int  # logical
-    rank_count: int  # that run here
-    world_size: int | None
-    utilization_ratio: float | None
-    steps_per_second: float | None
-    mfu_ratio: float | None
-    severity: Severity  # the gravest finding on its processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +91,8 @@ class HostSummary:
 
     def check(self) -> None:
         """ValueError for what no host can mean, whoever sent it."""
+        for job in self.jobs:
+            job.check()
         parts: tuple[HostSummary | SummaryJob | DeviceCell | SummaryFinding, ...]
         parts = (self, *self.jobs, *self.devices, *self.findings)
         numbers = [

@@ -79,6 +79,7 @@ from neurontools.model.process import Subgraph as Subgraph
 from neurontools.model.snapshot import Snapshot as Snapshot
 from neurontools.model.snapshot import SourceKind as SourceKind
 from neurontools.model.training import OperatorTime as OperatorTime
+from neurontools.model.training import RecentSteps as RecentSteps
 from neurontools.model.training import ScriptAdvice as ScriptAdvice
 from neurontools.model.training import TrainingCounters as TrainingCounters
 from neurontools.model.training import TrainingRates as TrainingRates

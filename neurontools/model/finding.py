@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from neurontools.model.brief import showing
 
@@ -17,6 +17,30 @@ class Severity(IntEnum):
     CRITICAL = 3  # work is lost or standing still
 
 
+class Kind(StrEnum):
+    """What was found. A newer daemon may know more."""
+
+    DEVICE_MISSING = "device_missing"
+    ECC_UNCORRECTED = "ecc_uncorrected"
+    ECC_REPAIRABLE = "ecc_repairable"
+    ECC_CORRECTED = "ecc_corrected"
+    UNHEALTHY_COMPONENT = "unhealthy_component"
+    CORE_ERRORS = "core_errors"
+    RESET_FAILED = "reset_failed"
+    NEEDS_RESET = "needs_reset"
+    STUCK = "stuck"
+    HARDWARE_ERRORS = "hardware_errors"
+    NUMERICAL_ERRORS = "numerical_errors"
+    MEMORY_NEARLY_FULL = "memory_nearly_full"
+    STALE_REPORT = "stale_report"
+    LATENCY_RISEN = "latency_risen"
+    IDLE = "idle"
+    ORPHANED = "orphaned"
+    KERNEL_ERROR = "kernel_error"
+    WAS_RESET = "was_reset"
+    SLOW_RANK = "slow_rank"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that was found.
@@ -25,7 +49,7 @@ class Finding:
     itself: how long it has lasted is told by `began_at_unix_seconds`.
     """
 
-    kind: str  # one of `neurontools.health.Kind`, or one that a newer daemon knows
+    kind: str  # one of `Kind`, or one that a newer daemon knows
     severity: Severity
     reason: str
     action: str

@@ -8,7 +8,7 @@ from neurontools.model.attribution import Attribution, Job
 from neurontools.model.brief import showing
 from neurontools.model.execution import ErrorCounters, ExecutionCounters, LatencyHistogram, LatencyPercentiles
 from neurontools.model.memory import DeviceMemory, HostMemory
-from neurontools.model.training import OperatorTime, ScriptAdvice, TrainingCounters, TrainingRates
+from neurontools.model.training import OperatorTime, RecentSteps, ScriptAdvice, TrainingCounters, TrainingRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +98,6 @@ class Process:
 
     operators: tuple[OperatorTime, ...] = ()  # what takes most first, the rest last; () where nothing tells, or not yet
     advice: tuple[ScriptAdvice, ...] = ()  # what costs most first
+    recent_steps: RecentSteps | None = None  # None: too few, or it does not tell for what it waits
 
     __repr__ = showing("pid", "user", "command", "neuroncore_indices", "device_indices")

@@ -84,6 +84,22 @@ STEP_PARTS = (
     StepPart("transfer", "transfer_seconds_total", "transfer_ratio"),
     StepPart("compile", "compile_wait_seconds_total", "compile_wait_ratio"),
 )
+WAIT_PART = 1  # where among them the waiting for other ranks is
+
+
+@dataclass(frozen=True, slots=True)
+class RecentSteps:
+    """What the latest steps of a rank took, in two spans of some steps each."""
+
+    steps: int
+    part_seconds: tuple[float, ...]  # a step, in the order of STEP_PARTS; what it does not tell is in host
+    least_wait_seconds: float  # a step in collective wait, in the span where they were fewer
+    most_wait_seconds: float  # in the other span
+
+    @property
+    def step_seconds(self) -> float:
+        """How long a step took."""
+        return sum(self.part_seconds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -522,6 +522,12 @@ class SummaryJob(google.protobuf.message.Message):
     STEPS_PER_SECOND_FIELD_NUMBER: builtins.int
     MFU_RATIO_FIELD_NUMBER: builtins.int
     SEVERITY_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    RANK_RUNS_FIELD_NUMBER: builtins.int
+    MISSING_RANKS_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    STATE_SECONDS_FIELD_NUMBER: builtins.int
+    RECENT_STEPS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """As in Job; absent: a process of which no job is known."""
     neuroncore_count: builtins.int
@@ -538,6 +544,24 @@ class SummaryJob(google.protobuf.message.Message):
     """Share of the peak of its cores for bf16."""
     severity: global___Severity.ValueType
     """The gravest finding on its processes."""
+    run_id: builtins.str
+    """As in Job: what it is merged by with its parts on other hosts."""
+    state: builtins.str
+    """What it does: training, starting, compiling, waiting, stuck, unknown; more may come."""
+    state_seconds: builtins.float
+    """Since how many seconds: of waiting, since its last step."""
+    @property
+    def rank_runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Which ranks run here, as (first, step, count) after each other; none: not known, or too scattered."""
+
+    @property
+    def missing_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Ranks that its launcher started here and that are not there, the first of them."""
+
+    @property
+    def recent_steps(self) -> global___JobSteps:
+        """What its latest steps took; absent: there were too few, or not all of its ranks tell."""
+
     def __init__(
         self,
         *,
@@ -549,13 +573,23 @@ class SummaryJob(google.protobuf.message.Message):
         steps_per_second: builtins.float | None = ...,
         mfu_ratio: builtins.float | None = ...,
         severity: global___Severity.ValueType = ...,
+        run_id: builtins.str | None = ...,
+        rank_runs: collections.abc.Iterable[builtins.int] | None = ...,
+        missing_ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        state: builtins.str = ...,
+        state_seconds: builtins.float | None = ...,
+        recent_steps: global___JobSteps | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "severity", b"severity", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "run_id", b"run_id", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "run_id", b"run_id", "severity", b"severity", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_name", b"_name"]) -> typing.Literal["name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_run_id", b"_run_id"]) -> typing.Literal["run_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_state_seconds", b"_state_seconds"]) -> typing.Literal["state_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_steps_per_second", b"_steps_per_second"]) -> typing.Literal["steps_per_second"] | None: ...
     @typing.overload
@@ -564,6 +598,92 @@ class SummaryJob(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_world_size", b"_world_size"]) -> typing.Literal["world_size"] | None: ...
 
 global___SummaryJob = SummaryJob
+
+@typing.final
+class JobSteps(google.protobuf.message.Message):
+    """What the latest steps of all ranks of a job on one host took: enough to say for whom those of all hosts wait."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_COUNT_FIELD_NUMBER: builtins.int
+    PART_SECONDS_FIELD_NUMBER: builtins.int
+    LEAST_STEP_SECONDS_FIELD_NUMBER: builtins.int
+    MEDIAN_STEP_SECONDS_FIELD_NUMBER: builtins.int
+    MOST_STEP_SECONDS_FIELD_NUMBER: builtins.int
+    BUSIEST_FIELD_NUMBER: builtins.int
+    OTHERS_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    rank_count: builtins.int
+    """Ranks on this host, all of which tell."""
+    least_step_seconds: builtins.float
+    """Seconds of a step, of the rank whose steps are shortest."""
+    median_step_seconds: builtins.float
+    """Of the median rank."""
+    most_step_seconds: builtins.float
+    """Of the rank whose steps are longest."""
+    others_wait_seconds: builtins.float
+    """Seconds a step that each of the others waits at least; absent: there are no others."""
+    @property
+    def part_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """The mean of its ranks, seconds a step: compute, collective wait, host, input wait, transfer, compile."""
+
+    @property
+    def busiest(self) -> global___RankSteps:
+        """The rank that waits least for others."""
+
+    def __init__(
+        self,
+        *,
+        rank_count: builtins.int = ...,
+        part_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        least_step_seconds: builtins.float = ...,
+        median_step_seconds: builtins.float = ...,
+        most_step_seconds: builtins.float = ...,
+        busiest: global___RankSteps | None = ...,
+        others_wait_seconds: builtins.float | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_others_wait_seconds", b"_others_wait_seconds", "busiest", b"busiest", "others_wait_seconds", b"others_wait_seconds"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_others_wait_seconds", b"_others_wait_seconds", "busiest", b"busiest", "least_step_seconds", b"least_step_seconds", "median_step_seconds", b"median_step_seconds", "most_step_seconds", b"most_step_seconds", "others_wait_seconds", b"others_wait_seconds", "part_seconds", b"part_seconds", "rank_count", b"rank_count"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_others_wait_seconds", b"_others_wait_seconds"]) -> typing.Literal["others_wait_seconds"] | None: ...
+
+global___JobSteps = JobSteps
+
+@typing.final
+class RankSteps(google.protobuf.message.Message):
+    """What the latest steps of one rank took."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RANK_FIELD_NUMBER: builtins.int
+    PID_FIELD_NUMBER: builtins.int
+    PART_SECONDS_FIELD_NUMBER: builtins.int
+    LEAST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    MOST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    rank: builtins.int
+    """Its rank; absent: not known."""
+    pid: builtins.int
+    """Its process."""
+    least_wait_seconds: builtins.float
+    """Seconds a step in collective wait, in the span of its latest steps where they were fewer."""
+    most_wait_seconds: builtins.float
+    """The same in the other span."""
+    @property
+    def part_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Seconds a step: compute, collective wait, host, input wait, transfer, compile."""
+
+    def __init__(
+        self,
+        *,
+        rank: builtins.int | None = ...,
+        pid: builtins.int = ...,
+        part_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        least_wait_seconds: builtins.float = ...,
+        most_wait_seconds: builtins.float = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_rank", b"_rank", "rank", b"rank"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_rank", b"_rank", "least_wait_seconds", b"least_wait_seconds", "most_wait_seconds", b"most_wait_seconds", "part_seconds", b"part_seconds", "pid", b"pid", "rank", b"rank"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
+
+global___RankSteps = RankSteps
 
 @typing.final
 class DeviceCell(google.protobuf.message.Message):
@@ -2542,6 +2662,7 @@ class Process(google.protobuf.message.Message):
     CORE_WORK_FIELD_NUMBER: builtins.int
     OPERATORS_FIELD_NUMBER: builtins.int
     ADVICE_FIELD_NUMBER: builtins.int
+    RECENT_STEPS_FIELD_NUMBER: builtins.int
     pid: builtins.int
     """PID as the daemon sees it."""
     uid: builtins.int
@@ -2660,6 +2781,10 @@ class Process(google.protobuf.message.Message):
     def advice(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ScriptAdvice]:
         """What its script could do better, what costs most first."""
 
+    @property
+    def recent_steps(self) -> global___RecentSteps:
+        """What its latest steps took; absent: there were too few, or it does not tell for what it waits."""
+
     def __init__(
         self,
         *,
@@ -2701,9 +2826,10 @@ class Process(google.protobuf.message.Message):
         core_work: collections.abc.Iterable[global___CoreWork] | None = ...,
         operators: collections.abc.Iterable[global___OperatorTime] | None = ...,
         advice: collections.abc.Iterable[global___ScriptAdvice] | None = ...,
+        recent_steps: global___RecentSteps | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "job", b"job", "measured_at_seconds", b"measured_at_seconds", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "advice", b"advice", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "operators", b"operators", "pid", b"pid", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "job", b"job", "measured_at_seconds", b"measured_at_seconds", "recent_steps", b"recent_steps", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds", "_counted_since_seconds", b"_counted_since_seconds", "_cpu_system_seconds_total", b"_cpu_system_seconds_total", "_cpu_user_seconds_total", b"_cpu_user_seconds_total", "_executions_per_second", b"_executions_per_second", "_measured_at_seconds", b"_measured_at_seconds", "_resident_bytes", b"_resident_bytes", "_runtime_version", b"_runtime_version", "_started_at_unix_seconds", b"_started_at_unix_seconds", "_uid", b"_uid", "_user", b"_user", "_vcpu_system_ratio", b"_vcpu_system_ratio", "_vcpu_user_ratio", b"_vcpu_user_ratio", "advice", b"advice", "attached_at_unix_seconds", b"attached_at_unix_seconds", "attribution", b"attribution", "command", b"command", "core_indices", b"core_indices", "core_work", b"core_work", "counted_since_seconds", b"counted_since_seconds", "cpu_system_seconds_total", b"cpu_system_seconds_total", "cpu_user_seconds_total", b"cpu_user_seconds_total", "device_indices", b"device_indices", "device_latency", b"device_latency", "device_latency_histogram", b"device_latency_histogram", "errors", b"errors", "executions", b"executions", "executions_per_second", b"executions_per_second", "host_memory", b"host_memory", "inferred_fields", b"inferred_fields", "job", b"job", "logical_neuroncore_config", b"logical_neuroncore_config", "measured_at_seconds", b"measured_at_seconds", "models", b"models", "neuroncore_indices", b"neuroncore_indices", "operators", b"operators", "pid", b"pid", "recent_steps", b"recent_steps", "reporting", b"reporting", "resident_bytes", b"resident_bytes", "runtime_version", b"runtime_version", "started_at_unix_seconds", b"started_at_unix_seconds", "synthetic", b"synthetic", "tag", b"tag", "total_latency", b"total_latency", "total_latency_histogram", b"total_latency_histogram", "training", b"training", "training_rates", b"training_rates", "uid", b"uid", "user", b"user", "vcpu_system_ratio", b"vcpu_system_ratio", "vcpu_user_ratio", b"vcpu_user_ratio"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_attached_at_unix_seconds", b"_attached_at_unix_seconds"]) -> typing.Literal["attached_at_unix_seconds"] | None: ...
     @typing.overload
@@ -2732,6 +2858,38 @@ class Process(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_vcpu_user_ratio", b"_vcpu_user_ratio"]) -> typing.Literal["vcpu_user_ratio"] | None: ...
 
 global___Process = Process
+
+@typing.final
+class RecentSteps(google.protobuf.message.Message):
+    """What the latest steps of a rank took, in two spans of at least 6 steps."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: builtins.int
+    PART_SECONDS_FIELD_NUMBER: builtins.int
+    LEAST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    MOST_WAIT_SECONDS_FIELD_NUMBER: builtins.int
+    steps: builtins.int
+    """How many they are."""
+    least_wait_seconds: builtins.float
+    """Seconds a step in collective wait, in the span where they were fewer."""
+    most_wait_seconds: builtins.float
+    """The same in the other span."""
+    @property
+    def part_seconds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """Seconds a step: compute, collective wait, host, input wait, transfer, compile; their sum is that of a step."""
+
+    def __init__(
+        self,
+        *,
+        steps: builtins.int = ...,
+        part_seconds: collections.abc.Iterable[builtins.float] | None = ...,
+        least_wait_seconds: builtins.float = ...,
+        most_wait_seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["least_wait_seconds", b"least_wait_seconds", "most_wait_seconds", b"most_wait_seconds", "part_seconds", b"part_seconds", "steps", b"steps"]) -> None: ...
+
+global___RecentSteps = RecentSteps
 
 @typing.final
 class OperatorTime(google.protobuf.message.Message):
@@ -2832,23 +2990,45 @@ class Job(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
     WORLD_SIZE_FIELD_NUMBER: builtins.int
+    RUN_ID_FIELD_NUMBER: builtins.int
+    FIRST_RANK_HERE_FIELD_NUMBER: builtins.int
+    RANKS_HERE_FIELD_NUMBER: builtins.int
     name: builtins.str
-    """"Slurm job 17", "pod default/train-0", "job of PID 4711", "process group 4711", "synthetic load steady"."""
+    """"Slurm job 17", "pod default/train-0", "torchrun exp1", "job of PID 4711", "process group 4711",
+    "synthetic load steady".
+    """
     rank: builtins.int
     """Rank of the process in it."""
     world_size: builtins.int
     """How many ranks it has, those on other hosts included."""
+    run_id: builtins.str
+    """The same on all hosts of one run and of no other, 12 hexadecimal digits; absent: it is of this host alone, as far as
+    its launcher tells.
+    """
+    first_rank_here: builtins.int
+    """The lowest of the ranks that its launcher started on this host, in a row."""
+    ranks_here: builtins.int
+    """How many ranks its launcher started on this host."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         rank: builtins.int | None = ...,
         world_size: builtins.int | None = ...,
+        run_id: builtins.str | None = ...,
+        first_rank_here: builtins.int | None = ...,
+        ranks_here: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_rank", b"_rank", "_world_size", b"_world_size", "rank", b"rank", "world_size", b"world_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_rank", b"_rank", "_world_size", b"_world_size", "name", b"name", "rank", b"rank", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_first_rank_here", b"_first_rank_here", "_rank", b"_rank", "_ranks_here", b"_ranks_here", "_run_id", b"_run_id", "_world_size", b"_world_size", "first_rank_here", b"first_rank_here", "rank", b"rank", "ranks_here", b"ranks_here", "run_id", b"run_id", "world_size", b"world_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_first_rank_here", b"_first_rank_here", "_rank", b"_rank", "_ranks_here", b"_ranks_here", "_run_id", b"_run_id", "_world_size", b"_world_size", "first_rank_here", b"first_rank_here", "name", b"name", "rank", b"rank", "ranks_here", b"ranks_here", "run_id", b"run_id", "world_size", b"world_size"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_first_rank_here", b"_first_rank_here"]) -> typing.Literal["first_rank_here"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_rank", b"_rank"]) -> typing.Literal["rank"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_ranks_here", b"_ranks_here"]) -> typing.Literal["ranks_here"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_run_id", b"_run_id"]) -> typing.Literal["run_id"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_world_size", b"_world_size"]) -> typing.Literal["world_size"] | None: ...
 
@@ -2867,6 +3047,7 @@ class Attribution(google.protobuf.message.Message):
     POD_NAMESPACE_FIELD_NUMBER: builtins.int
     SLURM_JOB_ID_FIELD_NUMBER: builtins.int
     SLURM_STEP_ID_FIELD_NUMBER: builtins.int
+    POD_GROUP_FIELD_NUMBER: builtins.int
     container_id: builtins.str
     """64 hexadecimal digits, as the container runtime has it."""
     container_name: builtins.str
@@ -2881,6 +3062,8 @@ class Attribution(google.protobuf.message.Message):
     """Slurm job."""
     slurm_step_id: builtins.str
     """Step of the Slurm job."""
+    pod_group: builtins.str
+    """The JobSet, Job or leader of pods that work together."""
     def __init__(
         self,
         *,
@@ -2891,13 +3074,16 @@ class Attribution(google.protobuf.message.Message):
         pod_namespace: builtins.str | None = ...,
         slurm_job_id: builtins.str | None = ...,
         slurm_step_id: builtins.str | None = ...,
+        pod_group: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_container_id", b"_container_id", "_container_name", b"_container_name", "_pod_name", b"_pod_name", "_pod_namespace", b"_pod_namespace", "_pod_uid", b"_pod_uid", "_slurm_job_id", b"_slurm_job_id", "_slurm_step_id", b"_slurm_step_id", "container_id", b"container_id", "container_name", b"container_name", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "pod_uid", b"pod_uid", "slurm_job_id", b"slurm_job_id", "slurm_step_id", b"slurm_step_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_container_id", b"_container_id", "_container_name", b"_container_name", "_pod_name", b"_pod_name", "_pod_namespace", b"_pod_namespace", "_pod_uid", b"_pod_uid", "_slurm_job_id", b"_slurm_job_id", "_slurm_step_id", b"_slurm_step_id", "container_id", b"container_id", "container_name", b"container_name", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "pod_uid", b"pod_uid", "slurm_job_id", b"slurm_job_id", "slurm_step_id", b"slurm_step_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_container_id", b"_container_id", "_container_name", b"_container_name", "_pod_group", b"_pod_group", "_pod_name", b"_pod_name", "_pod_namespace", b"_pod_namespace", "_pod_uid", b"_pod_uid", "_slurm_job_id", b"_slurm_job_id", "_slurm_step_id", b"_slurm_step_id", "container_id", b"container_id", "container_name", b"container_name", "pod_group", b"pod_group", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "pod_uid", b"pod_uid", "slurm_job_id", b"slurm_job_id", "slurm_step_id", b"slurm_step_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_container_id", b"_container_id", "_container_name", b"_container_name", "_pod_group", b"_pod_group", "_pod_name", b"_pod_name", "_pod_namespace", b"_pod_namespace", "_pod_uid", b"_pod_uid", "_slurm_job_id", b"_slurm_job_id", "_slurm_step_id", b"_slurm_step_id", "container_id", b"container_id", "container_name", b"container_name", "pod_group", b"pod_group", "pod_name", b"pod_name", "pod_namespace", b"pod_namespace", "pod_uid", b"pod_uid", "slurm_job_id", b"slurm_job_id", "slurm_step_id", b"slurm_step_id"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_container_id", b"_container_id"]) -> typing.Literal["container_id"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_container_name", b"_container_name"]) -> typing.Literal["container_name"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_pod_group", b"_pod_group"]) -> typing.Literal["pod_group"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_pod_name", b"_pod_name"]) -> typing.Literal["pod_name"] | None: ...
     @typing.overload

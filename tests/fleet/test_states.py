@@ -13,7 +13,7 @@ from neurontools.fleet.document import FleetDocument, csv_text, document, text_o
 from neurontools.fleet.hosts import Place, Reach
 from neurontools.fleet.jobs import fleet_jobs
 from neurontools.fleet.states import HostState, by_name, worst_first
-from neurontools.fleet.summary import SummaryJob
+from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Finding, Health, Severity, Snapshot
 from tests.harness.fleet import live, lost
 from tests.harness.snapshots import snapshot_of
@@ -48,7 +48,8 @@ def test_worst_first() -> None:
 
 
 def job(name: str | None, cores: int, steps: float | None = None) -> SummaryJob:
-    return SummaryJob(name, cores, cores, 8, 0.5, steps, None, Severity.OK)
+    run_id = "0123456789ab" if name is not None and name.startswith("Slurm") else None
+    return SummaryJob(name, cores, cores, 8, 0.5, steps, None, Severity.OK, run_id)
 
 
 def test_jobs_of_slurm_go_over_hosts_and_others_stay_on_theirs() -> None:

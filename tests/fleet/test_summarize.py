@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summarize import MOST_BYTES, summarize
 from neurontools.fleet.summary import HostSummary
-from neurontools.model import Finding, Health, Severity, Snapshot
+from neurontools.model import Finding, Health, Job, RecentSteps, Severity, Snapshot, TrainingCounters
+from neurontools.model.training import STEP_PARTS
 from neurontools.rpc.convert import from_message, to_message
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
-
-MOST_BYTES = 1200
 
 
 def burst() -> Snapshot:
@@ -84,7 +83,14 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
         for number in range(40)
     )
     processes = tuple(
-        replace(process, job=replace(process.job, name=f"{number}{text}", world_size=2**31)) if process.job else process
+        replace(
+            process,
+            job=Job(
+                f"{number % 3}{text}", 2**20 - (number * number) % 500, 2**31, f"{number % 3:012x}", 2**20 - 600, 600
+            ),
+            training=TrainingCounters(steps_total=9, last_step_at_seconds=1e-9),
+            recent_steps=RecentSteps(10**9, (1e-9,) * len(STEP_PARTS), 1e-9, 1e9),
+        )
         for number, process in enumerate(snapshot.processes)
     )
     instance = replace(
@@ -104,3 +110,5 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
     assert summary.host_name.startswith(letter * 5)
     assert summary.host_name.endswith("…")
     assert len(summary.jobs) == 3
+    assert [job.recent_steps is not None for job in summary.jobs] == [True, True, False]
+    assert all(len(job.missing_ranks) == 4 and job.run_id for job in summary.jobs)

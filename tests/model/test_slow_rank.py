@@ -8,72 +8,83 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.model import TrainingCounters
-from neurontools.model.jobs.slow_rank import LEAST_STEPS, RankSteps, slow_rank, steps_between
+from neurontools.model.jobs.slow_rank import JobSteps, RankSteps, job_steps, slow_rank
+from neurontools.model.training import STEP_PARTS
 
 STEP_SECONDS = 1.0
 
 
-def ranks(*waits: float, steps: int = 20, longer: Mapping[str, float] | None = None) -> list[RankSteps]:
+def ranks(*waits: float, longer: Mapping[str, float] | None = None, step: float = STEP_SECONDS) -> list[RankSteps]:
     """Ranks of equal steps that compute when they do not wait, but for what the first does longer of other parts."""
     made = []
     for number, wait in enumerate(waits):
-        parts = {"compute": STEP_SECONDS - wait, "host": 0.0, "input wait": 0.0}
+        parts = {"collective wait": wait, "compute": step - wait}
         for name, seconds in (longer or {}).items() if number == 0 else ():
-            parts[name] += seconds
+            parts[name] = seconds
             parts["compute"] -= seconds
-        made.append(RankSteps(steps, wait, parts))
+        seconds_by_part = tuple(parts.get(part.name, 0.0) for part in STEP_PARTS)
+        made.append(RankSteps(number, 100 + number, seconds_by_part, wait, wait))
     return made
 
 
-@pytest.mark.parametrize("part", ["input wait", "host", "compute"])
+def of(*waits: float, longer: Mapping[str, float] | None = None) -> JobSteps:
+    return job_steps(ranks(*waits, longer=longer))
+
+
+@pytest.mark.parametrize("part", ["input wait", "host", "transfer", "compile", "compute"])
 def test_who_waits_least_is_slow_and_what_takes_it_longer_is_told(part: str) -> None:
-    found = slow_rank(ranks(0.1, 0.5, 0.5, 0.55, longer={part: 0.4} if part != "compute" else None))
+    found = slow_rank([of(0.1, 0.5, 0.5, 0.55, longer={part: 0.4} if part != "compute" else None)])
     assert found is not None
-    assert (found.index, found.part) == (0, part)
+    assert (found.rank.rank, found.rank.pid, found.part) == (0, 100, part)
     assert found.gain_seconds == pytest.approx(0.4)
     assert found.gain_ratio == pytest.approx(0.4)
 
 
-def test_the_gain_is_up_to_the_next_slowest() -> None:
-    found = slow_rank(ranks(0.5, 0.0, 0.2))
-    assert found is not None
-    assert found.index == 1
-    assert found.gain_seconds == pytest.approx(0.2)
+def test_the_gain_is_up_to_the_next_slowest_wherever_that_is() -> None:
+    for hosts in ([of(0.5, 0.0, 0.2)], [of(0.5, 0.0), of(0.2, 0.5)], [of(0.5, 0.2), of(0.0)]):
+        found = slow_rank(hosts)
+        assert found is not None
+        assert hosts[found.index].busiest is found.rank
+        assert found.rank.most_wait_seconds == 0.0
+        assert found.gain_seconds == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(
-    "compared",
+    "hosts",
     [
-        ranks(0.1),
-        ranks(0.45, 0.5, 0.5),
-        ranks(0.1, 0.1, 0.9),  # two hold up the third: no single rank is the cause
-        ranks(0.1, 0.5, steps=LEAST_STEPS - 1),
-        [*ranks(0.1, steps=10), *ranks(0.5, steps=20)],  # not in step: nobody is held up
+        [of(0.1)],
+        [of(0.45, 0.5, 0.5)],
+        [of(0.1, 0.1, 0.9)],  # two hold up the third: no single rank is the cause
+        [of(0.1, 0.9), of(0.1)],
+        [of(0.1, 0.5), job_steps(ranks(0.5, 0.5, step=2.0))],  # not in step: nobody is held up
     ],
 )
-def test_nobody_is_called_slow_where_none_clearly_is(compared: list[RankSteps]) -> None:
-    assert slow_rank(compared) is None
+def test_nobody_is_called_slow_where_none_clearly_is(hosts: list[JobSteps]) -> None:
+    assert slow_rank(hosts) is None
 
 
-@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=64), st.integers(LEAST_STEPS, 1000))
-def test_whoever_is_called_slow_waits_least(waits: list[float], steps: int) -> None:
-    found = slow_rank(ranks(*waits, steps=steps))
+def test_who_waits_least_in_one_span_alone_is_not_called_slow() -> None:
+    first, *others = ranks(0.1, 0.5, 0.5)
+    odd = RankSteps(first.rank, first.pid, first.part_seconds, 0.0, 0.45)
+    assert slow_rank([job_steps([odd, *others])]) is None
+    steady = RankSteps(first.rank, first.pid, first.part_seconds, 0.0, 0.2)
+    assert slow_rank([job_steps([steady, *others])]) is not None
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=64))
+def test_whoever_is_called_slow_waits_least(waits: list[float]) -> None:
+    found = slow_rank([of(*waits)])
     if found is not None:
-        assert waits[found.index] == min(waits)
+        assert found.rank.most_wait_seconds == min(waits)
         assert found.gain_ratio >= 0.1
 
 
-def counters(steps: int, wait: float | None, host: float | None = 0.0) -> TrainingCounters:
-    return TrainingCounters(steps_total=steps, collective_wait_seconds_total=wait, host_seconds_total=host)
-
-
-def test_what_was_done_between_two_reports_is_told_by_the_step() -> None:
-    assert steps_between(counters(10, 1.0, 2.0), counters(20, 3.0, 7.0)) == RankSteps(10, 0.2, {"host": 0.5})
-
-
-@pytest.mark.parametrize(
-    ("before", "now"), [(counters(10, 1.0), counters(10, 1.0)), (counters(10, None), counters(20, None))]
-)
-def test_without_steps_or_waits_nothing_is_told(before: TrainingCounters, now: TrainingCounters) -> None:
-    assert steps_between(before, now) is None
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=64), st.integers(1, 64))
+def test_it_is_the_same_rank_however_the_ranks_are_spread_over_hosts(waits: list[float], here: int) -> None:
+    all_ranks = ranks(*waits)
+    one = slow_rank([job_steps(all_ranks)])
+    many = slow_rank([job_steps(all_ranks[at : at + here]) for at in range(0, len(all_ranks), here)])
+    assert (one and one.rank.pid) == (many and many.rank.pid)
+    if one is not None and many is not None:
+        assert many.part == one.part
+        assert many.gain_seconds == one.gain_seconds

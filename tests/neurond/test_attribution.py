@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.attribution.process import Attributions, attribution_from, read_attribution
+from neurond.attribution.process import Attributions, _job, attribution_from, read_attribution
 
-from neurontools.model import Attribution, PodAllocation
+from neurontools.model import Attribution, Job, PodAllocation
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -111,6 +111,48 @@ def test_nobody_gets_into_a_pod_by_its_environment(cgroup: str) -> None:
         "CONTAINER_NAME": "main",
     }
     assert attribution_from(cgroup, claimed) == attribution_from(cgroup, {})
+
+
+@pytest.mark.parametrize(
+    ("environment", "group"),
+    [
+        ({"JOBSET_NAME": "train"}, "train"),
+        ({"JOB_NAME": "train-a"}, "train-a"),
+        ({"JOBSET_NAME": "train", "JOB_NAME": "train-workers-0"}, "train"),
+        ({"LWS_LEADER_ADDRESS": "serve-0.serve.ml"}, "serve-0"),
+        ({"JOB_NAME": "no\nname"}, None),
+        ({}, None),
+    ],
+)
+def test_pods_of_one_job_are_told_by_what_their_environment_has_of_it(
+    environment: dict[str, str], group: str | None
+) -> None:
+    assert attribution_from(f"0::/kubepods/pod{UID}/{ID}", environment).pod_group == group
+    assert attribution_from("0::/", environment).pod_group is None
+
+
+def test_steps_of_slurm_and_groups_of_pods_are_runs_of_their_own() -> None:
+    def job(of: Attribution, before: Job | None = None) -> Job:
+        process = replace(ScenarioHost("trn1.2xlarge", "steady").at(1).processes[0], job=before)
+        found = _job(process, of)
+        assert found is not None
+        return found
+
+    step = job(Attribution(slurm_job_id="17", slurm_step_id="0"))
+    assert (step.name, len(step.run_id or "")) == ("Slurm job 17", 12)
+    assert step.run_id == job(Attribution(slurm_job_id="17", slurm_step_id="0")).run_id
+    other = job(Attribution(slurm_job_id="17", slurm_step_id="3"))
+    assert (other.name, other.run_id == step.run_id) == ("Slurm job 17.3", False)
+    launched = Job("torchrun exp1", 1, 4, "0123456789ab", 0, 2)
+    within = job(Attribution(slurm_job_id="17", slurm_step_id="0"), launched)
+    assert within == replace(launched, name="Slurm job 17", run_id=within.run_id)
+    assert within.run_id not in (step.run_id, launched.run_id)
+    first = job(Attribution(pod_uid="u", pod_name="a-0", pod_namespace="ml", pod_group="a"))
+    second = job(Attribution(pod_uid="v", pod_name="a-1", pod_namespace="ml", pod_group="a"))
+    assert first == second == Job("pod group ml/a", run_id=first.run_id)
+    assert first.run_id != job(Attribution(pod_uid="u", pod_namespace="other", pod_group="a")).run_id
+    pod = job(Attribution(pod_uid="u", pod_name="a-0", pod_namespace="ml"), launched)
+    assert (pod.name, pod.run_id) == ("pod ml/a-0", launched.run_id)
 
 
 def test_a_real_process_in_a_job(tmp_path: Path) -> None:

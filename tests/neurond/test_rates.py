@@ -20,6 +20,7 @@ from neurontools.model import (
     TrainingRates,
     latency,
 )
+from neurontools.model.training import STEP_PARTS, RecentSteps
 
 INSTANCE = Instance("trn1.2xlarge", None, 1, 2, 1, (1,), 32, 16, "single")
 PID = 71
@@ -369,3 +370,47 @@ def test_operators_that_are_told_apart_for_the_first_time_have_shares_at_once() 
     for moment in range(3, 14):
         at(float(moment), mm=0.25, _=1.0)
     assert at(14.0, mm=0.25, add=0.5, _=1.0) == {"mm": 0.0, "add": None, "": 0.0}, "it may have been among the rest"
+
+
+def stepped(steps: int, wait: float | None, host: float = 0.0) -> TrainingCounters:
+    return TrainingCounters(steps_total=steps, collective_wait_seconds_total=wait, host_seconds_total=host)
+
+
+def test_the_latest_steps_of_a_rank_are_told_in_two_spans() -> None:
+    def at(moment: float, steps: int, wait: float | None) -> RecentSteps | None:
+        counted = stepped(steps, wait, moment)
+        return host.take(moment, core(moment), process(moment, training=counted)).processes[0].recent_steps
+
+    host = Host()
+    assert at(0.0, 1, 0.0) is None, "the first steps compile"
+    assert at(1.0, 2, 0.0) is None
+    assert at(2.0, 7, 5.0) is None, "too few"
+    assert at(3.0, 10, 0.8) is None, "one span"
+    told = at(5.0, 18, 4.0)
+    assert told is not None
+    assert told.steps == 16
+    assert told.least_wait_seconds == pytest.approx(0.1)
+    assert told.most_wait_seconds == pytest.approx(0.4)
+    parts = dict(zip([part.name for part in STEP_PARTS], told.part_seconds, strict=True))
+    assert parts["collective wait"] == pytest.approx(0.25)
+    assert parts["host"] == pytest.approx(0.25)
+    assert told.step_seconds == pytest.approx(0.5)
+    assert at(6.0, 19, 4.0) == told, "until there are enough new ones"
+    assert at(7.0, 26, 4.0) != told
+
+
+def test_who_counts_anew_or_does_not_tell_its_waits_begins_anew() -> None:
+    def at(moment: float, steps: int, wait: float | None, attached: float = 2.0) -> RecentSteps | None:
+        of = process(moment, training=stepped(steps, wait), attached_at_unix_seconds=attached)
+        return host.take(moment, core(moment), of).processes[0].recent_steps
+
+    host = Host()
+    for moment in range(4):
+        at(float(moment), 8 * moment + 2, 1.0 * moment)
+    assert at(4.0, 34, 4.0) is not None
+    assert at(5.0, 42, None) is None
+    assert at(6.0, 10, 1.0, attached=9.0) is None
+    assert at(7.0, 18, 1.0, attached=9.0) is None
+    assert at(8.0, 26, 1.0, attached=9.0) is not None
+    host.take(9.0)
+    assert not host.rates._steps._past

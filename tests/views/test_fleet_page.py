@@ -8,6 +8,7 @@ import pytest
 
 from neurontools.fleet.hosts import Place, Reach
 from neurontools.fleet.states import HostState, worst_first
+from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Finding, Health, Severity
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.line import line_width, plain
@@ -106,3 +107,38 @@ def test_all_hosts_are_in_a_text_that_is_printed_once() -> None:
     states = [live(f"host-{number}", IDLE) for number in range(300)]
     text = "\n".join(map(plain, fleet_lines(scene(states, cursor=-1), 120)))
     assert all(f" host-{number} " in text for number in range(300))
+
+
+def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
+    def part(name: str, **changes: object) -> SummaryJob:
+        told = SummaryJob(name, 16, 8, 16, 0.5, 2.5, 0.31, Severity.OK, name * 6, (0, 1, 8), state="training")
+        return replace(told, **changes)  # type: ignore[arg-type]
+
+    jobs = (
+        part("well", world_size=8),
+        part("slow", world_size=8, state="compiling", state_seconds=720.0),
+        part(NASTY, missing_ranks=(8,)),
+    )
+    states = [live("a", AT_WORK, jobs=jobs)]
+    for size in ((60, 20), (140, 40), (300, 60)):
+        page = fleet_page(scene(states), *size)
+        assert {line_width(line) for line in page.lines} == {size[0]}
+        assert "".join(text for line in page.lines for text, _ in line).isprintable()
+    rows = [plain(line) for line in fleet_page(scene(states), 160, 40).lines]
+    titles = next(number for number, row in enumerate(rows) if "HELD UP BY" in row)
+    assert "8/16" in rows[titles + 1]
+    assert "rank 8 of a, ranks 9-15 are missing" in rows[titles + 1]
+    compiling = next(row for row in rows if " slow " in row)
+    assert "compiling 12m" in compiling
+    assert "31%" in compiling
+    assert any("WORST" in row for row in rows[titles:])
+
+
+def test_of_many_jobs_the_page_says_how_many_more_there_are() -> None:
+    states = [
+        live(f"host-{number}", IDLE, jobs=(SummaryJob(f"job {number}", 1, 1, 1, None, None, None, Severity.OK),))
+        for number in range(40)
+    ]
+    text = "\n".join(map(plain, fleet_page(scene(states), 120, 40).lines))
+    assert "more jobs" in text
+    assert "WORST" in text

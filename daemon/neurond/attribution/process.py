@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neurond.attribution.names import name_of_kubernetes
+from neurond.system.launchers import run_id
 from neurond.system.process_environment import content, environment
 from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 
@@ -112,6 +113,7 @@ def attribution_from(cgroup: str, environment: Mapping[str, str]) -> Attribution
         pod_namespace=name_of_kubernetes(environment.get("POD_NAMESPACE")) if pod else None,
         slurm_job_id=slurm[1] if slurm else None,
         slurm_step_id=(slurm[2] or _step(slurm[1], environment)) if slurm else None,
+        pod_group=_pod_group(environment) if pod else None,
     )
     return _NOTHING if found == _NOTHING else found
 
@@ -140,27 +142,48 @@ def _with_pod(found: Attribution, process: Process, allocations: Iterable[PodAll
 
 
 def _job(process: Process, of: Attribution) -> Job | None:
-    """The job under the name that Slurm or Kubernetes has for it, where they do."""
+    """The job under the name that Slurm or Kubernetes has for it, where they do.
+
+    Steps and runs within a job of Slurm are told apart by their run; a pod is a run of its own host, if its launcher
+    does not tell more.
+    """
+    job = process.job or Job("")
     if of.slurm_job_id:
-        name = f"Slurm job {of.slurm_job_id}"
-    elif of.pod_name:
-        name = f"pod {of.pod_namespace}/{of.pod_name}" if of.pod_namespace else f"pod {of.pod_name}"
-    elif of.pod_uid:
-        name = f"pod {of.pod_uid}"
-    else:
-        return process.job
-    return Job(name) if process.job is None else replace(process.job, name=name)
+        run = run_id("Slurm", of.slurm_job_id, of.slurm_step_id or "", job.run_id or "")
+        step = "" if of.slurm_step_id in _ONLY_STEPS else f".{of.slurm_step_id}"
+        return replace(job, name=f"Slurm job {of.slurm_job_id}{step}", run_id=run)
+    namespace = f"{of.pod_namespace}/" if of.pod_namespace else ""
+    if of.pod_group:
+        run = run_id("pods", of.pod_group, of.pod_namespace or "", job.run_id or "")
+        return replace(job, name=f"pod group {namespace}{of.pod_group}", run_id=run)
+    if of.pod_name:
+        return replace(job, name=f"pod {namespace}{of.pod_name}")
+    if of.pod_uid:
+        return replace(job, name=f"pod {of.pod_uid}")
+    return process.job
 
 
+# A JobSet's name, a Job's and the address of a LeaderWorkerSet's leader, as their pods are mostly told them.
+_POD_GROUPS = (b"JOBSET_NAME", b"JOB_NAME", b"LWS_LEADER_ADDRESS")
+_ONLY_STEPS = (None, "0", "batch", "extern")  # mostly a job has no other that trains
 _VARIABLES = frozenset(
     (
         b"CONTAINER_NAME",
+        *_POD_GROUPS,
         b"POD_NAME",
         b"POD_NAMESPACE",
         b"SLURM_JOB_ID",
         b"SLURM_STEP_ID",
     )
 )
+
+
+def _pod_group(environment: Mapping[str, str]) -> str | None:
+    """What the pods of a job have in common, by the first of the variables that tell it."""
+    for variable in _POD_GROUPS:
+        if told := environment.get(variable.decode("ascii")):
+            return name_of_kubernetes(told.partition(".")[0])
+    return None
 
 
 def _step(job_id: str, environment: Mapping[str, str]) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neurond.snapshots.recent_shares import RecentShares
+from neurond.snapshots.recent_steps import RecentStepsByProcess
 from neurontools.model import (
     LatencyHistogram,
     LatencyPercentiles,
@@ -28,6 +29,7 @@ class Rates:
         self._before: Snapshot | None = None
         self._processes: dict[int, Process] = {}
         self._shares = RecentShares()
+        self._steps = RecentStepsByProcess()
         self._measured: dict[int, tuple[float, Process]] = {}  # by PID: when vCPU times were last read
 
     def derive(self, snapshot: Snapshot, *, processes_read: bool) -> Snapshot:
@@ -44,6 +46,7 @@ class Rates:
         self._before = derived
         self._processes = {process.pid: process for process in processes}
         self._shares.keep(self._processes.keys())
+        self._steps.keep(self._processes.keys())
         self._measured = {pid: kept for pid, kept in self._measured.items() if pid in self._processes}
         return derived
 
@@ -55,6 +58,8 @@ class Rates:
         values = self._vcpu_ratios(now, before, snapshot, processes_read)
         values |= _execution_rates(now, before)
         values |= self._shares.derive(now)
+        if (steps := self._steps.derive(now)) is not None:
+            values["recent_steps"] = steps
         return replace(now, **values) if values else now  # type: ignore[arg-type]
 
     def _vcpu_ratios(

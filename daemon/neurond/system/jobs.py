@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 
+from neurond.system.launchers import VARIABLES, launch_of, run_id
 from neurond.system.process_environment import content, environment
 from neurontools.model import Job
 
 _MAX_STAT_BYTES = 4096
 _LOOKS = 3  # a process that was just started may still move into a group of its own
-_MOST_RANKS = 2**20
-_RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
-_WORLD_SIZES = (b"WORLD_SIZE", b"SLURM_NTASKS", b"OMPI_COMM_WORLD_SIZE")
-_VARIABLES = frozenset((*_RANKS, *_WORLD_SIZES))
+_BOOT_ID = "sys/kernel/random/boot_id"
+_OF_THE_HOST = b"0 0 4294967295"  # what a process sees in uid_map whose users are those of the host
 
 
 class Jobs:
@@ -44,8 +44,28 @@ class Jobs:
         name = group_of(pid, content(directory / "stat", _MAX_STAT_BYTES))
         if not name:
             return None
-        told = environment(directory, _VARIABLES)
-        return Job(name, _first_number(told, _RANKS), _first_number(told, _WORLD_SIZES))
+        launch = launch_of(environment(directory, VARIABLES), self._machine())
+        run = None
+        if launch.run is not None:
+            run = run_id(*launch.run, self._owner(directory))
+        return Job(
+            launch.name or name,
+            launch.rank,
+            launch.world_size,
+            run_id=run,
+            first_rank_here=launch.first_rank,
+            ranks_here=launch.local_world_size,
+        )
+
+    def _machine(self) -> str:
+        return content(self._proc / _BOOT_ID, 64).decode("ascii", "replace").strip()
+
+    def _owner(self, directory: Path) -> str:
+        """Whose process it is: nobody else's says that it is of the same run. "" where its users are not the host's."""
+        if content(directory / "uid_map", 256).split() == _OF_THE_HOST.split():
+            with contextlib.suppress(OSError):
+                return f"user {directory.stat().st_uid}"
+        return ""
 
 
 def group_of(pid: int, stat: bytes) -> str:
@@ -61,11 +81,3 @@ def group_of(pid: int, stat: bytes) -> str:
     if session == pid and parent > 1:
         return f"job of PID {parent}"
     return f"process group {group}" if group > 0 else ""
-
-
-def _first_number(environment: Mapping[bytes, bytes], names: tuple[bytes, ...]) -> int | None:
-    for name in names:
-        text = environment.get(name, b"")
-        if text.isdigit() and len(text) <= 7 and int(text) < _MOST_RANKS:
-            return int(text)
-    return None

@@ -16,7 +16,7 @@ from neurond.verdicts.injected import marked
 from neurond.verdicts.jobs import by_job
 from neurond.verdicts.kernel_errors import KernelErrors
 from neurond.verdicts.orphans import Orphans
-from neurond.verdicts.slow_ranks import SlowRanks
+from neurond.verdicts.slow_ranks import slow_ranks
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.kernel_log.record import KernelRecord
 from neurontools.model import EccCounters, Finding, Health, Process, Snapshot, SourceKind
@@ -34,6 +34,7 @@ _RULES: tuple[_Rule, ...] = (
     process_rules.errors,
     process_rules.silence,
     process_rules.latencies,
+    slow_ranks,
 )
 
 
@@ -49,7 +50,6 @@ class Judge:
         self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc())
         self._failing_cores = FailingCores()
         self._orphans = Orphans()
-        self._slow_ranks = SlowRanks()
         self._kernel_errors = KernelErrors()
         self._known: dict[tuple[object, ...], Finding] = {}
         self._keys: dict[int, tuple[object, ...]] = {}  # by id() of those that are known
@@ -75,7 +75,6 @@ class Judge:
                     chain(
                         by_job((finding for rule in self._rules for finding in rule(found)), snapshot),
                         self._failing_cores.look(snapshot, ended),
-                        self._slow_ranks.look(snapshot),
                         self._orphans.look(snapshot, limits.idle_seconds),
                         self._kernel_errors.look(snapshot, logged, limits.window_seconds),
                     ),

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from neurontools.model.brief import showing
 from neurontools.model.finding import Finding
+from neurontools.model.jobs.slow_rank import JobSteps, RankSteps, job_steps
 from neurontools.model.neuroncore import NeuronCore
 from neurontools.model.process import Process
 from neurontools.model.snapshot import Snapshot
+
+_MOST_RANKS_HERE = 1024  # more cores than any host has
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +99,34 @@ class RunningJob:
     @property
     def world_size(self) -> int | None:
         """Its ranks on all hosts."""
-        told = {rank.process.job.world_size for rank in self.ranks if rank.process.job is not None} - {None}
+        return world_size(rank.process for rank in self.ranks)
+
+    @property
+    def run_id(self) -> str | None:
+        """As in `Job`; None too where its processes are of several runs."""
+        told = {rank.process.job.run_id if rank.process.job is not None else None for rank in self.ranks}
         return told.pop() if len(told) == 1 else None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all its ranks are on this host, as far as anybody tells."""
+        return self.world_size is None or len(self.ranks) >= self.world_size
+
+    @property
+    def missing_ranks(self) -> tuple[int, ...]:
+        """Ranks that its launcher started on this host and that hold no cores; () where it does not tell."""
+        there = {rank.number for rank in self.ranks}
+        started: set[int] = set()
+        for rank in self.ranks:
+            job = rank.process.job
+            if job is not None and job.first_rank_here is not None and job.ranks_here is not None:
+                started.update(range(job.first_rank_here, job.first_rank_here + min(job.ranks_here, _MOST_RANKS_HERE)))
+        return tuple(sorted(started - there))
+
+    @property
+    def recent_steps(self) -> JobSteps | None:
+        """What the latest steps of its ranks took; None where not all of them tell."""
+        return recent_steps([rank.process for rank in self.ranks])
 
     @property
     def utilization_ratio(self) -> float | None:
@@ -152,6 +181,24 @@ def jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:
         )
         for processes in together(filter(uses_cores, snapshot.processes))
     )
+
+
+def world_size(processes: Iterable[Process]) -> int | None:
+    """The ranks on all hosts of the job of these processes; None: nobody tells, or they don't say the same."""
+    told = {process.job.world_size for process in processes if process.job is not None} - {None}
+    return told.pop() if len(told) == 1 else None
+
+
+def recent_steps(processes: Sequence[Process]) -> JobSteps | None:
+    """What the latest steps of the ranks of a job took; None where not all of them tell."""
+    told = []
+    for process in processes:
+        steps = process.recent_steps
+        if steps is None:
+            return None
+        rank = process.job.rank if process.job is not None else None
+        told.append(RankSteps(rank, process.pid, steps.part_seconds, steps.least_wait_seconds, steps.most_wait_seconds))
+    return job_steps(told) if told else None
 
 
 def together(processes: Iterable[Process]) -> list[list[Process]]:

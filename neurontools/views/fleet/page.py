@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from neurontools.fleet.jobs import fleet_jobs
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity, SourceKind
 from neurontools.text import units
@@ -14,6 +15,7 @@ from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.line import Line, Page, Run, Target, ascii_only, clip, fit, foreign, line_width
 from neurontools.views.drawing.scene import visible_top
 from neurontools.views.fleet.cells import grid
+from neurontools.views.fleet.job_list import job_lines, worst_jobs_first
 from neurontools.views.fleet.rows import heading, row, worst_text
 
 _MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
@@ -80,6 +82,11 @@ def fleet_page(scene: FleetScene, width: int, height: int) -> Page:
         rows = grid(scene.all_states, scene.glyphs, width, max(2, (height - 6) // 3))
         if rows:
             page.add(_rule(scene, "Devices, hosts that are alike together", width), *rows)
+    if height >= _ROOMY_HEIGHT:
+        found = worst_jobs_first(fleet_jobs(scene.all_states))
+        rows = job_lines(found, scene.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3)))
+        if found:
+            page.add(_rule(scene, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows)
     sort = f"Hosts, {scene.sort}"
     page.add(_rule(scene, sort, width))
     names = [len(state.place.name) for state in scene.states]
@@ -106,7 +113,7 @@ def fleet_page(scene: FleetScene, width: int, height: int) -> Page:
 
 def fleet_lines(scene: FleetScene, width: int) -> list[Line]:
     """All rows, for a text that is printed once."""
-    page = fleet_page(scene, width, len(scene.states) + 8 + max(4, len(scene.all_states) // 2))
+    page = fleet_page(scene, width, len(scene.states) + 8 + max(8, len(scene.all_states)))
     return [line for line in page.lines[:-1] if any(text.strip() for text, _ in line)]
 
 

@@ -1,0 +1,171 @@
+"""Jobs over hosts: what is one run, who is missing, and whom all wait for wherever its rank runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.jobs import FleetJob, MissingRank, fleet_jobs
+from neurontools.fleet.states import HostState
+from neurontools.fleet.summarize import summarize
+from neurontools.model import Job, Process, RecentSteps, Severity, Snapshot, TrainingCounters
+from neurontools.model.jobs.job_state import JobState
+from neurontools.model.training import STEP_PARTS
+from neurontools.views.fleet.job_list import held_up_by
+from tests.harness.fleet import live, lost
+from tests.harness.snapshots import process_of, snapshot_of
+
+RUN = "0123456789ab"
+WAITS = (0.5, 0.5, 0.5, 0.0)  # of a step of one second: the last rank holds up the others
+
+
+def steps(wait: float, part: str = "input wait", spread: float = 0.0) -> RecentSteps:
+    """A step of a second: waiting, and the rest of it in one part."""
+    seconds = {"collective wait": wait, part: 1.0 - wait}
+    return RecentSteps(16, tuple(seconds.get(each.name, 0.0) for each in STEP_PARTS), wait - spread, wait + spread)
+
+
+def rank(number: int, wait: float | None, *, world: int = 4, run_id: str | None = RUN, here: int = 2) -> Process:
+    held = (number % 8,)
+    return replace(
+        process_of(100 + number, "python train.py", (0,)),
+        core_indices=held,
+        neuroncore_indices=held,
+        job=Job("torchrun exp1", number, world, run_id, number // here * here, here),
+        reporting=True,
+        training=TrainingCounters(steps_total=50, last_step_at_seconds=0.0),
+        recent_steps=None if wait is None else steps(wait),
+    )
+
+
+def host(ranks: Iterable[Process]) -> Snapshot:
+    return replace(snapshot_of("trn1.32xlarge", list(ranks)), taken_at_seconds=1.0)
+
+
+def hosts(waits: tuple[float | None, ...] = WAITS, here: int = 2, **changes: object) -> list[HostState]:
+    ranks = [rank(number, wait, world=len(waits), here=here, **changes) for number, wait in enumerate(waits)]  # type: ignore[arg-type]
+    return [live(f"host-{at // here}", host(ranks[at : at + here])) for at in range(0, len(ranks), here)]
+
+
+def only(states: Iterable[HostState]) -> FleetJob:
+    (job,) = fleet_jobs(states)
+    return job
+
+
+def test_ranks_of_one_run_are_one_job_wherever_they_are() -> None:
+    job = only(hosts())
+    assert (job.name, job.host_names) == ("torchrun exp1", ("host-0", "host-1"))
+    assert (job.rank_count, job.world_size, job.missing_ranks) == (4, 4, ())
+    assert (job.state, job.state_seconds) == (JobState.TRAINING, 1.0)
+    assert job.step_seconds is not None
+    assert (job.step_seconds.least, job.step_seconds.median, job.step_seconds.most) == (1.0, 1.0, 1.0)
+
+
+def test_what_no_launcher_says_is_one_run_is_not() -> None:
+    alone = fleet_jobs(hosts(run_id=None))
+    assert [(job.name, job.host_names) for job in alone] == [
+        ("torchrun exp1", ("host-0",)),
+        ("torchrun exp1", ("host-1",)),
+    ]
+
+
+def test_two_runs_that_have_the_same_ranks_are_two_whatever_they_call_themselves() -> None:
+    twice = [live(name, host([rank(0, 0.1), rank(1, 0.1)])) for name in ("a", "b")]
+    assert [job.host_names for job in fleet_jobs(twice)] == [("a",), ("b",)]
+
+
+def test_the_slow_rank_is_named_with_its_host_and_part() -> None:
+    found = only(hosts()).slow_rank
+    assert found is not None
+    assert (found.rank, found.host_name, found.pid, found.part) == (3, "host-1", 103, "input wait")
+    assert found.gain_ratio == pytest.approx(0.5)
+    assert held_up_by(only(hosts())) == "rank 3 of host-1 (input wait): 50% of each step"
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        hosts((0.5, 0.5, 0.5, 0.45)),
+        hosts((0.5, 0.0, 0.5, 0.0)),  # one of each host: no single rank is the cause
+        hosts((0.5, 0.5, 0.5, None)),
+        hosts()[1:],  # on the other host there may be a slower one
+    ],
+)
+def test_nobody_is_called_slow_where_none_clearly_is_or_not_all_are_known(states: list[HostState]) -> None:
+    assert only(states).slow_rank is None
+
+
+def test_one_odd_span_is_chance() -> None:
+    odd = replace(rank(3, 0.25), recent_steps=steps(0.25, spread=0.25))
+    states = [live("a", host([rank(0, 0.5), rank(1, 0.5)])), live("b", host([rank(2, 0.5), odd]))]
+    assert only(states).slow_rank is None
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=64), st.sampled_from([1, 2, 3, 8]))
+def test_hosts_find_together_whom_one_host_would_find_that_had_all_ranks(waits: list[float], here: int) -> None:
+    one, many = only(hosts(tuple(waits), len(waits))), only(hosts(tuple(waits), here))
+    assert (one.slow_rank is None) == (many.slow_rank is None)
+    if one.slow_rank is not None and many.slow_rank is not None:
+        assert (one.slow_rank.rank, one.slow_rank.part) == (many.slow_rank.rank, many.slow_rank.part)
+        assert many.slow_rank.gain_seconds == pytest.approx(one.slow_rank.gain_seconds, abs=1e-9)
+
+
+def test_a_rank_that_has_ended_is_missed_on_its_host() -> None:
+    states = [live("a", host([rank(0, 0.1), rank(1, 0.1)])), live("b", host([rank(2, 0.1)]))]
+    job = only(states)
+    assert (job.rank_count, job.world_size, job.missing_ranks) == (3, 4, (MissingRank(3, "b", False),))
+    assert held_up_by(job) == "rank 3 of b is missing"
+
+
+def test_the_ranks_of_a_host_that_is_lost_are_missed_there() -> None:
+    first, second = hosts()
+    job = only([first, lost("host-1", "gone", second)])
+    assert job.missing_ranks == (MissingRank(2, "host-1", True), MissingRank(3, "host-1", True))
+    assert held_up_by(job) == "ranks 2-3 of host-1 (lost) are missing"
+    assert job.slow_rank is None
+
+
+def test_of_ranks_that_nobody_has_seen_there_is_only_their_number() -> None:
+    unknown = HostState(Place("host-1", Reach.SSH, "host-1"))
+    assert held_up_by(only([hosts()[0], unknown])) == "ranks 2-3 are missing"
+    nameless = replace(rank(0, 0.1), job=Job("Slurm job 7", None, 4, RUN))
+    assert held_up_by(only([live("a", host([nameless]))])) == "3 ranks missing"
+
+
+def test_while_one_rank_compiles_those_who_wait_for_it_are_not_stuck() -> None:
+    compiling = replace(rank(3, 0.0), training=TrainingCounters(steps_total=50, compiling_since_seconds=-9.0))
+    first, _ = hosts()
+    assert first.summary is not None
+    (job,) = first.summary.jobs
+    stuck = replace(first, summary=replace(first.summary, jobs=(replace(job, state=JobState.STUCK),)))
+    states = [stuck, live("b", host([rank(2, 0.5), compiling]))]
+    assert (only(states).state, only(states).state_seconds) == (JobState.COMPILING, 10.0)
+
+
+def test_mfu_and_steps_are_of_the_whole_job() -> None:
+    first, second = hosts()
+    told = []
+    for state, mfu, rate in ((first, 0.2, 3.0), (second, 0.4, 2.0)):
+        assert state.summary is not None
+        (job,) = state.summary.jobs
+        changed = replace(job, mfu_ratio=mfu, steps_per_second=rate, severity=Severity.OK)
+        told.append(replace(state, summary=replace(state.summary, jobs=(changed,))))
+    whole = only(told)
+    assert whole.mfu_ratio == pytest.approx(0.3)
+    assert whole.steps_per_second == 2.0
+
+
+def test_sixty_four_ranks_of_a_host_fit_its_summary_in_whatever_order_they_are_dealt() -> None:
+    for dealt in (range(64), range(7, 512, 8)):
+        ranks = [replace(rank(number, 0.1, world=512), core_indices=(at % 32,)) for at, number in enumerate(dealt)]
+        (job,) = summarize(host(ranks), "a").jobs
+        assert job.ranks == frozenset(dealt)
+        assert len(job.rank_runs) == 3
+    scattered = [rank(number * number, 0.1, world=512) for number in range(20)]
+    (job,) = summarize(host(scattered), "a").jobs
+    assert job.ranks is None
