@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from neurond.startup.tables import Configuration
 
+from neurontools.fleet.prometheus import quantities
 from tests.harness.consumers import consumer
 from tests.harness.waiting import HANG_SECONDS
 
@@ -54,6 +55,15 @@ def test_every_alert_has_a_test_and_says_what_to_do() -> None:
     assert len(alerts) >= 8
     assert set(alerts) == set(re.findall(r"alertname: (\w+)", tests))
     assert rules.count("          action: ") == rules.count("          summary: ") == len(alerts)
+
+
+def test_recording_rules_are_what_neuron_top_asks_without_them() -> None:
+    rules = (DEPLOY / "prometheus/neuron.rules.yml").read_text("utf-8")
+    written = re.findall(r"- record: (\S+)\n        expr: (?:>-\n)?((?:.+\n)(?:          .+\n)*)", rules)
+    recorded = {name: " ".join(expression.split()) for name, expression in written}
+    assert {rule.rule: recorded[rule.rule] for rule in quantities.RULES} == {
+        rule.rule: rule.expression for rule in quantities.RULES
+    }
 
 
 def test_dashboard_is_what_its_script_writes() -> None:

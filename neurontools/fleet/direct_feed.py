@@ -22,6 +22,7 @@ from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
+from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.hosts import Place, Reach
 from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary import HostSummary
@@ -39,6 +40,8 @@ _SLOWEST_SECONDS = 10.0
 _MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16}
 _SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05}  # between two starts
 _ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0}  # for the first word of a host
+_SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0}
+_SETTLED_SECONDS_A_HOST = 0.1  # hosts are asked so many at a time
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # that a daemon can be told
 _SILENT_INTERVALS, _LEAST_SILENT_SECONDS = 3.0, 10.0
@@ -64,18 +67,18 @@ def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
     return max(_LEAST_SILENT_SECONDS, _SILENT_INTERVALS * slower)
 
 
-class DirectFeed:
+class DirectFeed(FleetFeed):
     """Summaries from the daemons themselves. `states` may be asked from any thread; `notify` is called in the feed's.
 
     `socket_path` is where all else of a host can be asked, for as long as the feed runs.
     """
 
     def __init__(self, places: Sequence[Place], interval_seconds: float | None = None) -> None:
+        super().__init__()
         self.interval_seconds = interval_for(len(places)) if interval_seconds is None else interval_seconds
         self._hosts = [_Host(number, HostState(place)) for number, place in enumerate(places)]
         self._by_name = {host.state.place.name: host for host in self._hosts}
         self._request = neuron_pb2.WatchHostSummaryRequest(interval_seconds=self.interval_seconds).SerializeToString()
-        self._notify: Callable[[], None] = lambda: None
         self._selector = selectors.DefaultSelector()
         self._timers: list[tuple[float, int, int]] = []  # when, which host, which of its timers is meant
         self._queues: dict[Reach, deque[_Host]] = {reach: deque() for reach in Reach}
@@ -99,6 +102,12 @@ class DirectFeed:
     def is_settled(self) -> bool:
         """Whether every host has answered, or is known not to."""
         return all(host.state.is_settled for host in self._hosts)
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """How long it may take until each has answered or is known not to."""
+        slowest = max((_SETTLED_SECONDS[host.state.place.reach] for host in self._hosts), default=0.0)
+        return slowest + _SETTLED_SECONDS_A_HOST * len(self._hosts)
 
     def socket_path(self, name: str) -> str | None:
         """Where the daemon of a host can be asked from here; None for one that was not reached yet."""
@@ -133,19 +142,6 @@ class DirectFeed:
         self._waker = -1
         if self._directory:
             shutil.rmtree(self._directory, ignore_errors=True)
-
-    def __enter__(self) -> DirectFeed:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def wait_settled(self, seconds: float) -> bool:
-        """Wait until every host has answered or is known not to, so long at most; for `start` without `notify`."""
-        settled = threading.Event()
-        self._notify = lambda: settled.set() if self.is_settled else None
-        self._notify()
-        return settled.wait(seconds)
 
     def _run(self) -> None:
         self._selector.register(self._wakened, selectors.EVENT_READ, None)
@@ -260,7 +256,7 @@ class DirectFeed:
         """How long the next word of a host may take."""
         if host.is_connecting or host.state.summary is None:
             return _ANSWER_SECONDS[host.state.place.reach]
-        return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds)
+        return silence_seconds(self.interval_seconds, host.state.summary.interval_seconds or 0.0)
 
     def _lose(self, host: _Host, trouble: str) -> None:
         """Close what is open to a host, and try again after a pause that grows."""

@@ -42,7 +42,7 @@ class FleetDevice:
     is_present: bool
     health: str | None
     utilization_ratio: float | None
-    held_neuroncore_count: int
+    held_neuroncore_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class FleetHost:
     utilization_ratio: float | None
     flops_per_second: float | None
     mfu_ratio: float | None
+    steps_per_second: float | None  # of its largest job that makes any
     device_memory_used_bytes: int | None
     device_memory_bytes: int | None
     process_count: int | None
@@ -185,6 +186,7 @@ def _cell(value: object) -> str:
 def _host(state: HostState, now_seconds: float) -> FleetHost:
     found = state.summary
     known = {name: None if found is None else getattr(found, name) for name in _FROM_SUMMARY}
+    known["instance_type"] = known["instance_type"] or None
     return FleetHost(
         name=state.place.name,
         place=state.place.text,
@@ -193,8 +195,9 @@ def _host(state: HostState, now_seconds: float) -> FleetHost:
         age_seconds=_rounded(state.age_seconds(now_seconds)),
         clock_ahead_seconds=None if found is None else _rounded(state.clock_ahead_seconds),
         health=_name(state.severity),
-        source=None if found is None else str(found.source),
+        source=None if found is None or found.source is None else str(found.source),
         taken_at=None if found is None else _time(found.taken_at_unix_seconds),
+        steps_per_second=state.steps_per_second,
         findings=() if found is None else tuple(map(_finding, found.findings)),
         devices=() if found is None else tuple(map(_device, found.devices)),
         jobs=() if found is None else tuple(map(_job, found.jobs)),

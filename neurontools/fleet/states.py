@@ -30,10 +30,17 @@ class HostState:
     summary: HostSummary | None = None  # the latest
     received_at_seconds: float | None = None  # time.monotonic() here: no clock of another host is asked
     clock_ahead_seconds: float = 0.0  # of the host's clock before ours, when the latest came
+    told_steps_per_second: float | None = None  # where the feed tells them and not the jobs that make them
 
     def age_seconds(self, now_seconds: float) -> float | None:
         """How old what is known of it is, at this time.monotonic(); None: nothing is."""
         return None if self.received_at_seconds is None else max(0.0, now_seconds - self.received_at_seconds)
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Of the largest job that tells them."""
+        found = None if self.summary is None else self.summary.steps_per_second
+        return self.told_steps_per_second if found is None else found
 
     @property
     def severity(self) -> Severity | None:

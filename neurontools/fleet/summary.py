@@ -23,7 +23,7 @@ class DeviceCell:
     is_present: bool
     severity: int | None  # the gravest of its findings, as in `Severity`; None: its health is not known
     utilization_ratio: float | None  # mean of its cores
-    held_neuroncore_count: int
+    held_neuroncore_count: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,40 +41,43 @@ class SummaryFinding:
 
 @dataclass(frozen=True, slots=True)
 class HostSummary:
-    """One host at one moment. NeuronCores are logical, under the host's default LNC."""
+    """One host at one moment. NeuronCores are logical, under the host's default LNC.
+
+    A daemon tells all that may be None without a word of it; a Prometheus may have no series of it.
+    """
 
     host_name: str
     instance_type: str
     instance_id: str | None
     ultraserver_id: str | None
     ultraserver_node_index: int | None
-    source: SourceKind
+    source: SourceKind | None
     synthetic_load: str | None
     driver_version: str | None
-    daemon_version: str
-    sequence: int
+    daemon_version: str | None
+    sequence: int | None
     taken_at_unix_seconds: float
-    taken_at_seconds: float  # CLOCK_MONOTONIC of the host
-    interval_seconds: float
+    taken_at_seconds: float | None  # CLOCK_MONOTONIC of the host
+    interval_seconds: float | None
     is_judged: bool  # False: nobody has looked for what is wrong
     critical_count: int  # findings, those that are alike as one
     warning_count: int
     notice_count: int
     findings: tuple[SummaryFinding, ...]  # the gravest first, not all
     devices: tuple[DeviceCell, ...]  # by index
-    neuroncore_count: int
-    held_neuroncore_count: int
-    busy_neuroncore_count: int
-    free_neuroncore_count: int  # what is neither held nor free is unknown
+    neuroncore_count: int | None
+    held_neuroncore_count: int | None
+    busy_neuroncore_count: int | None
+    free_neuroncore_count: int | None  # what is neither held nor free is unknown
     utilization_ratio: float | None  # mean of the held cores
     flops_per_second: float | None
     mfu_ratio: float | None  # of the held cores, against the peak for bf16
     device_memory_used_bytes: int | None
-    device_memory_bytes: int
-    process_count: int  # that use cores
-    job_count: int
+    device_memory_bytes: int | None
+    process_count: int | None  # that use cores
+    job_count: int | None
     jobs: tuple[SummaryJob, ...]  # those with most cores first, not all
-    problem_count: int  # what the daemon could not read
+    problem_count: int | None  # what the daemon could not read
 
     __repr__ = showing("host_name", "instance_type", "sequence", "critical_count", "warning_count")
 
@@ -108,7 +111,8 @@ class HostSummary:
     @property
     def unknown_neuroncore_count(self) -> int:
         """Cores of which nobody knows whether they are held."""
-        return max(0, self.neuroncore_count - self.held_neuroncore_count - self.free_neuroncore_count)
+        known = (self.held_neuroncore_count or 0) + (self.free_neuroncore_count or 0)
+        return max(0, (self.neuroncore_count or 0) - known)
 
     @property
     def steps_per_second(self) -> float | None:

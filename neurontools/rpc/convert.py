@@ -89,7 +89,9 @@ class _Plan:
         elif issubclass(hint, Enum):
             self.enums.append((name, hint))
         else:
-            (self.optional if optional else self.scalars).append(name)
+            # What may be unknown in the model may be something that each message tells.
+            is_absent_sometimes = optional and self.message.DESCRIPTOR.fields_by_name[name].has_presence
+            (self.optional if is_absent_sometimes else self.scalars).append(name)
 
     def _plan_of(self, kind: type) -> _Plan:
         return _LatePlan(kind, self._late) if kind in self._late else _plan(kind)

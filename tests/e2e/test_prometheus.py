@@ -6,26 +6,21 @@ import contextlib
 import json
 import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
-import urllib.parse
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.harness import attached_child
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import FORMAT
+from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
-pytestmark = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+pytestmark = needs_prometheus
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
 # What the panels of AWS's public dashboard for neuron-monitor ask, once each: its title, for those that are drawn over
@@ -60,57 +55,6 @@ OTHER_QUERIES = [
     "count(neuron_hardware_info)",
     "sum by (event_type) (hardware_ecc_events_total)",
 ]
-
-
-class Prometheus:
-    """A Prometheus server on a port of its own."""
-
-    def __init__(self, directory: Path, target: str, **scrape: object) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port = server.getsockname()[1]
-        configuration = {
-            "global": {"scrape_interval": "200ms", "scrape_timeout": "200ms", "evaluation_interval": "300ms"},
-            "rule_files": [str(DEPLOY / "prometheus/neuron.rules.yml")],
-            "scrape_configs": [{"job_name": "neurond", "static_configs": [{"targets": [target]}], **scrape}],
-        }
-        file = directory / "prometheus.yml"
-        file.write_text(json.dumps(configuration), "utf-8")
-        self.log_path = directory / "prometheus.log"
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    "prometheus",
-                    f"--config.file={file}",
-                    f"--storage.tsdb.path={directory / 'data'}",
-                    f"--web.listen-address=127.0.0.1:{self.port}",
-                ],
-                stdout=log,
-                stderr=log,
-            )
-
-    def get(self, path: str, **parameters: str) -> Any:
-        url = f"http://127.0.0.1:{self.port}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
-        try:
-            with urllib.request.urlopen(url, timeout=HANG_SECONDS) as reply:
-                return json.loads(reply.read())["data"]
-        except urllib.error.HTTPError as error:
-            with error:
-                if error.code == 503:  # it is still starting
-                    return None
-                raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
-        except OSError:
-            assert self.process.poll() is None, self.log_path.read_text("utf-8")
-            return None
-
-    def query(self, text: str) -> list[Any]:
-        found = self.get("query", query=text)
-        return found["result"] if found else []
-
-    def query_range(self, text: str) -> list[Any]:
-        """The last seconds, as a panel that is drawn over time asks for them."""
-        now = time.time()
-        found = self.get("query_range", query=text, start=str(now - 5), end=str(now), step="1")
-        return found["result"] if found else []
 
 
 @pytest.fixture
@@ -200,13 +144,15 @@ def test_prometheus_reads_over_tls_with_certificate_and_token(
     server = Prometheus(
         tmp_path,
         f"127.0.0.1:{port}",
-        scheme="https",
-        tls_config={
-            "ca_file": str(authority.file),
-            "cert_file": str(client_certificate),
-            "key_file": str(client_key),
+        scrape={
+            "scheme": "https",
+            "tls_config": {
+                "ca_file": str(authority.file),
+                "cert_file": str(client_certificate),
+                "key_file": str(client_key),
+            },
+            "authorization": {"credentials_file": str(token)},
         },
-        authorization={"credentials_file": str(token)},
     )
     try:
         wait_until(lambda: server.query("neurontools_neuroncore_held") or None)
@@ -268,7 +214,7 @@ def test_processes_come_and_go_without_leaving_much_or_breaking_joins(
     try:
         for name, options in (("plain", {}), ("advised", {"metric_relabel_configs": advised_relabelling()})):
             (tmp_path / name).mkdir()
-            servers.append(Prometheus(tmp_path / name, f"127.0.0.1:{port}", **options))
+            servers.append(Prometheus(tmp_path / name, f"127.0.0.1:{port}", scrape=options))
         plain, advised = servers
         pids = []
         for _ in range(3):

@@ -59,13 +59,13 @@ def test_the_summary_is_that_of_the_snapshots_and_goes_on(monitor: api.MonitorSe
     stream = monitor.WatchHostSummary(pb.WatchHostSummaryRequest())
     summaries = [from_message(HostSummary, next(stream).summary) for _ in range(3)]
     stream.cancel()
-    sequences = [summary.sequence for summary in summaries]
+    sequences = [summary.sequence or 0 for summary in summaries]
     assert sequences == sorted(set(sequences))
     snapshot = from_message(model.Snapshot, monitor.GetSnapshot(pb.GetSnapshotRequest()).snapshot)
     assert summaries[0].instance_type == snapshot.instance.instance_type
     assert summaries[0].free_neuroncore_count == 32
     assert summaries[0].host_name == os.uname().nodename
-    assert summaries[0].taken_at_seconds <= snapshot.taken_at_seconds
+    assert (summaries[0].taken_at_seconds or 0.0) <= snapshot.taken_at_seconds
 
 
 @pytest.mark.parametrize("seconds", [-1.0, float("nan"), 1e9])

@@ -1,4 +1,4 @@
-"""Many hosts asked once, for commands that print and end."""
+"""Many hosts, for the commands that show them: which are meant, and by which feed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from collections.abc import Mapping
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.direct_feed import DirectFeed
-from neurontools.fleet.hosts import Hosts, Reach, named_hosts, read_hostfile
-from neurontools.fleet.states import HostState
+from neurontools.fleet.feed import FleetFeed
+from neurontools.fleet.hosts import Hosts, named_hosts, read_hostfile
 
-_ANSWER_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0}
-_SECONDS_A_HOST = 0.1  # hosts are asked so many at a time
+
+def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None) -> tuple[FleetFeed, tuple[str, ...]]:
+    """The feed of the hosts that the options name, to be started, and what is wrong with some of the names.
+
+    UserError when no host is named.
+    """
+    if "prometheus" in given:
+        from neurontools.fleet.prometheus.access import Access, read_access
+        from neurontools.fleet.prometheus.feed import PrometheusFeed
+
+        access = read_access(given["prometheus-config"]) if "prometheus-config" in given else Access()
+        return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
+    hosts = asked_hosts(given)
+    return DirectFeed(hosts.places, interval_seconds), hosts.troubles
 
 
 def asked_hosts(given: Mapping[str, str]) -> Hosts:
@@ -20,17 +32,3 @@ def asked_hosts(given: Mapping[str, str]) -> Hosts:
         cause = hosts.troubles[0] if hosts.troubles else f"--hostfile {given.get('hostfile', '')[:200]}: names no host"
         raise UserError(f"{cause}; write a host a line", EXIT_USAGE)
     return hosts
-
-
-def asked_once(hosts: Hosts) -> tuple[HostState, ...]:
-    """How it stands with each once all have answered, or are known not to."""
-    with DirectFeed(hosts.places) as feed:
-        feed.start()
-        wait_for_all(feed, hosts)
-        return feed.states
-
-
-def wait_for_all(feed: DirectFeed, hosts: Hosts) -> None:
-    """Wait until every host has answered or is known not to, in bounded time."""
-    seconds = max(_ANSWER_SECONDS[place.reach] for place in hosts.places) + _SECONDS_A_HOST * len(hosts.places)
-    feed.wait_settled(seconds)

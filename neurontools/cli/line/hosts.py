@@ -2,6 +2,9 @@
 
 from neurontools.cli.line.options import FILES, Option
 
+NAMES = ("hosts", "hostfile", "prometheus")
+"""The options that name hosts; they exclude each other."""
+
 HOSTS = (
     Option(
         "hosts",
@@ -10,4 +13,16 @@ HOSTS = (
         joins=True,
     ),
     Option("hostfile", "many hosts: a file with a host a line, and where it is", value="FILE", completes=FILES),
+    Option("prometheus", "many hosts as the Prometheus at this address knows them", value="URL"),
+    Option(
+        "prometheus-config",
+        "with --prometheus: a TOML file that names the files with token, password, certificates",
+        value="FILE",
+        completes=FILES,
+    ),
 )
+
+
+def names_hosts(given: dict[str, str]) -> bool:
+    """Whether many hosts are asked for."""
+    return any(name in given for name in NAMES)

@@ -58,10 +58,13 @@ def _run(arguments: list[str]) -> int:
 def _answer(query: "_Query | ScriptQuery | EndedQuery | RelayQuery", given: dict[str, str]) -> int:
     """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
     document: str | None
-    if "hosts" in given or "hostfile" in given:
-        from neurontools.cli.ls import fleet
+    if given:
+        from neurontools.cli.line.hosts import names_hosts
 
-        return fleet.write(given)
+        if names_hosts(given):
+            from neurontools.cli.ls import fleet
+
+            return fleet.write(given)
     named, instance_type = choice.named_or_simulated(given, os.environ)
     if named is not None:
         document = query.answer(named)

@@ -1,12 +1,13 @@
-"""`neuron-ls --hosts` and `--hostfile`: a row a host, or what is wrong with them, with one exit code."""
+"""`neuron-ls` of many hosts: a row each, or what is wrong with them, with one exit code."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
 
-from neurontools.cli.daemon.fleet import asked_hosts, asked_once
+from neurontools.cli.daemon.fleet import opened_feed
 from neurontools.cli.line.frame import write_text
+from neurontools.cli.line.hosts import NAMES
 from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
@@ -18,29 +19,32 @@ from neurontools.text.ranges import ranges
 from neurontools.text.table import Column, ascii_table
 from neurontools.text.terminal import visible
 
-_GO_WITH = frozenset(("hosts", "hostfile", "json-output", "health"))
+_GO_WITH = frozenset((*NAMES, "prometheus-config", "json-output", "health"))
 
 
 def write(given: dict[str, str]) -> int:
     """Print what was asked for; the exit code is that of the worst host."""
-    exclude_each_other(given, "hosts", "hostfile")
+    exclude_each_other(given, *NAMES)
     for name in given:
         if name not in _GO_WITH:
             raise UserError(f"--{name} is for one host; leave it out, or look at that host with --socket", EXIT_USAGE)
-    hosts = asked_hosts(given)
-    for trouble in hosts.troubles:
+    feed, wrong = opened_feed(given)
+    with feed:
+        feed.start()
+        feed.wait_settled()
+        states, troubles = feed.states, (*wrong, *feed.notes)
+    for trouble in troubles:
         tell(f"neuron-ls: {trouble}")
-    states = asked_once(hosts)
     if "json-output" in given:
         now = time.monotonic()
-        write_text(text_of(document(by_name(states), now, time.time(), hosts.troubles), indent=2) + "\n")
+        write_text(text_of(document(by_name(states), now, time.time(), troubles), indent=2) + "\n")
     elif "health" in given:
         write_text(health_text(states))
     else:
         write_text(table(by_name(states)))
     if "health" in given:
         return _health_exit_code(states)
-    return 0 if all(state.link is Link.LIVE for state in states) else EXIT_NO_DAEMON
+    return 0 if states and all(state.link is Link.LIVE for state in states) else EXIT_NO_DAEMON
 
 
 def table(states: Sequence[HostState]) -> str:
@@ -50,14 +54,12 @@ def table(states: Sequence[HostState]) -> str:
         title = (
             ("NEURON", f"CORES {name.partition('_')[0].upper()}") if name != "neuroncore_count" else ("NEURON", "CORES")
         )
-        return Column(
-            title, lambda state: units.UNKNOWN if state.summary is None else str(getattr(state.summary, name))
-        )
+        return Column(title, lambda state: units.count_text(getattr(state.summary, name, None)))
 
     columns = [
         Column[HostState](("HOST", ""), lambda state: visible(state.place.name)),
         Column[HostState](
-            ("INSTANCE", "TYPE"), lambda state: visible(state.summary.instance_type) if state.summary else "-"
+            ("INSTANCE", "TYPE"), lambda state: visible((state.summary and state.summary.instance_type) or "-")
         ),
         Column[HostState](
             ("NEURON", "DEVICES"), lambda state: str(len(state.summary.devices)) if state.summary else "-"
@@ -115,4 +117,4 @@ def _health_exit_code(states: Sequence[HostState]) -> int:
     severities = [state.severity for state in states]
     if any(severity is not None and severity >= Severity.WARNING for severity in severities):
         return EXIT_UNHEALTHY
-    return EXIT_HEALTH_UNKNOWN if None in severities else 0
+    return EXIT_HEALTH_UNKNOWN if None in severities or not severities else 0

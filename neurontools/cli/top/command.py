@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from neurontools.cli.daemon.connecting import connected
 from neurontools.cli.line import frame
 from neurontools.cli.line.frame import write_text
+from neurontools.cli.line.hosts import NAMES, names_hosts
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
@@ -51,7 +52,7 @@ def _run(arguments: list[str]) -> int:
     if "json-schema" in given:
         from neurontools.cli.top.documents import schema_text
 
-        write_text(schema_text(of_hosts="hosts" in given or "hostfile" in given))
+        write_text(schema_text(of_hosts=names_hosts(given)))
         return 0
     if "help-keys" in given:
         from neurontools.tui.keys import names_text
@@ -59,7 +60,7 @@ def _run(arguments: list[str]) -> int:
         write_text(names_text())
         return 0
     _refuse_contradictions(given)
-    if "hosts" in given or "hostfile" in given:
+    if names_hosts(given):
         from neurontools.cli.top import fleet
 
         return fleet.show(given, _look_at)
@@ -88,9 +89,9 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
         exclude_each_other(given, "export-perfetto", name)
     if "export-perfetto" in given and "replay" not in given:
         raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
-    exclude_each_other(given, "hosts", "hostfile")
+    exclude_each_other(given, *NAMES)
     for name in ("replay", "record", "diff", "simulate", "socket", "pid", "user", "device", "only-visible"):
-        for hosts in ("hosts", "hostfile"):
+        for hosts in NAMES:
             exclude_each_other(given, hosts, name)
     if "load" in given and "simulate" not in given:
         raise UserError("--load needs --simulate TYPE; a daemon that runs already has its own load", EXIT_USAGE)

@@ -1,4 +1,4 @@
-"""`neuron-top --hosts` and `--hostfile`: many hosts as a page, one text screen, JSON or CSV."""
+"""`neuron-top --hosts`, `--hostfile` and `--prometheus`: many hosts as a page, one text screen, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 import time
 from collections.abc import Callable
 
-from neurontools.cli.daemon.fleet import asked_hosts, wait_for_all
+from neurontools.cli.daemon.fleet import opened_feed
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
 from neurontools.cli.top import options
 from neurontools.errors import EXIT_NO_DAEMON
-from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.document import csv_text, document, text_of
-from neurontools.fleet.hosts import Hosts
+from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import Link, worst_first
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -29,23 +28,25 @@ def show(given: dict[str, str], look_at: Callable[[dict[str, str], str], int]) -
     `look_at` shows one host, at a socket, with these options.
     """
     options.check({name: value for name, value in given.items() if name != "filter"})  # here these are words
-    hosts = asked_hosts(given)
     interval = options.interval_seconds(given) if "interval" in given else None
-    is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
-    if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
-        from neurontools.cli.top.fleet_dashboard import dashboard
+    feed, troubles = opened_feed(given, interval)
+    with feed:
+        is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
+        if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
+            from neurontools.cli.top.fleet_dashboard import dashboard
 
-        return dashboard(given, hosts, interval, look_at)
-    for trouble in hosts.troubles:
-        tell(f"neuron-top: {trouble}")
-    with DirectFeed(hosts.places, interval) as feed:
+            return dashboard(given, feed, troubles, look_at)
+        for trouble in troubles:
+            tell(f"neuron-top: {trouble}")
         feed.start()
-        wait_for_all(feed, hosts)
-        _write(given, feed, hosts)
+        feed.wait_settled()
+        for note in feed.notes:
+            tell(f"neuron-top: {note}")
+        _write(given, feed, troubles)
         return 0 if any(state.link is Link.LIVE for state in feed.states) else EXIT_NO_DAEMON
 
 
-def _write(given: dict[str, str], feed: DirectFeed, hosts: Hosts) -> None:
+def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) -> None:
     """So many screens or documents, one without --count; of lines of JSON without end."""
     count = options.count(given)
     is_endless = "json-lines" in given and count is None
@@ -59,7 +60,7 @@ def _write(given: dict[str, str], feed: DirectFeed, hosts: Hosts) -> None:
             time.sleep(feed.interval_seconds)
         number += 1
         if any(name in given for name in ("json", "json-lines", "csv")):
-            made = document(worst_first(feed.states), time.monotonic(), time.time(), hosts.troubles)
+            made = document(worst_first(feed.states), time.monotonic(), time.time(), (*troubles, *feed.notes))
             if "csv" in given:
                 write_text(csv_text(made))
             elif "json-lines" in given:
@@ -72,7 +73,7 @@ def _write(given: dict[str, str], feed: DirectFeed, hosts: Hosts) -> None:
             _write_screen(given, feed)
 
 
-def _write_screen(given: dict[str, str], feed: DirectFeed) -> None:
+def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
     from neurontools.cli.top.first_frame import ansi
     from neurontools.cli.top.theme import chosen_theme
 
@@ -85,6 +86,7 @@ def _write_screen(given: dict[str, str], feed: DirectFeed) -> None:
         now_unix_seconds=time.time(),
         interval_seconds=feed.interval_seconds,
         filter_text=text,
+        notes=feed.notes,
         glyphs=glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", "")),
     )
     lines = fleet_lines(scene, max(20, terminal_size(1, _USUAL_SIZE)[0]))

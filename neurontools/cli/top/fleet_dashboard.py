@@ -9,8 +9,7 @@ from collections.abc import Callable
 from neurontools.cli.line import frame
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import UserError
-from neurontools.fleet.direct_feed import DirectFeed
-from neurontools.fleet.hosts import Hosts
+from neurontools.fleet.feed import FleetFeed
 from neurontools.light.asyncio_without_tls import import_asyncio
 from neurontools.text.screen import shows_unicode
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -20,42 +19,41 @@ _OF_A_HOST = ("theme", "ascii", "color", "read-only", "page")
 
 
 def dashboard(
-    given: dict[str, str], hosts: Hosts, interval_seconds: float | None, look_at: Callable[[dict[str, str], str], int]
+    given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: Callable[[dict[str, str], str], int]
 ) -> int:
     """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
-    with DirectFeed(hosts.places, interval_seconds) as feed:
-        feed.start()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, frame.end_on_signal)
-        import_asyncio()
-        from neurontools.tui.fleet.app import FleetTop
-        from neurontools.tui.fleet.fleet_board import FleetBoard
+    feed.start()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, frame.end_on_signal)
+    import_asyncio()
+    from neurontools.tui.fleet.app import FleetTop
+    from neurontools.tui.fleet.fleet_board import FleetBoard
 
-        glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
-        board = FleetBoard(feed, glyphs, filter_text=given.get("filter", ""), message=_first_message(hosts))
-        theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
-        while True:
-            app = FleetTop(board, theme)
-            app.run(mouse=True)
-            code = app.return_code or 0
-            if code > _BY_SIGNAL:
-                raise frame.EndedBySignal(code - _BY_SIGNAL)
-            name = app.return_value
-            if name is None:
-                return code
-            path = feed.socket_path(name)
-            if path is None:
-                board.tell(f"{name}: not reached yet")
-                continue
-            try:
-                look_at({option: given[option] for option in _OF_A_HOST if option in given}, path)
-            except UserError as error:
-                board.tell(f"{name}: {error}")
+    glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
+    board = FleetBoard(feed, glyphs, filter_text=given.get("filter", ""), message=_first_message(troubles))
+    theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
+    while True:
+        app = FleetTop(board, theme)
+        app.run(mouse=True)
+        code = app.return_code or 0
+        if code > _BY_SIGNAL:
+            raise frame.EndedBySignal(code - _BY_SIGNAL)
+        name = app.return_value
+        if name is None:
+            return code
+        path = feed.socket_path(name)
+        if path is None:
+            board.tell(f"{name}: not reached yet")
+            continue
+        try:
+            look_at({option: given[option] for option in _OF_A_HOST if option in given}, path)
+        except UserError as error:
+            board.tell(f"{name}: {error}")
 
 
-def _first_message(hosts: Hosts) -> str:
+def _first_message(troubles: tuple[str, ...]) -> str:
     """What was wrong with the names of hosts."""
-    if not hosts.troubles:
+    if not troubles:
         return ""
-    more = len(hosts.troubles) - 1
-    return hosts.troubles[0] + (f" (and {more} more lines)" if more else "")
+    more = len(troubles) - 1
+    return troubles[0] + (f" (and {more} more lines)" if more else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from neurontools.fleet.direct_feed import DirectFeed
+from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import HostState
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page
@@ -19,7 +19,7 @@ _QUIT = ("q", "ctrl+c", "ctrl+q")
 class FleetBoard:
     """What is chosen of many hosts, and the screen drawn from it. `leave` ends it, with a host to look at or None."""
 
-    def __init__(self, feed: DirectFeed, glyphs: Glyphs, *, filter_text: str = "", message: str = "") -> None:
+    def __init__(self, feed: FleetFeed, glyphs: Glyphs, *, filter_text: str = "", message: str = "") -> None:
         self.feed = feed
         self.leave: Callable[[str | None], None] = lambda _name: None
         self.suspend: Callable[[], None] = lambda: None
@@ -61,6 +61,7 @@ class FleetBoard:
             top=self._top,
             is_grid_shown=self._is_grid_shown,
             message=message if now < until else "",
+            notes=self.feed.notes,
             glyphs=self._glyphs,
         )
         self._drawn = fleet_page(scene, width, height)

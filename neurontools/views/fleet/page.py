@@ -12,7 +12,18 @@ from neurontools.text import units
 from neurontools.text.local_time import clock_text
 from neurontools.version import __version__
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
-from neurontools.views.drawing.line import Line, Page, Run, Target, ascii_only, clip, fit, foreign, line_width
+from neurontools.views.drawing.line import (
+    Line,
+    Page,
+    Run,
+    Target,
+    ascii_only,
+    clip,
+    fit,
+    fit_marked,
+    foreign,
+    line_width,
+)
 from neurontools.views.drawing.scene import visible_top
 from neurontools.views.fleet.cells import grid
 from neurontools.views.fleet.job_list import job_lines, worst_jobs_first
@@ -34,7 +45,11 @@ def _busiest(states: Iterable[HostState]) -> list[HostState]:
 
 
 def _freest(states: Iterable[HostState]) -> list[HostState]:
-    return sorted(by_name(states), key=lambda state: -(state.summary.free_neuroncore_count if state.summary else -1))
+    def free(state: HostState) -> int:
+        count = None if state.summary is None else state.summary.free_neuroncore_count
+        return -1 if count is None else count
+
+    return sorted(by_name(states), key=free, reverse=True)
 
 
 SORTS: dict[str, Callable[[Iterable[HostState]], list[HostState]]] = {
@@ -61,6 +76,7 @@ class FleetScene:
     top: int = 0
     is_grid_shown: bool = True
     message: str = ""
+    notes: tuple[str, ...] = ()  # what is wrong with what is known
     glyphs: Glyphs = UNICODE
 
 
@@ -78,6 +94,8 @@ def passes(state: HostState, text: str) -> bool:
 def fleet_page(scene: FleetScene, width: int, height: int) -> Page:
     """The whole screen, exactly `width` cells wide and `height` lines high."""
     page = Page([_title(scene, width), _totals(scene, width)][:height])
+    for note in scene.notes[: max(0, height // 8)]:
+        page.add(fit_marked(((f" {scene.glyphs.warn} {foreign(note)}", "warn"),), width))
     if height >= _ROOMY_HEIGHT and scene.is_grid_shown:
         rows = grid(scene.all_states, scene.glyphs, width, max(2, (height - 6) // 3))
         if rows:
@@ -148,23 +166,32 @@ def _title(scene: FleetScene, width: int) -> Line:
 def _totals(scene: FleetScene, width: int) -> Line:
     """The live hosts together."""
     live = [state.summary for state in scene.all_states if state.link is Link.LIVE and state.summary is not None]
-    cores, held = sum(found.neuroncore_count for found in live), sum(found.held_neuroncore_count for found in live)
-    busy, free = sum(found.busy_neuroncore_count for found in live), sum(found.free_neuroncore_count for found in live)
+
+    def total(name: str) -> int | None:
+        """Of the hosts that tell it; None: of none is it known."""
+        known = [count for found in live if (count := getattr(found, name)) is not None]
+        return sum(known) if known or not live else None
+
+    counts = {word: total(f"{word}_neuroncore_count") for word in ("held", "busy", "free", "unknown")}
     used = [
         (found.utilization_ratio * found.held_neuroncore_count, found.held_neuroncore_count)
         for found in live
-        if found.utilization_ratio is not None
+        if found.utilization_ratio is not None and found.held_neuroncore_count is not None
     ]
     flops = [found.flops_per_second for found in live if found.flops_per_second is not None]
     ratio = sum(part for part, _ in used) / sum(count for _, count in used) if any(count for _, count in used) else None
-    unknown = cores - held - free
     text = (
-        f" {sum(len(found.devices) for found in live):,} devices, {cores:,} NeuronCores: {held:,} held, {busy:,} busy, "
-        f"{free:,} free" + (f", {unknown:,} unknown" if unknown > 0 else "")
+        f" {sum(len(found.devices) for found in live):,} devices, {_counted(total('neuroncore_count'))} NeuronCores: "
     )
+    text += ", ".join(f"{_counted(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
-    more += f"   {sum(found.job_count for found in live):,} jobs"
+    jobs = total("job_count")
+    more += "" if jobs is None else f"   {jobs:,} jobs"
     return fit(((clip(text + more, width, mark=True), "strong"),), width)
+
+
+def _counted(count: int | None) -> str:
+    return units.UNKNOWN if count is None else f"{count:,}"
 
 
 def _rule(scene: FleetScene, text: str, width: int) -> Line:

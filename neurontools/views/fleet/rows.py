@@ -36,7 +36,11 @@ class HostColumn:
 
 
 def _count(name: str) -> Callable[[HostState, float], str]:
-    return lambda state, _now: units.UNKNOWN if state.summary is None else str(getattr(state.summary, name))
+    def text(state: HostState, _now: float) -> str:
+        count = None if state.summary is None else getattr(state.summary, name)
+        return units.UNKNOWN if count is None else str(count)
+
+    return text
 
 
 def _percent(name: str) -> Callable[[HostState, float], str]:
@@ -44,11 +48,11 @@ def _percent(name: str) -> Callable[[HostState, float], str]:
 
 
 def _type(state: HostState, _now: float) -> str:
-    return units.UNKNOWN if state.summary is None else foreign(state.summary.instance_type, 40)
+    return foreign(state.summary.instance_type, 40) if state.summary and state.summary.instance_type else units.UNKNOWN
 
 
 def _steps(state: HostState, _now: float) -> str:
-    steps = None if state.summary is None else state.summary.steps_per_second
+    steps = state.steps_per_second
     return units.UNKNOWN if steps is None else f"{steps:.3g}"
 
 
@@ -115,15 +119,18 @@ def worst_text(state: HostState) -> str:
         direction = "ahead" if state.clock_ahead_seconds > 0 else "behind"
         texts.append(f"its clock is {units.duration_text(abs(state.clock_ahead_seconds))} {direction}")
     if not found.is_judged:
-        texts.append("not judged: its neurond makes no verdicts")
+        is_told_by_itself = found.daemon_version is not None
+        texts.append("not judged: its neurond makes no verdicts" if is_told_by_itself else "health not known")
     elif found.findings:
         worst = found.findings[0]
         more = found.critical_count + found.warning_count + found.notice_count - 1
         whose = " [synthetic]" if worst.synthetic else ""
         texts.append(
-            f"{worst.severity.name.lower()}: {foreign(worst.reason)}{whose}"
+            f"{worst.severity.name.lower()}: {foreign(worst.reason or worst.kind)}{whose}"
             + (f" (and {more} more)" if more > 0 else "")
         )
+    elif found.severity:
+        texts.append(f"{found.severity.name.lower()}: Enter tells what")
     return "; ".join(reversed(texts))
 
 

@@ -1,0 +1,161 @@
+"""The hosts as a Prometheus knows them, asked for at an interval by a thread of its own.
+
+A refresh is at most ten queries, whatever the number of hosts. One that fails leaves what it would have told unknown,
+with a note; when the Prometheus can't be asked at all, what was known stays and grows older.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from neurontools.errors import UserError
+from neurontools.fleet.direct_feed import DirectFeed
+from neurontools.fleet.feed import FleetFeed
+from neurontools.fleet.prometheus.access import Access
+from neurontools.fleet.prometheus.overview import Moment, hosts
+from neurontools.fleet.prometheus.queries import MEANINGS, PROBE, Overview, has_rules
+from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample, Unasked
+from neurontools.fleet.states import HostState
+
+USUAL_INTERVAL_SECONDS = 15.0  # as often as most are told to scrape
+_QUERY_SECONDS = 20.0
+_WHOLE_SECONDS = 60.0
+_PROBED_FOR_SECONDS = 300.0
+_MANY_HOSTS = 200
+_MOST_NOTES = 4
+_STOP_SECONDS, _REACH_SECONDS = 2.0, 20.0
+
+
+class PrometheusFeed(FleetFeed):
+    """Hosts of a Prometheus. UserError when the address or what is shown to it can't be meant."""
+
+    def __init__(self, url: str, access: Access | None = None, interval_seconds: float | None = None) -> None:
+        super().__init__()
+        self.interval_seconds = USUAL_INTERVAL_SECONDS if interval_seconds is None else max(1.0, interval_seconds)
+        self._server = PrometheusServer(url, access or Access())
+        self._states: tuple[HostState, ...] = ()
+        self._notes: tuple[str, ...] = ()
+        self._is_settled = False
+        self.is_recorded = False  # whether our rules are, as of the latest probe
+        self._probed_at = float("-inf")
+        self._is_closing = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._looked_at: dict[str, DirectFeed] = {}
+        self.query_count = 0  # of the latest refresh
+        self.answered_bytes = 0  # of the latest refresh, as they came
+
+    @property
+    def states(self) -> tuple[HostState, ...]:
+        """How it stands with each host, by its address."""
+        return self._states
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is wrong with the answers, in lines."""
+        return self._notes
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has answered, or is known not to."""
+        return self._is_settled
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """How long that may take."""
+        return _WHOLE_SECONDS + _QUERY_SECONDS
+
+    def socket_path(self, name: str) -> str | None:
+        """Where the daemon of a host can be asked from here: by SSH to it; None when that doesn't succeed."""
+        feed = self._looked_at.get(name)
+        if feed is None:
+            place = next((state.place for state in self._states if state.place.name == name), None)
+            if place is None:
+                return None
+            feed = self._looked_at[name] = DirectFeed((place,))
+            feed.start()
+        feed.wait_settled(_REACH_SECONDS)
+        return feed.socket_path(name)
+
+    def start(self, notify: Callable[[], None] = lambda: None) -> None:
+        """Begin to ask."""
+        self._notify = notify
+        self._thread = threading.Thread(target=self._run, name="prometheus", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all; may be called again."""
+        self._is_closing.set()
+        self._server.interrupt()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+        for feed in self._looked_at.values():
+            feed.close()
+        self._looked_at.clear()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_closing.is_set():
+                began = time.monotonic()
+                self._refresh()
+                self._is_settled = True
+                self._notify()
+                self._is_closing.wait(max(0.0, self.interval_seconds - (time.monotonic() - began)))
+        finally:
+            self._server.close()
+
+    def _refresh(self) -> None:
+        """Ask once for everything, and keep what is known now."""
+        deadline = time.monotonic() + _WHOLE_SECONDS
+        notes: dict[str, None] = {}
+        answers: dict[str, tuple[Sample, ...]] = {}
+        self.query_count = self.answered_bytes = 0
+        try:
+            self._probe(deadline, notes)
+            asked = Overview(is_recorded=self.is_recorded)
+            for name, text in asked.texts.items():
+                try:
+                    answer = self._asked(text, deadline)
+                except Unasked:
+                    raise
+                except PrometheusProblem as problem:
+                    if name == "identity":
+                        raise
+                    notes[f"Prometheus does not tell {MEANINGS[name]}: {problem}"] = None
+                    continue
+                notes |= dict.fromkeys(f"Prometheus answers partially: {line}" for line in answer.warnings)
+                answers[name] = answer.samples
+        except (PrometheusProblem, UserError) as problem:
+            self._notes = (f"Prometheus: {problem}",)
+            return
+        before = {state.place.name: state for state in self._states}
+        self._states = hosts(asked, answers, before, Moment(time.monotonic(), time.time()))
+        if not self._states:
+            notes["Prometheus has no series of neurond; has it been told to scrape the hosts? See FLEET.md"] = None
+        elif not self.is_recorded and len(self._states) >= _MANY_HOSTS:
+            notes["Prometheus does not record the rules of neuron.rules.yml, without which this costs it more"] = None
+        self._notes = tuple(notes)[:_MOST_NOTES]
+
+    def _probe(self, deadline: float, notes: dict[str, None]) -> None:
+        """Find out now and then whether our rules are recorded."""
+        if time.monotonic() < self._probed_at + _PROBED_FOR_SECONDS:
+            return
+        try:
+            answer = self._asked(PROBE, deadline)
+        except Unasked:
+            raise
+        except PrometheusProblem as problem:
+            notes[f"Prometheus does not tell whether it records our rules: {problem}"] = None
+            return
+        self.is_recorded = has_rules({each.labels.get("__name__", ""): each.value for each in answer.samples})
+        self._probed_at = time.monotonic()
+
+    def _asked(self, text: str, deadline: float) -> Answer:
+        left = deadline - time.monotonic()
+        if left < 1 or self._is_closing.is_set():
+            raise Unasked(f"its answers take longer than {_WHOLE_SECONDS:.0f} s")
+        self.query_count += 1
+        answer = self._server.query(text, min(_QUERY_SECONDS, left))
+        self.answered_bytes += answer.size_bytes
+        return answer

@@ -1,0 +1,149 @@
+"""neuron-top and neuron-ls of many hosts as a real Prometheus knows them."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import pytest
+
+from neurontools.fleet.prometheus.feed import PrometheusFeed
+from neurontools.fleet.states import HostState, Link
+from neurontools.testing import SimulatedFleet
+from tests.harness.dashboard_terminal import Terminal
+from tests.harness.fleet import ssh_environment
+from tests.harness.paths import NEURON_LS, NEURON_TOP
+from tests.harness.prometheus_server import Prometheus, needs_prometheus
+from tests.harness.waiting import HANG_SECONDS, wait_until
+
+pytestmark = needs_prometheus
+MIX = "trn1.2xlarge/steady,inf2.24xlarge,trn1.2xlarge/ecc-burst"
+
+
+@pytest.fixture
+def fleet() -> Iterator[SimulatedFleet]:
+    with SimulatedFleet(3, mix=MIX, interval_seconds=0.5, processes=3, metrics_from=free_ports(3)) as fleet:
+        yield fleet
+
+
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row that nobody listens on, below those that the system gives away by itself."""
+
+    def look() -> int | None:
+        first = random.randrange(20_000, 32_000)
+        with ExitStack() as stack, suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+        return None
+
+    return wait_until(look)
+
+
+def told(server: Prometheus, count: int = 3, *, rules: bool = True) -> tuple[HostState, ...]:
+    """The hosts, once all are told of with their devices."""
+
+    def look() -> tuple[HostState, ...] | None:
+        with PrometheusFeed(server.url) as feed:
+            feed.start()
+            assert feed.wait_settled(HANG_SECONDS)
+            states = feed.states
+            assert feed.query_count <= 10
+            whole = sum(state.summary is not None and bool(state.summary.devices) for state in states)
+            return states if whole == count and feed.is_recorded is rules else None
+
+    return wait_until(look)
+
+
+def run(script: Path, server: Prometheus, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(script), "--prometheus", server.url, *arguments],
+        env=os.environ | {"COLUMNS": "150"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("rules", [True, False])
+def test_the_hosts_are_told_with_and_without_our_rules(fleet: SimulatedFleet, tmp_path: Path, *, rules: bool) -> None:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), rules=rules, interval="2s") as server:
+        states = {state.place.name: state for state in told(server, rules=rules)}
+    assert sorted(states) == ["host-000", "host-001", "host-002"]
+    by_type = {}
+    for state in states.values():
+        assert state.link is Link.LIVE
+        assert state.summary is not None
+        by_type[state.summary.instance_type, state.summary.held_neuroncore_count] = state.summary
+    idle, busy = by_type["inf2.24xlarge", 0], by_type["trn1.2xlarge", 2]
+    assert (idle.neuroncore_count, idle.free_neuroncore_count, idle.utilization_ratio) == (12, 12, None)
+    assert [cell.held_neuroncore_count for cell in idle.devices] == [0] * 6
+    assert (busy.neuroncore_count, busy.free_neuroncore_count, busy.busy_neuroncore_count) == (2, 0, 2)
+    assert busy.utilization_ratio is not None
+    assert 0.5 < busy.utilization_ratio <= 1
+
+
+def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path) -> None:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), interval="2s") as server:
+        told(server)
+
+        def sick() -> subprocess.CompletedProcess[str] | None:
+            done = run(NEURON_LS, server, "--health")
+            return done if done.returncode == 5 else None
+
+        found = wait_until(sick)
+        assert "host-" in found.stdout
+        assert "ECC" in found.stdout
+        listed = run(NEURON_LS, server)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert listed.stdout.count("host-") == 3
+        once = run(NEURON_TOP, server, "--once")
+        assert "3 hosts, 3 live" in once.stdout
+        fleet.stop("host-001")
+        wait_until(lambda: server.query('up{node="host-001"} == 0') or None)
+        document = json.loads(run(NEURON_TOP, server, "--json").stdout)
+        (lost,) = [host for host in document["hosts"] if host["link"] == "lost"]
+        assert lost["trouble"] == "it does not answer Prometheus"
+        assert lost["neuroncore_count"] is None
+
+
+def test_the_page_goes_into_a_host_by_ssh(
+    fleet: SimulatedFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ssh_environment(tmp_path, fleet.places[0].address).items():
+        monkeypatch.setenv(name, value)
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), interval="2s") as server:
+        told(server)
+        terminal = Terminal("--prometheus", server.url, home=tmp_path)
+        try:
+            terminal.shows("3 hosts, 3 live")
+            terminal.press("\r")
+            terminal.shows("NeuronCore v2 Utilization")
+            terminal.press("q")
+            terminal.shows("3 hosts, 3 live")
+            server.process.kill()
+            terminal.press("q")
+            assert terminal.ends() == 0
+        finally:
+            terminal.close()
+
+
+def test_none_is_there() -> None:
+    done = subprocess.run(
+        [sys.executable, str(NEURON_TOP), "--prometheus", "http://127.0.0.1:1", "--once"],
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 12
+    assert done.stderr == "neuron-top: Prometheus: not reached: connection refused\n"

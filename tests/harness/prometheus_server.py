@@ -1,0 +1,100 @@
+"""A Prometheus server of Debian, on a port of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.waiting import HANG_SECONDS
+
+RULES = Path(__file__).parents[2] / "deploy/prometheus/neuron.rules.yml"
+
+needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus is not installed")
+
+
+class Prometheus:
+    """A context with a Prometheus that scrapes one target, or those of `file_sd`; `rules` has it record ours."""
+
+    def __init__(
+        self,
+        directory: Path,
+        target: str | None = None,
+        *,
+        file_sd: Path | None = None,
+        rules: bool = True,
+        flags: Sequence[str] = (),
+        interval: str = "200ms",
+        scrape: Mapping[str, object] | None = None,
+    ) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            self.port = server.getsockname()[1]
+        targets: dict[str, object] = {"static_configs": [{"targets": [target] if target else []}]}
+        if file_sd is not None:
+            targets = {"file_sd_configs": [{"files": [str(file_sd)]}]}
+        configuration = {
+            "global": {"scrape_interval": interval, "scrape_timeout": interval, "evaluation_interval": "300ms"},
+            "rule_files": [str(RULES)] if rules else [],
+            "scrape_configs": [{"job_name": "neurond", **targets, **(scrape or {})}],
+        }
+        file = directory / "prometheus.yml"
+        file.write_text(json.dumps(configuration), "utf-8")
+        self.log_path = directory / "prometheus.log"
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    "prometheus",
+                    f"--config.file={file}",
+                    f"--storage.tsdb.path={directory / 'data'}",
+                    f"--web.listen-address=127.0.0.1:{self.port}",
+                    *flags,
+                ],
+                stdout=log,
+                stderr=log,
+            )
+
+    @property
+    def url(self) -> str:
+        """Where it answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Prometheus:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.wait(HANG_SECONDS)
+
+    def get(self, path: str, **parameters: str) -> Any:
+        url = f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(url, timeout=HANG_SECONDS) as reply:
+                return json.loads(reply.read())["data"]
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 503:  # it is still starting
+                    return None
+                raise AssertionError(f"{path} {parameters}: {error.read().decode()}") from None
+        except OSError:
+            assert self.process.poll() is None, self.log_path.read_text("utf-8")
+            return None
+
+    def query(self, text: str) -> list[Any]:
+        found = self.get("query", query=text)
+        return found["result"] if found else []
+
+    def query_range(self, text: str) -> list[Any]:
+        """The last seconds, as a panel that is drawn over time asks for them."""
+        now = time.time()
+        found = self.get("query_range", query=text, start=str(now - 5), end=str(now), step="1")
+        return found["result"] if found else []
