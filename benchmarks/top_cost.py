@@ -1,157 +1,125 @@
 """What neuron-top costs, measured from outside, beside other full-screen monitors that are installed.
 
-    python benchmarks/top_cost.py [--seconds 30] [--instance-type trn1.32xlarge]
+    python benchmarks/top_cost.py [--seconds 30] [--instance-type trn1.32xlarge] [--lnc 1] [--only keys]
 
 Each program gets a fresh 200x50 terminal whose queries are answered, and is left alone. CPU time is that of its process
 clock; memory its high-water mark; the first frame is the moment from which 80 % of the cells of the last screen are
-filled.
+filled. Keys move the selection, at random moments, on a quiet host and beside five processes a vCPU that only compute;
+an "echo" that answers each key and does nothing else shows what the scheduler alone takes. Last, neuron-top looks at a
+daemon that remembers more than neuron-top keeps, until the past is as full as it gets.
 """
 
 from __future__ import annotations
 
 import argparse
-import fcntl
-import os
-import pty
-import re
-import select
 import shutil
-import signal
-import statistics
-import struct
-import subprocess
 import sys
-import tempfile
-import termios
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from measuring import compile_sources, daemon
+from measuring.terminal import Session, busy_vcpus, session
+
 ROOT = Path(__file__).parents[1]
-COLUMNS, LINES, WARM_UP_SECONDS = 200, 50, 5.0
-QUERIES = (
-    (re.compile(rb"\x1b\[0?c"), b"\x1b[?62;22c"),
-    (re.compile(rb"\x1b\[6n"), b"\x1b[1;1R"),
-    (re.compile(rb"\x1b\[\?2026\$p"), b"\x1b[?2026;2$y"),
-    (re.compile(rb"\x1b\]11;\?(\x07|\x1b\\)"), b"\x1b]11;rgb:0000/0000/0000\x1b\\"),
-)
-SEQUENCE = re.compile(
-    r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_=>78])"
-)
+WARM_UP_SECONDS = 5.0
+KEYS, BUSY_PROCESSES_PER_VCPU = 30, 5
+PAST_INTERVAL_SECONDS, PAST_SECONDS, LONGEST_LOAD_SECONDS = 0.02, 60.0, 90.0
+ECHO = """
+import os, tty
+tty.setraw(0)
+os.write(1, b"ready")
+while key := os.read(0, 64):
+    os.write(1, b".")
+"""
 
 
 @dataclass(frozen=True)
-class Cost:
-    cpu_seconds: float
-    steady_ratio: float
-    high_water_bytes: int
-    bytes_per_second: float
-    first_frame_seconds: float
-    key_seconds: float | None
+class Program:
+    """What is measured: a command, the keys that make it ready, and those whose answers are timed."""
+
+    name: str
+    command: list[str]
+    ready: str = ""
+    keys: tuple[str, ...] = ()
 
 
-def cpu_seconds(pid: int) -> float:
-    return time.clock_gettime((~pid << 3) | 2)
+def milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.1f}"
 
 
-def high_water_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+def programs(socket: str) -> list[Program]:
+    top = [sys.executable, str(ROOT / "scripts/neuron-top"), "--socket", socket]
+    down, up = ("\x1bOB", "\x1b[B"), ("\x1bOA", "\x1b[A")
+    found = [
+        Program("neuron-top", top, "\r", (down[1], up[1])),  # Enter unfolds the job
+        Program("  unfolding", top, "", ("\r",)),
+        Program("btop", ["btop"], "", (down[1], down[1], up[1])),
+        Program("htop", ["htop"], "", (down[0], up[0])),
+        Program("nvitop", ["nvitop"]),
+        Program("echo", [sys.executable, "-c", ECHO], "", ("x",)),
+    ]
+    return [program for program in found if shutil.which(program.command[0]) is not None]
 
 
-def filled(text: str) -> int:
-    """Cells that hold something after all this was written."""
-    cells: set[tuple[int, int]] = set()
-    row = column = position = 0
-    while position < len(text):
-        if text[position] == "\x1b":
-            match = SEQUENCE.match(text, position)
-            if match is None:
-                position += 1
-                continue
-            if match[2] == "H":
-                numbers = [int(part or 1) for part in (match[1] or "1;1").split(";")]
-                row, column = numbers[0] - 1, (numbers[1] if len(numbers) > 1 else 1) - 1
-            elif match[2] == "J":
-                cells.clear()
-            position = match.end()
-            continue
-        if text[position] > " ":
-            cells.add((row, column))
-        elif text[position] == " ":
-            cells.discard((row, column))
-        if text[position] == "\n":
-            row, column = row + 1, 0
-        elif text[position] == "\r":
-            column = 0
-        else:
-            column += 1
-        position += 1
-    return len(cells)
+def print_costs(shown: Sequence[Program], seconds: float) -> None:
+    print(f"{'left alone':12} {'CPU s':>7} {'steady':>8} {'MiB':>6} {'kB/s':>6} {'first frame s':>13}")
+    for program in shown:
+        with session(program.command) as running:
+            running.read_until(WARM_UP_SECONDS)
+            warm_cpu, warm_bytes = running.cpu_seconds, running.written_bytes
+            running.read_until(seconds)
+            steady_seconds = seconds - WARM_UP_SECONDS
+            steady = (running.cpu_seconds - warm_cpu) / steady_seconds
+            bytes_per_second = (running.written_bytes - warm_bytes) / steady_seconds
+            print(
+                f"{program.name:12} {running.cpu_seconds:7.2f} {steady:8.2%} {mib(running.memory_bytes('VmHWM')):6.1f} "
+                f"{bytes_per_second / 1e3:6.1f} {running.first_frame_seconds(seconds):13.3f}"
+            )
 
 
-def measure(command: list[str], seconds: float, key: str | None) -> Cost:
-    environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
-    with tempfile.TemporaryDirectory() as home:
-        environment["XDG_CONFIG_HOME"] = home
-        started = time.monotonic()
-        pid, terminal = pty.fork()
-        if not pid:
-            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
-            os.execvpe(command[0], command, environment)
-        parts: list[tuple[float, bytes]] = []
+def print_keys(shown: Sequence[Program]) -> None:
+    print(f"{'keys':12} {'quiet ms':>8} {f'beside {BUSY_PROCESSES_PER_VCPU} a vCPU, ms':>22}")
+    for program in shown:
+        with session(program.command) as running:
+            running.read_until(WARM_UP_SECONDS)
+            if program.ready:
+                running.press(program.ready)
+            quiet = running.key_seconds(program.keys, KEYS)
+            with busy_vcpus(BUSY_PROCESSES_PER_VCPU):
+                running.read_until(running.age_seconds + 1.0)
+                busy = running.key_seconds(program.keys, KEYS)
+        print(f"{program.name:12} {milliseconds(quiet):>8} {milliseconds(busy):>22}")
 
-        def read(until: float) -> bool:
-            """Read for a while; whether anything came."""
-            if not select.select([terminal], [], [], max(0.0, until - time.monotonic()))[0]:
-                return False
-            data = os.read(terminal, 1 << 16)
-            parts.append((time.monotonic() - started, data))
-            for query, answer in QUERIES:
-                if query.search(data):
-                    os.write(terminal, answer)
-            return True
 
-        try:
-            while time.monotonic() < started + WARM_UP_SECONDS:
-                read(started + WARM_UP_SECONDS)
-            warm_cpu, warm_bytes = cpu_seconds(pid), sum(len(data) for _, data in parts)
-            while time.monotonic() < started + seconds:
-                read(started + seconds)
-            cpu, written = cpu_seconds(pid), sum(len(data) for _, data in parts)
-            memory = high_water_bytes(pid)
-            answers = []
-            for number in range(10 if key else 0):
-                pause = time.monotonic() + 0.3 + number * 0.037
-                while time.monotonic() < pause:
-                    read(pause)
-                sent = time.monotonic()
-                os.write(terminal, (key or "").encode())
-                if read(sent + 2):
-                    answers.append(time.monotonic() - sent)
-        finally:
-            os.kill(pid, signal.SIGTERM)
-            time.sleep(0.2)
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-            os.close(terminal)
-        text = b""
-        target = 0.8 * filled(b"".join(data for at, data in parts if at < seconds).decode("utf-8", "ignore"))
-        first = seconds
-        for at, data in parts:
-            text += data
-            if filled(text.decode("utf-8", "ignore")) >= target:
-                first = at
-                break
-        steady = seconds - WARM_UP_SECONDS
-        return Cost(
-            cpu,
-            (cpu - warm_cpu) / steady,
-            memory,
-            (written - warm_bytes) / steady,
-            first,
-            statistics.median(answers) if answers else None,
-        )
+def print_full_past(flags: list[str]) -> None:
+    """Its memory when it was started and keeps little, and when it keeps all that it may."""
+    history = ("--interval", str(PAST_INTERVAL_SECONDS), "--history", str(PAST_SECONDS))
+    with daemon(*flags, *history) as remembering:
+        time.sleep(PAST_SECONDS)
+        command = [sys.executable, str(ROOT / "scripts/neuron-top"), "--socket", remembering.socket]
+        with session(command) as running:
+            running.read_until(WARM_UP_SECONDS)
+            wait_for_past(running)
+            print(
+                f"with all the past that it keeps: {mib(running.memory_bytes('VmRSS')):.1f} MiB, at most "
+                f"{mib(running.memory_bytes('VmHWM')):.1f}; {mib(running.proportional_bytes()):.1f} with its share of "
+                "what others have too"
+            )
+
+
+def wait_for_past(running: Session) -> None:
+    """Until it takes nothing more: it has done nothing but its usual work for some seconds."""
+    quiet = 0
+    while quiet < 4 and running.age_seconds < LONGEST_LOAD_SECONDS:
+        before = running.cpu_seconds
+        running.read_until(running.age_seconds + 2.0)
+        quiet = quiet + 1 if running.cpu_seconds - before < 0.15 else 0
+
+
+def mib(size_bytes: int) -> float:
+    return size_bytes / 2**20
 
 
 def main() -> None:
@@ -159,42 +127,20 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--instance-type", default="trn1.32xlarge")
     parser.add_argument("--lnc", default="")
+    parser.add_argument("--only", choices=("costs", "keys", "past"), default="")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="nt-") as directory:
-        socket = f"{directory}/n.sock"
-        ready, tell = os.pipe()
-        flags = ["--simulate", options.instance_type, "--load", "steady", "--socket", socket, "--exit-with-parent"]
-        flags += ["--lnc", options.lnc] if options.lnc else []
-        daemon = subprocess.Popen(
-            [sys.executable, "-m", "neurond", *flags, "--ready-fd", str(tell)],
-            pass_fds=(tell,),
-            stderr=subprocess.DEVNULL,
-        )
-        os.read(ready, 16)
-        programs = {
-            "neuron-top": (
-                [sys.executable, str(ROOT / "scripts/neuron-top"), "--socket", socket],
-                "\r",
-            ),  # unfolds and folds a job
-            "btop": (["btop"], None),
-            "htop": (["htop"], "\x1bOB"),
-            "nvitop": (["nvitop"], None),
-        }
-        print(f"{'program':12} {'CPU s':>7} {'steady':>8} {'MiB':>6} {'kB/s':>6} {'first s':>8} {'key ms':>7}")
-        try:
-            for name, (command, key) in programs.items():
-                if shutil.which(command[0]) is None:
-                    print(f"{name:12} not installed")
-                    continue
-                cost = measure(command, options.seconds, key)
-                key_text = "-" if cost.key_seconds is None else f"{cost.key_seconds * 1e3:.1f}"
-                print(
-                    f"{name:12} {cost.cpu_seconds:7.2f} {cost.steady_ratio:8.2%} {cost.high_water_bytes / 2**20:6.1f} "
-                    f"{cost.bytes_per_second / 1e3:6.1f} {cost.first_frame_seconds:8.3f} {key_text:>7}"
-                )
-        finally:
-            daemon.terminate()
-            daemon.wait()
+    compile_sources()
+    flags = ["--simulate", options.instance_type, "--load", "steady"]
+    flags += ["--lnc", options.lnc] if options.lnc else []
+    if options.only != "past":
+        with daemon(*flags) as running:
+            all_of_them = programs(running.socket)
+            if options.only != "keys":
+                print_costs([each for each in all_of_them if each.name not in ("echo", "  unfolding")], options.seconds)
+            if options.only != "costs":
+                print_keys([program for program in all_of_them if program.keys])
+    if options.only in ("", "past"):
+        print_full_past(flags)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,8 @@ from neurontools.tui import keys
 from neurontools.tui.board import Board
 from neurontools.tui.board_screen import BoardScreen
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.driver import ContinuingDriver, Driver
 from neurontools.tui.settings import save
+from neurontools.tui.terminal.driver import ContinuingDriver, Driver
 from neurontools.views.drawing.style import THEMES
 
 _HEARTBEAT_SECONDS = 1.0

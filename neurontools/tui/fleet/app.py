@@ -15,8 +15,8 @@ from textual.screen import Screen
 
 from neurontools.tui.board import Board
 from neurontools.tui.board_screen import BoardScreen
-from neurontools.tui.driver import Driver
 from neurontools.tui.fleet.fleet_board import FleetBoard
+from neurontools.tui.terminal.driver import Driver
 
 _BEAT_SECONDS = 1.0  # ages grow
 _SOON_SECONDS = 0.2  # after which the first words of hosts are drawn

@@ -1,0 +1,178 @@
+"""A full-screen program in a fresh terminal, measured from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import random
+import re
+import select
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+COLUMNS, LINES = 200, 50
+_QUERIES = (
+    (re.compile(rb"\x1b\[0?c"), b"\x1b[?62;22c"),
+    (re.compile(rb"\x1b\[6n"), b"\x1b[1;1R"),
+    (re.compile(rb"\x1b\[\?2026\$p"), b"\x1b[?2026;2$y"),
+    (re.compile(rb"\x1b\]11;\?(\x07|\x1b\\)"), b"\x1b]11;rgb:0000/0000/0000\x1b\\"),
+)
+_SEQUENCE = re.compile(
+    r"\x1b(?:\[([0-?]*)[ -/]*([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|[PX^_][^\x1b]*\x1b\\|[@-Z\\-_=>78])"
+)
+_FULL_RATIO = 0.8
+_ANSWER_SECONDS = 2.0
+
+
+class Session:
+    """One program from its start on; its terminal's queries are answered, and all that it writes is kept."""
+
+    def __init__(self, command: list[str], settings_directory: str) -> None:
+        self._parts: list[tuple[float, bytes]] = []
+        self._phases = random.Random(1)
+        environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LANG": "C.UTF-8"}
+        environment["XDG_CONFIG_HOME"] = settings_directory
+        self._started = time.monotonic()
+        self.pid, self._terminal = pty.fork()
+        if not self.pid:
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
+            os.execvpe(command[0], command, environment)
+
+    @property
+    def age_seconds(self) -> float:
+        """How long it runs."""
+        return time.monotonic() - self._started
+
+    @property
+    def cpu_seconds(self) -> float:
+        """vCPU time of all its threads, by its process clock."""
+        return time.clock_gettime((~self.pid << 3) | 2)
+
+    @property
+    def written_bytes(self) -> int:
+        """What it has written."""
+        return sum(len(data) for _, data in self._parts)
+
+    def memory_bytes(self, name: str) -> int:
+        """VmHWM, VmRSS or another line of its status."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.split(f"{name}:")[1].split()[0]) * 1024
+
+    def proportional_bytes(self) -> int:
+        """Memory with its share of what it has together with others."""
+        return int(Path(f"/proc/{self.pid}/smaps_rollup").read_text().split("\nPss:")[1].split()[0]) * 1024
+
+    def read_until(self, age_seconds: float) -> None:
+        """Leave it alone until it is so old."""
+        while self.age_seconds < age_seconds:
+            self._read(age_seconds - self.age_seconds)
+
+    def _read(self, seconds: float) -> bool:
+        """Read for a while; whether anything came."""
+        if not select.select([self._terminal], [], [], max(0.0, seconds))[0]:
+            return False
+        data = os.read(self._terminal, 1 << 16)
+        self._parts.append((self.age_seconds, data))
+        for query, answer in _QUERIES:
+            if query.search(data):
+                os.write(self._terminal, answer)
+        return True
+
+    def press(self, key: str) -> float | None:
+        """Seconds from a key to the first byte in reply, at a random moment of the second; None: there was none."""
+        self.read_until(self.age_seconds + 0.2 + self._phases.random() * 0.6)
+        sent = time.monotonic()
+        os.write(self._terminal, key.encode())
+        return time.monotonic() - sent if self._read(_ANSWER_SECONDS) else None
+
+    def key_seconds(self, keys: tuple[str, ...], count: int) -> float | None:
+        """The median over so many keys, taken in turns; None when none was answered."""
+        answers = [self.press(keys[number % len(keys)]) for number in range(count if keys else 0)]
+        known = [seconds for seconds in answers if seconds is not None]
+        return statistics.median(known) if known else None
+
+    def first_frame_seconds(self, until_seconds: float) -> float:
+        """From its start to the moment at which 80 % of the cells are filled that are so at the end of the time."""
+        text = b""
+        parts = [(at, data) for at, data in self._parts if at < until_seconds]
+        target = _FULL_RATIO * _filled(b"".join(data for _, data in parts).decode("utf-8", "ignore"))
+        for at, data in parts:
+            text += data
+            if _filled(text.decode("utf-8", "ignore")) >= target:
+                return at
+        return until_seconds
+
+    def close(self) -> None:
+        """End it."""
+        os.kill(self.pid, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # it has ended
+            self.read_until(self.age_seconds + 0.2)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._terminal)
+
+
+def _filled(text: str) -> int:
+    """Cells that hold something after all this was written."""
+    cells: set[tuple[int, int]] = set()
+    row = column = position = 0
+    while position < len(text):
+        if text[position] == "\x1b":
+            match = _SEQUENCE.match(text, position)
+            if match is None:
+                position += 1
+                continue
+            if match[2] == "H":
+                numbers = [int(part or 1) for part in (match[1] or "1;1").split(";")]
+                row, column = numbers[0] - 1, (numbers[1] if len(numbers) > 1 else 1) - 1
+            elif match[2] == "J":
+                cells.clear()
+            position = match.end()
+            continue
+        if text[position] > " ":
+            cells.add((row, column))
+        elif text[position] == " ":
+            cells.discard((row, column))
+        if text[position] == "\n":
+            row, column = row + 1, 0
+        elif text[position] == "\r":
+            column = 0
+        else:
+            column += 1
+        position += 1
+    return len(cells)
+
+
+@contextlib.contextmanager
+def session(command: list[str]) -> Iterator[Session]:
+    """A program with settings of its own, which are empty; it is ended."""
+    with tempfile.TemporaryDirectory() as directory:
+        running = Session(command, directory)
+        try:
+            yield running
+        finally:
+            running.close()
+
+
+@contextlib.contextmanager
+def busy_vcpus(processes_per_vcpu: int) -> Iterator[None]:
+    """So many processes that do nothing but use each vCPU."""
+    count = processes_per_vcpu * (os.cpu_count() or 1)
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        time.sleep(1.0)
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()

@@ -1,0 +1,130 @@
+"""How keys come from a terminal and frames go to one: real pseudo-terminals, whose other end reads or doesn't."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import socket
+import threading
+import tty
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TextIO
+
+import pytest
+from textual.events import Key
+
+from neurontools.tui.terminal.input import TerminalInput
+from neurontools.tui.terminal.output import TerminalOutput
+from tests.harness.waiting import HANG_SECONDS
+
+
+@dataclass
+class Pair:
+    """A pseudo-terminal: what a program has, and the other end."""
+
+    program: TextIO
+    other: int
+
+    def hang_up(self) -> None:
+        os.close(self.other)
+        self.other = -1
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    other, program = pty.openpty()
+    tty.setraw(program)
+    made = Pair(os.fdopen(program, "w", encoding="utf-8"), other)
+    yield made
+    made.program.close()
+    if made.other >= 0:
+        os.close(made.other)
+
+
+def test_what_a_terminal_does_not_take_at_once_is_left_for_the_thread_and_nothing_is_lost(pair: Pair) -> None:
+    output = TerminalOutput(pair.program, lambda: None)
+    output.open()
+    text = "x" + "é…" * 5000  # however much is taken, some cut is within a character
+    expected = ""
+    rest = ""
+    while not rest:
+        rest = output.write_at_once(text)
+        expected += text
+    assert output.write_at_once("later") == "later", "what comes behind waits for what is before it"
+    expected += "later"
+    writer = threading.Thread(target=lambda: [output.write(each) for each in (rest, "later")])  # type: ignore[func-returns-value]
+    writer.start()
+    received = b""
+    while len(received) < len(expected.encode()):
+        received += os.read(pair.other, 65536)
+    writer.join(HANG_SECONDS)
+    assert received.decode() == expected
+    assert output.write_at_once("again") == "", "when all is written, the next is written at once"
+    assert os.read(pair.other, 100) == b"again"
+    output.close()
+    assert output.write_at_once("closed") == "closed"
+
+
+def test_the_shell_keeps_a_terminal_that_waits(pair: Pair) -> None:
+    output = TerminalOutput(pair.program, lambda: None)
+    output.open()
+    assert not fcntl.fcntl(pair.program, fcntl.F_GETFL) & os.O_NONBLOCK
+    output.close()
+
+
+def test_a_terminal_that_can_not_be_opened_anew_is_written_by_the_thread() -> None:
+    near, far = socket.socketpair()  # as one of another user's: it is there, and opening it fails
+    with near, far, near.makefile("w", encoding="utf-8") as file:
+        output = TerminalOutput(file, lambda: None)
+        output.open()
+        assert output.write_at_once("frame") == "frame"
+        output.write("frame")
+        assert far.recv(100) == b"frame"
+
+
+def test_the_end_of_a_terminal_is_told_once(pair: Pair) -> None:
+    ends: list[str] = []
+    output = TerminalOutput(pair.program, lambda: ends.append("end"))
+    output.open()
+    pair.hang_up()
+    for _ in range(2):
+        assert output.write_at_once("frame") == "frame"
+        output.write("frame")
+    assert ends == ["end"]
+    output.close()
+
+
+async def test_keys_come_one_by_one_and_a_lonely_escape_is_a_key(pair: Pair) -> None:
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    ended = asyncio.Event()
+    taken = TerminalInput(
+        pair.program.fileno(), lambda message: keys.put_nowait(message.key) if isinstance(message, Key) else None,
+        ended.set,
+    )  # fmt: skip
+    taken.begin()
+    os.write(pair.other, b"a\x1b[B\xc3")
+    assert [await keys.get() for _ in range(2)] == ["a", "down"]
+    os.write(pair.other, b"\xa9\x1b")
+    assert [await keys.get() for _ in range(2)] == ["é", "escape"]
+    pair.hang_up()
+    await asyncio.wait_for(ended.wait(), HANG_SECONDS)
+    taken.end()
+
+
+async def test_what_is_typed_while_nobody_reads_is_there_afterwards(pair: Pair) -> None:
+    keys: asyncio.Queue[str] = asyncio.Queue()
+    taken = TerminalInput(
+        pair.program.fileno(), lambda message: keys.put_nowait(message.key) if isinstance(message, Key) else None,
+        lambda: None,
+    )  # fmt: skip
+    taken.begin()
+    taken.end()
+    os.write(pair.other, b"x")
+    await asyncio.sleep(0)
+    assert keys.empty()
+    taken.begin()
+    assert await keys.get() == "x"
+    taken.end()
