@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from neurond.actions.action_settings import ActionSettings
 from neurond.actions.actions import Actions
@@ -21,7 +21,7 @@ from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
 from neurond.faults.kernel_log_file import KernelLogFile
-from neurond.host import watched_host
+from neurond.host import kernel_log, watched_host
 from neurond.journal.accounts import Accounts
 from neurond.journal.audit import NAME, Audit
 from neurond.journal.ended_file import EndedFile
@@ -45,9 +45,9 @@ from neurond.snapshots.store import Store
 from neurond.snapshots.ticks import Ticks
 from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock
 from neurond.system import log
+from neurond.system.endings import asked_to_end, others_end
 from neurond.system.event_loop import turns
-from neurond.system.free_memory import AfterFloods, is_out_of_memory, tell_out_of_memory
-from neurond.system.kernel_log import KernelLog
+from neurond.system.free_memory import AfterFloods, is_out_of_memory, tell_out_of_memory, told_in_a_line
 from neurond.system.processes import is_alive
 from neurond.system.steady_clock import SteadyClock
 from neurond.system.supervisor import has_terminal, most_files, notify, notify_ready, watchdog_seconds
@@ -63,6 +63,7 @@ from neurontools.version import __version__
 
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExport
+    from neurond.service.network_api import NetworkApi
     from neurontools.model import Snapshot
 
 # Changes of ownership are published at once, but under a storm of them not more often than this.
@@ -100,7 +101,7 @@ class Daemon:
         proc_root = "/proc" if settings.simulate else settings.proc_root
         self._attributions = Attributions(proc_root)
         self._judge = Judge(Thresholds(**settings.health_thresholds))  # type: ignore[arg-type]
-        self._kernel_log = _kernel_log(settings)
+        self._kernel_log = kernel_log(settings)
         self._announcer = Announcer()
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
@@ -108,6 +109,7 @@ class Daemon:
         self._ended = EndedLog(time.time(), _kept(settings, "what ended", EndedFile))
         self._changes = Changes()
         self._audit = Audit(_kept(settings, "the audit", _audit_file))
+        self._network: NetworkApi | None = None
         self._actions = Actions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
         self._monitor = MonitorService(self._store, self._ended, self._settle)
         self._runtime = RuntimeService(
@@ -122,14 +124,16 @@ class Daemon:
         is_own_process = ending is None
         # Asked before anything can hang up: of a terminal that is gone nobody could tell that there was one.
         reloads = is_own_process and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal()
-        ending = ending or _ending()  # first of all: a signal must never leave the sockets behind
-        asyncio.get_running_loop().set_exception_handler(_on_fault)
+        ending = ending or asked_to_end()  # first of all: a signal must never leave the sockets behind
+        asyncio.get_running_loop().set_exception_handler(told_in_a_line)
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
-        peers = Peers(limits_for(most_files()), time.monotonic)
+        files_each = most_files() // (1 if self._settings.listen is None else 2)  # for the API on each of its sides
+        peers = Peers(limits_for(files_each), time.monotonic)
         gate = Gate(peers)
         calls = Calls(peers, gate.who)
         attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end, self._faults)
+        self._network = _network_api(self._settings, self._monitor, files_each, self._audit)
         server, health = make_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:
             await self._refresher.refresh(_FIRST_REFRESH_SECONDS)
@@ -145,6 +149,9 @@ class Daemon:
             gate.open(files.listen(files.path), files.inner_path)
             attach_socket.listen(files.listen(files.attach_path))
             await self._exports.start()
+            if self._network is not None:
+                await self._network.start(files)
+                self._exports.tell_of(self._network.gate)
             self._kubelet.start()
             await announce_health(health)
             _log.info("serving %s on unix:%s", first.instance.instance_type, files.path)
@@ -161,6 +168,8 @@ class Daemon:
             _log.info("ending")
             await calls.end(_GRACE_SECONDS)
             gate.close()
+            if self._network is not None:
+                await self._network.close(_GRACE_SECONDS)
             attach_socket.close()
             await self._exports.close()
             await self._kubelet.close()
@@ -169,7 +178,7 @@ class Daemon:
             if self._written_kernel_log is not None:
                 self._written_kernel_log.close()
             await server.stop(_GRACE_SECONDS)
-            await _others_end(_GRACE_SECONDS)
+            await others_end(_GRACE_SECONDS)
             if self._actions is not None:
                 self._actions.close()
             self._audit.note("daemon_ends", time.time(), {"pid": os.getpid()})
@@ -223,6 +232,12 @@ class Daemon:
             if self._actions is not None:
                 self._actions.close()
             self._actions = Actions(ActionSettings.made(after.actions), self._audit) if after.actions else None
+        if (after.tls_summary, after.tls_full) != (before.tls_summary, before.tls_full):
+            from neurond.access.certificates import subjects
+
+            self._exports.allow(subjects(after))
+            if self._network is not None:
+                self._network.gate.allow(subjects(after))
         self._settings = replace(before, **{name: getattr(after, name) for name in RELOADABLE})
 
     async def _tick_until(self, ending: asyncio.Event, peers: Peers) -> None:
@@ -292,6 +307,8 @@ class Daemon:
                 self._announcer.tell(entry.snapshot)
                 self._act(entry.snapshot)
                 self._exports.observe(entry.snapshot)
+                if self._network is not None:
+                    self._network.gate.renew()
         except Exception as error:
             # A fault in one snapshot must not end the daemon; the readers keep the one before.
             if is_out_of_memory(error):
@@ -321,11 +338,12 @@ class Daemon:
         return replace(snapshot, ended=recent) if recent else snapshot
 
 
-def _kernel_log(settings: Settings) -> KernelLog | None:
-    """The log that tells of these devices; None where there is none, as of simulated ones."""
-    if settings.kmsg is not None:
-        return KernelLog(settings.kmsg) if settings.kmsg else None
-    return None if settings.simulate else KernelLog(f"{settings.dev_root}/kmsg", is_named=False)
+def _network_api(settings: Settings, monitor: MonitorService, most_files: int, audit: Audit) -> NetworkApi | None:
+    if settings.listen is None:
+        return None
+    from neurond.service.network_api import NetworkApi
+
+    return NetworkApi(settings, monitor, most_files, audit.note)
 
 
 def _audit_file(path: str, group: int | None) -> LineFile:
@@ -373,28 +391,3 @@ def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | 
         return None
     serial_numbers = {device.index: device.serial_number for device in first.devices}
     return KernelLogFile(path, first.instance.instance_id or "", serial_numbers)
-
-
-def _on_fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Takes the faults that nobody handled: a lack of memory is a line and no traceback, which takes more of it."""
-    if is_out_of_memory(context.get("exception")):
-        tell_out_of_memory("out of memory: somebody was not answered")
-    else:
-        loop.default_exception_handler(context)
-
-
-async def _others_end(patience_seconds: float) -> None:
-    """Lets all other tasks end by themselves: those of grpcio print a traceback when the loop's end cancels them."""
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    if others:
-        await asyncio.wait(others, timeout=patience_seconds)
-
-
-def _ending() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT, and by SIGHUP unless nohup had it ignored."""
-    ending = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
-            loop.add_signal_handler(number, ending.set)
-    return ending

@@ -13,6 +13,7 @@ from neurond.ownership.shape import Shape
 from neurond.settings import Settings
 from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.sources.source import Source
+from neurond.system.kernel_log import KernelLog
 from neurond.system.steady_clock import SteadyClock
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
@@ -104,3 +105,10 @@ def _load(settings: Settings, ledger: Ledger, instance_type: catalog.InstanceTyp
         neuroncores=settings.load_neuroncores,
         peak_flops_per_core=peak_flops,
     )
+
+
+def kernel_log(settings: Settings) -> KernelLog | None:
+    """The log that tells of these devices; None where there is none, as of simulated ones."""
+    if settings.kmsg is not None:
+        return KernelLog(settings.kmsg) if settings.kmsg else None
+    return None if settings.simulate else KernelLog(f"{settings.dev_root}/kmsg", is_named=False)

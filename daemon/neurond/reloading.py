@@ -10,8 +10,8 @@ from dataclasses import fields
 from neurond.settings import Settings
 from neurontools.errors import EXIT_USAGE, UserError
 
-RELOADABLE = frozenset(("log_level", "health_thresholds", "actions"))
-"""The settings that a running daemon takes over; files of the metrics listener are read again by themselves."""
+RELOADABLE = frozenset(("log_level", "health_thresholds", "actions", "tls_summary", "tls_full"))
+"""The settings that a running daemon takes over; files of certificates are read again by themselves."""
 
 _OF_A_START = frozenset(("ready_fd", "exit_with_parent"))
 _VALID = "configuration is valid: "

@@ -24,6 +24,7 @@ class Settings:
     load: str | None = None  # scenario of synthetic load
     load_seed: int = 0
     load_neuroncores: int | None = None  # logical cores the scenario uses; None: all
+    listen: str | None = None  # address of the API over TLS; None: it is on the socket alone
     tls_certificate: str | None = None  # PEM files for whatever listens on the network; None: no TLS
     tls_key: str | None = None  # None: in the file of the certificate
     tls_client_ca: str | None = None  # who signs the certificates that clients must show; None: they need none

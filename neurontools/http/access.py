@@ -37,6 +37,7 @@ class Access:
         self._tls = tls
         self._token_file = bearer_token_file
         self._place = place
+        self._is_named = subjects is not None
         self._subjects = subjects or Subjects()
         self._hosts = hosts
         self._token: bytes | None = None
@@ -56,7 +57,13 @@ class Access:
         """How much who shows this certificate may see, or none at all (None); without names, everybody sees all."""
         if not self._subjects:
             return Role.FULL
-        return self._subjects.role(subject_names(certificate or {}))
+        known = self._subjects.known(subject_names(certificate or {}))
+        return None if known is None else known[1]
+
+    def allow(self, subjects: Subjects) -> None:
+        """Goes by these names from the next connection on, if it goes by names at all."""
+        if self._is_named:
+            self._subjects = subjects
 
     def admits_host(self, authority: str) -> bool:
         """Whether a request for this host and port may be answered."""

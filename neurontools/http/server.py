@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import socket
 from asyncio.sslproto import SSLProtocol
 from typing import Any
@@ -17,7 +16,9 @@ from neurontools.http.limits import Limits
 from neurontools.http.site import Site
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.sockets.listen_address import listeners
+from neurontools.sockets.neighbourhood import neighbourhood
 from neurontools.sockets.places import Place, Places
+from neurontools.sockets.readiness import readable
 
 _BACKLOG = 1024
 _SHUTDOWN_SECONDS = 1.0  # for the end of TLS
@@ -66,7 +67,7 @@ class HttpServer:
             if task is not None:
                 task.cancel()
 
-        place = self._places.enter(_peer(address), make_room)
+        place = self._places.enter(neighbourhood(address[0]), make_room)
         if place is None:
             connection.close()
             return
@@ -85,7 +86,7 @@ class HttpServer:
         try:
             with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled when it made room
                 async with asyncio.timeout(self._limits.head_seconds) as patience:
-                    await _readable(connection)
+                    await readable(connection)
                     if not connection.recv(1, socket.MSG_PEEK):
                         return
                     reader, writer = await self._opened(connection, place)
@@ -132,30 +133,3 @@ def _refuse(connection: socket.socket, _reason: str) -> None:
 
 def _say_nothing(_connection: socket.socket, _reason: str) -> None:
     pass
-
-
-async def _readable(connection: socket.socket) -> None:
-    """Returns when a client has said something, or has gone."""
-    loop = asyncio.get_running_loop()
-    said: asyncio.Future[None] = loop.create_future()
-
-    def ready() -> None:
-        loop.remove_reader(connection)
-        if not said.done():
-            said.set_result(None)
-
-    loop.add_reader(connection, ready)
-    try:
-        await said
-    finally:
-        loop.remove_reader(connection)
-
-
-def _peer(address: Any) -> str:
-    """Who shares a share: an IPv4 address; of IPv6 the first 64 bits, which one host has to itself."""
-    host = ipaddress.ip_address(address[0].partition("%")[0])
-    if isinstance(host, ipaddress.IPv4Address):
-        return str(host)
-    if host.ipv4_mapped is not None:
-        return str(host.ipv4_mapped)
-    return str(ipaddress.ip_network((host, 64), strict=False))

@@ -89,6 +89,7 @@ class Connection:
         self._send_window_bytes = DEFAULT_WINDOW_BYTES
         self._is_greeted = False
         self._is_going_away = False
+        self._farewell = ""
         self._next_stream_id = 1
         self._stream = Stream()
         self._header_block: tuple[int, bool, bytearray] | None = None  # stream, whether it ends it, what came of it
@@ -153,7 +154,7 @@ class Connection:
         except BlockingIOError:
             chunk = None
         if chunk == b"":
-            raise ConnectionEnded("the server closed the connection")
+            raise ConnectionEnded(self._farewell or "the server closed the connection")
         self._received += chunk or b""
         while self._has_frame():
             self.receive()
@@ -210,7 +211,7 @@ class Connection:
             self.flush()
             chunk = self._ready_socket().recv(_RECEIVE_BYTES)
             if not chunk:
-                raise ConnectionEnded("the server closed the connection")
+                raise ConnectionEnded(self._farewell or "the server closed the connection")
             self._received += chunk
         taken = bytes(self._received[:size])
         del self._received[:size]
@@ -314,8 +315,9 @@ class Connection:
         """Section 6.8. A stream that the server still counts in is answered; the next one needs a new connection."""
         self._is_going_away = True
         last_stream_id = int.from_bytes(payload[:4]) & _MAX_STREAM_ID
+        self._farewell = payload[8:].decode(errors="replace")
         if self._stream.id > last_stream_id:
-            raise ConnectionEnded(payload[8:].decode(errors="replace") or "the server is shutting down")
+            raise ConnectionEnded(self._farewell or "the server is shutting down")
 
     def _on_window_update(self, _flags: int, stream_id: int, payload: bytes) -> None:
         """Section 6.9."""

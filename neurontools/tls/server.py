@@ -10,9 +10,10 @@ import logging
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.tls.files import FileProblem, identities, load_authorities, load_certificate
+from neurontools.tls.files import FileProblem, identities, load_authorities, load_certificate, told
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ class ServerTls:
         self._protocols = list(protocols)
         self._read_at = self._changed_at()
         try:
-            self._context = server_context(files, self._protocols)
+            self._context, self._authorities = self._read()
         except FileProblem as problem:
             raise UserError(f"{place}{problem}", EXIT_USAGE) from None
 
@@ -47,6 +48,11 @@ class ServerTls:
         """For the next handshake: what was renewed is in another one than what was there before."""
         return self._context
 
+    @property
+    def authorities(self) -> bytes:
+        """What the file of the authorities holds, to be compared."""
+        return self._authorities
+
     def renew(self) -> bool:
         """Reads the files if any has changed, and whether what they hold is taken from here on."""
         changed_at = self._changed_at()
@@ -54,12 +60,20 @@ class ServerTls:
             return False
         self._read_at = changed_at
         try:
-            self._context = server_context(self._files, self._protocols)
+            self._context, self._authorities = self._read()
         except FileProblem as problem:
             _log.warning("%s%s; what was there before holds on", self._place, problem)
             return False
         _log.info("%scertificate and what belongs to it were read again", self._place)
         return True
+
+    def _read(self) -> tuple[ssl.SSLContext, bytes]:
+        """What the files hold now; FileProblem."""
+        context = server_context(self._files, self._protocols)
+        if self._files.client_ca is None:
+            return context, b""
+        with told("client_ca", self._files.client_ca):
+            return context, Path(self._files.client_ca).read_bytes()
 
     def _changed_at(self) -> object:
         return identities((self._files.certificate, self._files.key, self._files.client_ca))

@@ -45,7 +45,7 @@ def subject_names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 class Subjects:
-    """Which names have which role. Without any name there is nothing to tell apart, and `role` is that of all."""
+    """Which names have which role. Without any name it is False: nobody is told apart."""
 
     def __init__(self, summary: Iterable[str] = (), full: Iterable[str] = ()) -> None:
         self._roles = dict.fromkeys(summary, Role.SUMMARY) | dict.fromkeys(full, Role.FULL)
@@ -53,7 +53,7 @@ class Subjects:
     def __bool__(self) -> bool:
         return bool(self._roles)
 
-    def role(self, names: Iterable[str]) -> Role | None:
-        """The most that one of the names may see; None: nothing."""
-        roles = {self._roles.get(name) for name in names}
-        return Role.FULL if Role.FULL in roles else Role.SUMMARY if Role.SUMMARY in roles else None
+    def known(self, names: Iterable[str]) -> tuple[str, Role] | None:
+        """The name that may see most, and how much that is; None: none of them may see anything."""
+        found = [(name, self._roles[name]) for name in names if name in self._roles]
+        return next((each for each in found if each[1] is Role.FULL), found[0] if found else None)

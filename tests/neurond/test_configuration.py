@@ -110,6 +110,10 @@ WRONG_LINES = [
     ('daemon.state_directory = ""', "daemon.state_directory: string should have at least 1 character, not ''"),
     ('daemon.group = ""', "daemon.group: string should have at least 1 character, not ''"),
     (
+        'daemon.listen = "x"',
+        "daemon.listen: 'x' has no port from 0 to 65535; write HOST:PORT, such as 127.0.0.1:8000, or :8000",
+    ),
+    (
         'metrics.listen = "x"',
         "metrics.listen: 'x' has no port from 0 to 65535; write HOST:PORT, such as 127.0.0.1:8000, or :8000",
     ),

@@ -8,7 +8,7 @@ import logging
 import grpc
 import pytest
 from google.protobuf.message import DecodeError
-from neurond.service.server import _is_told
+from neurond.service.handlers import _is_told
 
 
 @pytest.mark.parametrize(

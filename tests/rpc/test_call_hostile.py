@@ -161,6 +161,7 @@ def test_what_is_not_grpc_is_unexpected(server: RawServer, reply: bytes, why: st
         (GREETING + frame(RST_STREAM, b"", 0, 1), Status.INTERNAL, "the server reset the call (HTTP/2 error 0)"),
         (GREETING + frame(GOAWAY, bytes(8) + b"too many"), Status.UNAVAILABLE, "too many"),
         (GREETING + frame(GOAWAY, bytes(8)), Status.UNAVAILABLE, "the server is shutting down"),
+        (GREETING + frame(GOAWAY, (2**31 - 1).to_bytes(4) + bytes(4) + b"not you"), Status.UNAVAILABLE, "not you"),
         (b"", Status.UNAVAILABLE, "the server closed the connection"),
         (VALID[:-1], Status.UNAVAILABLE, "the server closed the connection"),
         (

@@ -23,11 +23,12 @@ def test_names_are_uris_and_dns_names_alone() -> None:
 
 def test_the_most_that_a_name_has_counts() -> None:
     subjects = Subjects([checked_name("Viewer.example.org")], ["spiffe://example.org/admin"])
-    assert subjects.role(["viewer.example.org"]) is Role.SUMMARY
-    assert subjects.role(["viewer.example.org", "spiffe://example.org/admin"]) is Role.FULL
-    assert subjects.role(["spiffe://example.org/Admin"]) is None
-    assert subjects.role(["x.viewer.example.org", "viewer.example.org.evil.org"]) is None
-    assert subjects.role([]) is None
+    assert subjects.known(["other", "viewer.example.org"]) == ("viewer.example.org", Role.SUMMARY)
+    admin = "spiffe://example.org/admin"
+    assert subjects.known(["viewer.example.org", admin]) == (admin, Role.FULL)
+    assert subjects.known(["spiffe://example.org/Admin"]) is None
+    assert subjects.known(["x.viewer.example.org", "viewer.example.org.evil.org"]) is None
+    assert subjects.known([]) is None
 
 
 @pytest.mark.parametrize(

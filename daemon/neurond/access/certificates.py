@@ -24,7 +24,7 @@ def subjects(settings: Settings) -> Subjects:
 
 
 def check_certificates(settings: Settings) -> None:
-    """UserError for parts of [tls] that don't fit each other, and for a file that is wrong."""
+    """UserError for parts of [tls] that don't fit each other, for a file that is wrong, and for a door left open."""
     for name in ("key", "client_ca", "summary", "full"):
         if settings.tls_certificate is None and getattr(settings, f"tls_{name}") is not None:
             raise UserError(f"tls.{name} needs a certificate; set tls.certificate", EXIT_USAGE)
@@ -38,3 +38,23 @@ def check_certificates(settings: Settings) -> None:
     if twice:
         raise UserError(f"tls.summary and tls.full both have {twice[0]}; leave it in one of them", EXIT_USAGE)
     server_tls(settings)
+    if settings.listen is not None:
+        _check_closed(settings, has_names=bool(names))
+
+
+def _check_closed(settings: Settings, *, has_names: bool) -> None:
+    missing = (
+        "tls.certificate and tls.key"
+        if settings.tls_certificate is None
+        else "tls.client_ca"
+        if settings.tls_client_ca is None
+        else "tls.summary or tls.full"
+        if not has_names
+        else None
+    )
+    if missing is not None:
+        raise UserError(
+            f"--listen {settings.listen}: the API is served over TLS alone, to certificates that are named; "
+            f"set {missing} in the configuration file",
+            EXIT_USAGE,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from neurond.exports.metrics import Metrics
@@ -11,6 +12,8 @@ from neurontools.model import Snapshot
 
 if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages
+    from neurond.peers.network_gate import NetworkGate
+    from neurontools.tls.subjects import Subjects
 
 
 class _Sender(Protocol):
@@ -44,6 +47,17 @@ class Exports:
                 self._settings.otlp_interval_seconds,
                 self._store.latest.snapshot,
             )
+
+    def tell_of(self, gate: NetworkGate) -> None:
+        """Has the metrics tell of the connections of a gate."""
+        from neurond.exports.network_families import network_families
+
+        self._metrics.others.append(partial(network_families, gate))
+
+    def allow(self, subjects: Subjects) -> None:
+        """Goes by these names of certificates from the next connection on."""
+        if self._pages is not None:
+            self._pages.access.allow(subjects)
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of the snapshot of a tick."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from neurond.snapshots.store import Store
 from neurond.system.event_loop import turns
@@ -47,6 +47,7 @@ class Metrics:
         self._expositions = {kind: Exposition(openmetrics=kind) for kind in (False, True)}
         self._scrapes = 0
         self._duration_seconds: float | None = None
+        self.others: list[Callable[[], Iterable[Family]]] = []  # families of other parts of the daemon
 
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of a tick: what a later one is compared with."""
@@ -82,4 +83,6 @@ class Metrics:
             yield Family(LONGEST_TURN, [("", turns.longest_cpu_seconds)])
         yield Family(SCRAPES, [("", self._scrapes)])
         yield Family(SCRAPE_DURATION, [] if self._duration_seconds is None else [("", self._duration_seconds)])
+        for families in self.others:
+            yield from families()
         yield from process_families()

@@ -8,6 +8,8 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from neurontools.tls.subjects import Role
+
 _UCRED = struct.Struct("iII")  # pid, uid, gid
 _SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet
 
@@ -21,6 +23,16 @@ class Credentials:
 
     pid: int | None
     uid: int
+
+    @property
+    def role(self) -> Role:
+        """Who may use the socket may see all."""
+        return Role.FULL
+
+    @property
+    def accounts(self) -> tuple[tuple[str, int] | None, tuple[str, int]]:
+        """Whose limits hold for it: its process, where that is known, and its user."""
+        return None if self.pid is None else ("PID", self.pid), ("user", self.uid)
 
 
 def credentials(connection: socket.socket) -> Credentials:

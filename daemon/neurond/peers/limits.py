@@ -24,8 +24,8 @@ class Kind(Enum):
 class Most:
     """How many may be open at a time."""
 
-    by_process: int
-    by_user: int
+    by_process: int  # on the network by address
+    by_user: int  # on the network by the name of the certificate
     together: int
 
 
@@ -59,6 +59,21 @@ def limits_for(most_files: int) -> Limits:
             Kind.CALL: Most(128, 2048, 4096),
             Kind.HISTORY: Most(4, 16, 64),
             Kind.ATTACHMENT: _shared(attachments, by_process=16),
+        }
+    )
+
+
+def network_limits(most_files: int) -> Limits:
+    """Limits for those who read over the network, for as many files of the daemon's.
+
+    Many readers share an address: those on a login host, and those behind one that translates addresses.
+    """
+    connections = min(_MOST_CONNECTIONS, most_files // (2 * _FILES_OF_A_CONNECTION))
+    return Limits(
+        {
+            Kind.CONNECTION: _shared(connections, by_process=128),
+            Kind.CALL: Most(256, 2048, 4096),
+            Kind.HISTORY: Most(4, 16, 64),
         }
     )
 

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from typing import Protocol
 
-from neurond.peers.credentials import Credentials
 from neurond.peers.limits import Kind, Limits, Pace
+from neurontools.tls.subjects import Role
 
 _SWEEP_EVERY = 256  # new accounts
+
+
+class Peer(Protocol):
+    """Who is at the other end of a connection."""
+
+    @property
+    def accounts(self) -> tuple[tuple[str, Hashable] | None, tuple[str, Hashable]]:
+        """What to call it and what tells it from others: itself, where that is known, and the many it is one of."""
+
+    @property
+    def role(self) -> Role:
+        """How much it may see."""
 
 
 class AtLimit(Exception):
@@ -51,12 +64,12 @@ class Peers:
     def __init__(self, limits: Limits, clock: Callable[[], float]) -> None:
         self.limits = limits
         self._clock = clock
-        self._accounts: dict[tuple[str, int], _Account] = {}
+        self._accounts: dict[tuple[str, Hashable], _Account] = {}
         self._together: Counter[Kind] = Counter()
         self._until_sweep = _SWEEP_EVERY
         self.closed_total = 0
 
-    def take(self, who: Credentials, kind: Kind) -> None:
+    def take(self, who: Peer, kind: Kind) -> None:
         """Counts one more as open; AtLimit when there are as many as may be."""
         most = self.limits.open[kind]
         accounts = list(self._accounts_of(who))
@@ -70,14 +83,14 @@ class Peers:
             account.open[kind] += 1
         self._together[kind] += 1
 
-    def give_back(self, who: Credentials, kind: Kind) -> None:
+    def give_back(self, who: Peer, kind: Kind) -> None:
         """Counts one less as open."""
         for account in self._accounts_of(who):
             account.open[kind] -= 1
         self._together[kind] -= 1
         self.closed_total += 1
 
-    def spend(self, who: Credentials, work: float) -> float:
+    def spend(self, who: Peer, work: float) -> float:
         """Takes note of work that is asked for; returns the seconds that its peer has to wait before it asks again.
 
         What a process asks for while it has to wait is its own debt, and none of its user's.
@@ -91,12 +104,13 @@ class Peers:
                 wait_seconds = max(wait_seconds, account.spend(work, now_seconds))
         return wait_seconds
 
-    def _accounts_of(self, who: Credentials) -> Iterator[_Account]:
-        if who.pid is not None:
-            yield self._account(("PID", who.pid), self.limits.process_pace)
-        yield self._account(("user", who.uid), self.limits.user_pace)
+    def _accounts_of(self, who: Peer) -> Iterator[_Account]:
+        one, many = who.accounts
+        if one is not None:
+            yield self._account(one, self.limits.process_pace)
+        yield self._account(many, self.limits.user_pace)
 
-    def _account(self, key: tuple[str, int], pace: Pace) -> _Account:
+    def _account(self, key: tuple[str, Hashable], pace: Pace) -> _Account:
         account = self._accounts.get(key)
         if account is None:
             now_seconds = self._clock()

@@ -6,6 +6,7 @@ import asyncio
 import select
 import socket
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from neurond.peers.frame_weight import FrameWeight
 
@@ -20,6 +21,9 @@ class Relay:
 
     What an end doesn't take at once is kept, and no more is read for it: one piece at most waits in either direction.
     """
+
+    _piece: ClassVar = _weighed  # what is read of a client at a time
+    _not_now: ClassVar[tuple[type[OSError], ...]] = (BlockingIOError, InterruptedError)
 
     __slots__ = ("_client", "_down", "_is_open", "_loop", "_on_end", "_rest", "_server", "_spend", "_up", "_weight")
 
@@ -64,7 +68,7 @@ class Relay:
         return self._client
 
     def _read_client(self) -> None:
-        data = self._received(self._client, _weighed)
+        data = self._received(self._client, self._piece)
         if not data:
             return
         wait_seconds = self._spend(self._weight.weigh(data))
@@ -114,7 +118,7 @@ class Relay:
         """What an end has sent, in `piece`; empty where there is nothing now. An end that is closed closes both."""
         try:
             size = end.recv_into(piece)
-        except (BlockingIOError, InterruptedError):
+        except self._not_now:
             return piece[:0]
         except OSError:
             size = 0
@@ -126,7 +130,7 @@ class Relay:
         """Sends what an end takes and returns the rest; an end that is gone closes both."""
         try:
             return bytes(data[end.send(data) :])
-        except (BlockingIOError, InterruptedError):
+        except self._not_now:
             return bytes(data)
         except OSError:
             self.close()

@@ -23,7 +23,8 @@ _PRIVATE_DIRECTORY, _SHARED_DIRECTORY = 0o700, 0o750
 class SocketFiles:
     """The API socket, the attach socket beside it and the lock that keeps a second daemon away.
 
-    `inner_path` is where the server listens behind its gate, until that has taken the file away.
+    `inner_path` is where the server listens behind its gate, until that has taken the file away; `network_path` is
+    that of the API over TLS.
 
     Sockets are for this user only (0600), or for the members of a group too (0660). A directory that has to be made
     gets 0700, or 0750 and the group.
@@ -33,6 +34,7 @@ class SocketFiles:
         self.path = path
         self.attach_path = socket_path.attach_socket(path)
         self.inner_path = path + ".inner"
+        self.network_path = path + ".tls"
         self._directory_path, self._name = os.path.split(path)
         self._lock_name = f"{self._name}.lock"
         self._directory: Directory | None = None
@@ -75,7 +77,7 @@ class SocketFiles:
 
     @property
     def _sockets(self) -> tuple[str, ...]:
-        return self.path, self.attach_path, self.inner_path
+        return self.path, self.attach_path, self.inner_path, self.network_path
 
     def open_up(self, path: str) -> None:
         """Gives a socket that was made under `closed_umask` its mode and group; to be called between claim and release.

@@ -11,30 +11,31 @@ from grpc_reflection.v1alpha import reflection
 
 from neurond.peers.limits import Kind
 from neurond.service.calls import Calls
+from neurontools.tls.subjects import Role
 
 
 class Health(health.aio.HealthServicer):
     """Says how services are; who watches one has a call open."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls[Any]) -> None:
         super().__init__()
         self._calls = calls
 
     async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  (the names are grpcio's)
         """How a service is now."""
-        await self._calls.admit(context, Kind.CALL)
+        await self._calls.admit(context, Kind.CALL, needs=Role.SUMMARY)
         return await super().Check(request, context)
 
     async def Watch(self, request: Any, context: Any) -> None:  # noqa: N802
         """How a service is, now and whenever that changes."""
-        await self._calls.admit(context, Kind.CALL)
+        await self._calls.admit(context, Kind.CALL, needs=Role.SUMMARY)
         await self._calls.stream(context, super().Watch(request, context))
 
 
 class Reflection(reflection.aio.ReflectionServicer):
     """Says what services there are. Each question in a stream is work as a call is, since its answer may be long."""
 
-    def __init__(self, calls: Calls, service_names: tuple[str, ...]) -> None:
+    def __init__(self, calls: Calls[Any], service_names: tuple[str, ...]) -> None:
         super().__init__(service_names)
         self._calls = calls
 

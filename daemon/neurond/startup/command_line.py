@@ -93,6 +93,12 @@ def parser() -> argparse.ArgumentParser:
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1")
     add("--history", metavar="SECONDS", type=float, help="how much of the past to keep; default: 600")
     add(
+        "--listen",
+        metavar="ADDRESS",
+        help="serve the API over TLS too on this address, such as :8001, to the certificates that [tls] of the "
+        "configuration names; default: on the socket alone",
+    )
+    add(
         "--metrics-listen",
         metavar="ADDRESS",
         help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: don't",
@@ -146,6 +152,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "group": given.group,
             "state_directory": given.state_directory,
             "kmsg": given.kmsg,
+            "listen": given.listen,
             "interval_seconds": given.interval,
             "history_seconds": given.history,
             "log_level": given.log_level,

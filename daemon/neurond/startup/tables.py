@@ -77,6 +77,7 @@ class DaemonTable(_Table):
     log_level: Literal["error", "warning", "info", "debug"] = "info"
     group: Annotated[str, Field(min_length=1)] | None = None
     state_directory: _Path | None = None
+    listen: _ListenAddress | None = None
     kmsg: str | None = None
 
 

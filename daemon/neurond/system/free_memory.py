@@ -5,9 +5,11 @@ The C library keeps what a flood of calls has taken.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
@@ -64,3 +66,11 @@ class AfterFloods:
         if is_quiet or now_seconds - self._many_since_seconds >= _LONGEST_SECONDS:
             self._freed_total, self._many_since_seconds = ended_total, None
             self._free()
+
+
+def told_in_a_line(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Takes the faults of a loop that nobody handled: a lack of memory is a line and no traceback, which takes more."""
+    if is_out_of_memory(context.get("exception")):
+        tell_out_of_memory("out of memory: somebody was not answered")
+    else:
+        loop.default_exception_handler(context)

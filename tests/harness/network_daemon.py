@@ -1,0 +1,121 @@
+"""A real neurond whose API is on the network too, and readers with real certificates."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from neurontools.rpc import neuron_pb2_grpc
+from tests.harness.certificates import Authority
+from tests.harness.hostile_peer import request
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import HANG_SECONDS
+
+ADMIN, VIEWER = "spiffe://example.org/admin", "viewer.example.org"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+
+Files = tuple[Path, Path]
+
+
+class NetworkDaemon:
+    """`daemon` lets in ADMIN as full and VIEWER as summary; `port` is where."""
+
+    def __init__(
+        self, start_daemon: StartDaemon, directory: Path, *flags: str, host: str = "127.0.0.1", viewers: str = VIEWER
+    ) -> None:
+        self.authority = Authority(directory)
+        self.server = self.authority.sign("server", "DNS:localhost", "IP:::1")
+        self.state = directory / "state"
+        self.state.mkdir(0o700)
+        self._host = host.strip("[]")
+        self._configuration = directory / "neurond.toml"
+        self.write(viewers)
+        flags = flags or ("--simulate", "trn1.2xlarge", "--interval", "0.05")
+        self.daemon: RunningDaemon = start_daemon(
+            *(*flags, "--listen", f"{host}:0", "--config", str(self._configuration)),
+            *("--state-directory", str(self.state)),
+        )
+        found = re.search(r"grpcs://\S+:(\d+)", self.daemon.log)
+        assert found is not None, self.daemon.log
+        self.port = int(found[1])
+
+    def write(self, viewers: str = VIEWER) -> None:
+        """Writes the configuration."""
+        certificate, key = self.server
+        self._configuration.write_text(
+            f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{self.authority.file}"\n'
+            f'full = ["{ADMIN}"]\nsummary = ["{viewers}"]\n',
+            "utf-8",
+        )
+
+    def admin(self) -> Files:
+        return self.authority.sign("admin", f"URI:{ADMIN}")
+
+    def viewer(self) -> Files:
+        return self.authority.sign("viewer", f"DNS:{VIEWER}")
+
+    @contextmanager
+    def calls(self, files: Files) -> Iterator[tuple[neuron_pb2_grpc.MonitorServiceStub, grpc.Channel]]:
+        """The API as a client of grpcio's has it."""
+        certificate, key = files
+        credentials = grpc.ssl_channel_credentials(
+            self.authority.file.read_bytes(), key.read_bytes(), certificate.read_bytes()
+        )
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        with grpc.secure_channel(f"{host}:{self.port}", credentials) as channel:
+            yield neuron_pb2_grpc.MonitorServiceStub(channel), channel
+
+    def context(self, files: Files | None) -> ssl.SSLContext:
+        """What a reader trusts, and shows."""
+        context = ssl.create_default_context(cafile=str(self.authority.file))
+        context.set_alpn_protocols(["h2"])
+        if files is not None:
+            context.load_cert_chain(*files)
+        return context
+
+    def tcp(self, address: str = "127.0.0.1") -> socket.socket:
+        """A connection from an address of this host: all of 127.0.0.0/8 are."""
+        return socket.create_connection((self._host, self.port), HANG_SECONDS, source_address=(address, 0))
+
+    def connect(self, context: ssl.SSLContext, address: str = "127.0.0.1") -> ssl.SSLSocket:
+        """A connection behind its handshake; SSLError or OSError when that fails."""
+        return context.wrap_socket(self.tcp(address), server_hostname=self._host)
+
+    def watch(self, context: ssl.SSLContext, address: str = "127.0.0.1") -> ssl.SSLSocket:
+        """A connection that has asked for summaries."""
+        connection = self.connect(context, address)
+        connection.sendall(_PREFACE + request(1, "WatchHostSummary"))
+        return connection
+
+    def refusals(self) -> list[dict[str, Any]]:
+        """What the audit tells of those that were refused."""
+        lines = [json.loads(line) for line in (self.state / "audit.jsonl").read_text("utf-8").splitlines()]
+        return [line for line in lines if line["event"] == "network_refused"]
+
+
+def summaries(connection: ssl.SSLSocket, count: int) -> None:
+    """Reads until so many summaries have come."""
+    data = b""
+    while data.count(b"trn1.2xlarge") < count:
+        chunk = connection.recv(2**14)
+        assert chunk, data[-200:]
+        data += chunk
+
+
+def said_until_the_end(connection: socket.socket) -> bytes:
+    """All that is sent until the other end closes."""
+    data = b""
+    try:
+        while chunk := connection.recv(2**14):
+            data += chunk
+    except ConnectionError:
+        pass
+    return data
