@@ -36,6 +36,9 @@ class Settings:
     metrics_tls_client_ca: str | None = None  # who signs the certificates that readers must show; None: they need none
     metrics_bearer_token_file: str | None = None  # what readers must know; None: nothing
     metrics_hosts: list[str] | None = None  # names that requests may be for, beside the host's own; None: any
+    web: bool = False  # pages for browsers, on the listener of the metrics
+    web_shows_commands: bool = False
+    web_shows_users: bool = False
     metrics_untagged_together: bool = False  # one runtime_tag for all processes without a tag, in place of their PIDs
     otlp_endpoint: str | None = None  # URL that metrics are sent to over OTLP; None: they are not
     otlp_interval_seconds: float = 30.0

@@ -51,6 +51,7 @@ class Feed:
     """
 
     is_live = True
+    interval_seconds = 1.0  # between two moments
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline

@@ -76,6 +76,21 @@ class Access:
         scheme, _, given = authorization.partition(" ")
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token)
 
+    @property
+    def knows_clients(self) -> bool:
+        """Whether nobody is let in without a token or a certificate."""
+        context = self.context
+        return self._token is not None or (context is not None and context.verify_mode is ssl.CERT_REQUIRED)
+
+    @property
+    def asks_for_token(self) -> bool:
+        """Whether those who come must know a token."""
+        return self._token is not None
+
+    def signature(self, text: str) -> str:
+        """What only who knows the token of now can make of a text; "" where there is no token."""
+        return "" if self._token is None else hmac.new(self._token, text.encode(), "sha256").hexdigest()
+
     def renew(self) -> None:
         """Reads files that have changed; where that fails, what was known holds on."""
         if self._tls is not None:

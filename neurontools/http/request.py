@@ -18,6 +18,7 @@ class Request:
     authority: str  # host and port that the client means, "" when an old one doesn't say
     headers: Mapping[str, str]
     role: Role | None = Role.FULL  # how much the client may see; None: its certificate is for nothing here
+    body: bytes = b""  # of a POST, where it is short; else the connection ends behind the response
 
     def header(self, name: str) -> str:
         """A header by its lower-case name; "" when there is none."""

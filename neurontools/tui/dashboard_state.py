@@ -100,8 +100,7 @@ class DashboardState:
     def __post_init__(self) -> None:
         self.time = TimeCursor(self.feed)
         self.beside = Beside(self.feed)
-        if isinstance(self.feed, LiveFeed):
-            self.time.interval_seconds = self.feed.interval_seconds
+        self.time.interval_seconds = self.feed.interval_seconds
         self.page = page_named(self.settings.first_page).name
         self.lists: dict[str, ListState] = {}
         self._figures: Figures | None = None

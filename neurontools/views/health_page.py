@@ -30,7 +30,7 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
     page.add(*verdicts)
     events = list(reversed(events_of(scene, scene.pid)))
     count = "1 event" if len(events) == 1 else f"{len(events)} events"
-    known = loading_text(scene) or f"{count} since {_since(scene)}; Enter goes to one"
+    known = loading_text(scene) or f"{count} since {_since(scene)}{scene.key_hint('; Enter goes to one')}"
     page.add(heading(scene, "Events" if scene.pid is None else f"Events of PID {scene.pid}", width, known))
     list_height = max(1, height - len(page.lines))
     cursor = min(scene.cursor, max(0, len(events) - 1))

@@ -36,7 +36,7 @@ _LEAST_FOOT_HEIGHT = 6  # from so many lines on, events and clock times are belo
 def heatmap_page(scene: Scene, width: int, height: int) -> Page:
     """A line for each core of the tab, a cell for each stretch of time; Enter shows the history of the core."""
     cores = cores_shown(scene)
-    about = loading_text(scene) or f"l: {window_text(scene.window_seconds)}"
+    about = loading_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
     page = Page([heading(scene, _title(scene, len(cores)), width, about), _legend(scene, width)])
     axis = time_axis(scene, width)
     if axis is None or scene.series is None:

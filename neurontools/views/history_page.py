@@ -68,7 +68,7 @@ def device_entries(scene: Scene) -> list[Entry]:
 
 def _device_bar(scene: Scene, width: int) -> Page:
     """Which device and which core."""
-    about = loading_text(scene) or f"l: {window_text(scene.window_seconds)}"
+    about = loading_text(scene) or scene.key_hint("l: ") + window_text(scene.window_seconds)
     page = Page([heading(scene, "History", width, about)])
     devices: list[Run] = [(" Device ", "label")]
     left = 8

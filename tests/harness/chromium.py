@@ -42,6 +42,13 @@ class Chromium:
         """Call a method of the DevTools protocol; AssertionError when the browser refuses."""
         return self._call(method, parameters, self._session)
 
+    def tried(self, method: str, **parameters: Any) -> dict[str, Any] | None:
+        """The same; None when the browser refuses, as while a page is being left for another."""
+        try:
+            return self.call(method, **parameters)
+        except AssertionError:
+            return None
+
     def load(self, address: str) -> None:
         """Go to an address, and wait until the page and what it names are there."""
         self.call("Page.navigate", url=address)

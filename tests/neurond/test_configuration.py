@@ -130,6 +130,10 @@ WRONG_LINES = [
         'tls.full = ["*.example.org"]',
         "tls.full: '*.example.org' is no DNS name; write one such as viewer.example.org, or a URI such as spiffe://",
     ),
+    *(
+        (f"web.{name} = 3", f"web.{name}: input should be a valid boolean, not 3")
+        for name in ("enabled", "show_commands", "show_users")
+    ),
     ("metrics.untagged_together = 3", "metrics.untagged_together: input should be a valid boolean, not 3"),
     (
         'metrics.hosts = ["a", "b:80"]',
@@ -341,6 +345,7 @@ REFUSED = [
         [],
         "metrics.hosts is for the listener of metrics, and there is none; set metrics.listen",
     ),
+    ("[web]\nenabled = true", [], "--web is served where the metrics are; give --metrics-listen, or leave it out"),
     ('[metrics]\notlp_endpoint = "http://127.0.0.1:4318"', [], "--otlp-endpoint needs the OpenTelemetry SDK; install"),
     (
         "[load]\nneuroncores = 3",

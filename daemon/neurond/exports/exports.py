@@ -37,7 +37,7 @@ class Exports:
         if self._settings.metrics_listen is not None:
             from neurond.exports.metrics_pages import MetricsPages
 
-            self._pages = MetricsPages(self._settings, self._metrics)
+            self._pages = MetricsPages(self._settings, self._metrics, self._store)
             await self._pages.listen(self._settings.metrics_listen)
         if self._settings.otlp_endpoint is not None:
             from neurond.exports.otlp import OtlpSender
@@ -64,7 +64,7 @@ class Exports:
         if self._pages is not None or self._sender is not None:
             self._metrics.observe(snapshot)
         if self._pages is not None:
-            self._pages.access.renew()
+            self._pages.observe()
         if self._sender is not None:
             self._sender.observe(snapshot)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from neurond.access.metrics import metrics_access
 from neurond.exports.metrics import Metrics
 from neurond.settings import Settings
+from neurond.snapshots.store import Store
 from neurond.system.supervisor import most_files
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.exporters.page import metrics_page
@@ -17,15 +19,29 @@ from neurontools.http.server import HttpServer
 from neurontools.http.site import Page, Site
 from neurontools.sockets.listen_address import listen_address
 
+if TYPE_CHECKING:
+    from neurond.web.daemon_pages import DaemonPages
+
 _log = logging.getLogger(__name__)
 
 
 class MetricsPages:
-    """Serves the metrics. Belongs to the event loop's thread; UserError when a file of the access is wrong."""
+    """Serves the metrics, and pages for browsers where they are asked for.
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    Belongs to the event loop's thread; UserError when a file of the access is wrong.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics, store: Store) -> None:
         self.access = metrics_access(settings)
         pages = {"/metrics": Page(metrics_page(metrics)), "/": Page(_front, is_open=True)}
+        self._web: DaemonPages | None = None
+        if settings.web:
+            from neurond.web.daemon_pages import DaemonPages
+            from neurontools.web.pages import BASE
+
+            self._web = DaemonPages(settings, store, self.access)
+            pages[BASE] = self._web.page
+            pages["/"] = Page(_front_with_pages, is_open=True)
         site = Site(pages, Page(_nothing, is_open=True), self.access)
         self._server = HttpServer(site, name="metrics", limits=Limits().with_files(most_files()))
 
@@ -41,13 +57,28 @@ class MetricsPages:
         shown = f"[{host}]" if host and ":" in host else host or "*"
         _log.info("metrics on %s://%s:%d/metrics", "https" if self.access.context else "http", shown, bound)
 
+    def observe(self) -> None:
+        """Takes note that there is a new snapshot."""
+        self.access.renew()
+        if self._web is not None:
+            self._web.observe()
+
     def close(self) -> None:
         """Stops listening and drops the connections."""
         self._server.close()
+        if self._web is not None:
+            self._web.close()
 
 
 def _front(_: Request) -> Response:
     return Response(b"neurond: metrics are at /metrics\n")
+
+
+def _front_with_pages(request: Request) -> Response:
+    """Probes and people ask for the same address: people's browsers ask for HTML."""
+    if "text/html" in request.header("accept"):
+        return Response(b"", status=303, headers=(("Location", "/top/"),))
+    return Response(b"neurond: metrics are at /metrics, pages for browsers at /top/\n")
 
 
 def _nothing(_: Request) -> Response:

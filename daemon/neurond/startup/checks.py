@@ -19,6 +19,8 @@ from neurond.sources.simulated import shape_of
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.http.openness import refuse_open
+from neurontools.sockets.listen_address import listen_address
 
 _OF_THE_LISTENER = {
     "metrics_tls_certificate": "metrics.tls_certificate",
@@ -34,6 +36,7 @@ def check(settings: Settings) -> None:
     _check_ultraserver(settings)
     check_certificates(settings)
     _check_metrics(settings)
+    _check_web(settings)
     _check_otlp(settings)
     _check_load(settings)
     _check_actions(settings)
@@ -60,6 +63,16 @@ def _check_metrics(settings: Settings) -> None:
                     f"{key} is for the listener of metrics, and there is none; set metrics.listen, or leave it out",
                     EXIT_USAGE,
                 )
+
+
+def _check_web(settings: Settings) -> None:
+    if not settings.web:
+        return
+    if settings.metrics_listen is None:
+        raise UserError("--web is served where the metrics are; give --metrics-listen, or leave it out", EXIT_USAGE)
+    host, _ = listen_address(settings.metrics_listen)
+    access = metrics_access(settings)
+    refuse_open(host, access, "--web", "tls.certificate", "metrics.bearer_token_file or tls.client_ca")
 
 
 def _check_otlp(settings: Settings) -> None:

@@ -103,6 +103,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="ADDRESS",
         help="serve metrics for Prometheus on this address, such as 127.0.0.1:8000 or :8000; default: don't",
     )
+    add("--web", action="store_true", help="serve neuron-top's pages for browsers too, where the metrics are, at /top/")
     add("--otlp-endpoint", metavar="URL", help="send metrics over OTLP/HTTP to this URL; needs the extra otlp")
     add("--log-level", choices=LOG_LEVELS, help="what to log on stderr; default: info")
     add("--sysfs-root", metavar="DIR", help="read the driver's tree below this directory instead of /sys")
@@ -158,6 +159,7 @@ def _tables(given: argparse.Namespace) -> dict[str, dict[str, Any]]:
             "log_level": given.log_level,
         },
         "metrics": {"listen": given.metrics_listen, "otlp_endpoint": given.otlp_endpoint},
+        "web": {"enabled": given.web or None},
         "simulate": {
             "instance_type": given.simulate,
             "logical_neuroncore_config": given.lnc,

@@ -116,6 +116,14 @@ class MetricsTable(_Table):
     otlp_interval_seconds: Annotated[_Seconds, Field(ge=1, le=3600)] = 30.0
 
 
+class WebTable(_Table):
+    """[web] of the configuration file."""
+
+    enabled: bool = False
+    show_commands: bool = False
+    show_users: bool = False
+
+
 class HealthTable(_Table):
     """[health] of the configuration file: `neurond.verdicts.thresholds.Thresholds`; 0 switches a check off."""
 
@@ -190,6 +198,7 @@ class Configuration(_Table):
     daemon: DaemonTable = DaemonTable()
     tls: TlsTable = TlsTable()
     metrics: MetricsTable = MetricsTable()
+    web: WebTable = WebTable()
     health: HealthTable = HealthTable()
     simulate: SimulateTable = SimulateTable()
     load: LoadTable = LoadTable()

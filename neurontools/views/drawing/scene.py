@@ -89,6 +89,7 @@ class Scene:
     window_seconds: float = 60.0  # of the plots
     message: str = ""  # what the last key did, in a line
     is_read_only: bool = False
+    has_keys: bool = True  # of a keyboard, so that pages tell those that lead on
     notes: list[str] = field(default_factory=list)
 
     @classmethod
@@ -96,6 +97,10 @@ class Scene:
         """A scene of a snapshot alone, or of a part of it."""
         figures = Figures(snapshot) if narrowing is None else narrowing.figures(snapshot)
         return cls(figures.snapshot, figures, **choices)  # type: ignore[arg-type]
+
+    def key_hint(self, text: str) -> str:
+        """What tells of a key, where there are keys."""
+        return text if self.has_keys else ""
 
 
 def visible_top(cursor: int, top: int, height: int, count: int) -> int:

@@ -219,7 +219,7 @@ def folded_tree(scene: Scene, width: int) -> Line:
     what = f"{len(models)} model{'s' * (len(models) != 1)}"
     where = f"{len(devices)}{of} device{'s' * (bool(of) or len(devices) != 1)}"
     text = f"Memory Usage Details: {what} on {where}"
-    return heading(scene, text, width, "x opens")
+    return heading(scene, text, width, scene.key_hint("x opens"))
 
 
 def memory_tree(scene: Scene, width: int, height: int) -> Page:

@@ -42,7 +42,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         return time_page(scene, figures, width, height)
     process = figures.process
     title = f"Process {process.pid}  {foreign(process.tag, 60)}"
-    page = Page([heading(scene, title, width, "P where time goes, E environment, Esc back")])
+    page = Page([heading(scene, title, width, scene.key_hint("P where time goes, E environment, Esc back"))])
     latency = process.total_latency
     errors = process.errors
     host = process.host_memory

@@ -26,7 +26,8 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         if figures is not None:
             return process_details(scene, figures, width, height)
         page = Page([heading(scene, f"PID {scene.details_pid}", width)])
-        page.add(fit(((" this process holds no cores at the moment shown; Esc goes back", "dim"),), width))
+        text = f" this process holds no cores at the moment shown{scene.key_hint('; Esc goes back')}"
+        page.add(fit(((text, "dim"),), width))
         return page
     rows = process_rows(scene)
     every = scene.figures.shown(scene.pid)
@@ -48,7 +49,9 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         lines.append(styled(line, SELECTED) if position == cursor else line)
     page.add_list(lines, len(rows), list_height, top)
     if not rows:
-        nobody = "no process passes the filter; Esc clears it" if scene.filter_text else "no process holds a NeuronCore"
+        nobody = "no process holds a NeuronCore"
+        if scene.filter_text:
+            nobody = f"no process passes the filter{scene.key_hint('; Esc clears it')}"
         page.add(fit(((f"  {nobody}", "dim"),), width))
     page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
     page.add(*footer)

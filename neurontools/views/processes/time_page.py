@@ -41,7 +41,7 @@ def time_page(scene: Scene, figures: ProcessFigures, width: int, height: int) ->
     """The page of a process, in `height` lines at most."""
     process = figures.process
     title = f"Process {process.pid}  {foreign(process.tag, 60)}: where its time goes"
-    page = Page([heading(scene, title, width, "P facts and plots, Esc back")])
+    page = Page([heading(scene, title, width, scene.key_hint("P facts and plots, Esc back"))])
     page.add(fit(((clip(_now(figures, is_brief=width < _WIDE), width, mark=True), "text"),), width))
     if figures.compiling_for_seconds is not None:
         text = f" compiling now, since {units.duration_text(figures.compiling_for_seconds)}"

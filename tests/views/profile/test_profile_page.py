@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from neurontools.analysis import report
 from neurontools.analysis.comparison import compare
 from neurontools.profile import Place, Profile
+from neurontools.text.markup import Markup, element, text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import ascii_only, line_width, plain
 from neurontools.views.profile.difference import difference_json, difference_text
 from neurontools.views.profile.document import json_text
 from neurontools.views.profile.page import profile_page
 from neurontools.views.profile.tables import TABLES, csv_lines
-from neurontools.views.profile.web.markup import Markup, element, text
 from neurontools.views.profile.web.page import html_page
 from tests.harness import chromium
 from tests.harness.chromium import chromium as browser

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neurontools.analysis.operators import Frame
+from neurontools.text.markup import Markup, element
 from neurontools.text.units import bytes_text, duration_text, percent_text
 from neurontools.views.profile.parts import flop_text
 from neurontools.views.profile.web.charts import WIDTH
-from neurontools.views.profile.web.markup import Markup, element
 
 _ROW_CELLS = 18.0
 _LEAST_WIDTH = 0.5  # narrower ones are not drawn

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from neurontools.analysis.steps import NS_PER_SECOND, PART_NAMES
 from neurontools.analysis.timeline import Lane, Timeline
+from neurontools.text.markup import Markup, element
 from neurontools.text.units import duration_text
 from neurontools.views.profile.web.charts import WIDTH
-from neurontools.views.profile.web.markup import Markup, element
 
 _LEFT, _LANE, _GAP, _BOTTOM = 150.0, 16.0, 4.0, 18.0
 _LEAST_WIDTH = 0.3  # narrower pieces are drawn so wide

@@ -14,6 +14,7 @@ from neurontools.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, stre
 from neurontools.profile import Profile
 from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
 from neurontools.text.local_time import date_text
+from neurontools.text.markup import Markup, element, joined
 from neurontools.text.ranges import ranges
 from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 from neurontools.version import __version__
@@ -24,7 +25,6 @@ from neurontools.views.profile.parts import counted, flop_text, shown_place
 from neurontools.views.profile.web.charts import key, part_bar, share_bars, stacked_areas, stacked_columns
 from neurontools.views.profile.web.flame_graph import flame_graph
 from neurontools.views.profile.web.lanes import lanes
-from neurontools.views.profile.web.markup import Markup, element, joined
 from neurontools.views.profile.web.style import STYLE
 
 _MOST_STRETCHES = 200

@@ -7,7 +7,7 @@ from html import escape
 
 from neurontools.text.terminal import visible
 
-_EMPTY = frozenset({"meta", "rect", "line", "path"})
+_EMPTY = frozenset({"meta", "link", "input", "rect", "line", "path"})
 
 
 class Markup(str):

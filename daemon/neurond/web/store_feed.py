@@ -1,0 +1,97 @@
+"""The store as a feed: what pages are drawn from, without a connection to ourselves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+from neurond.snapshots.store import Store
+from neurontools.history.feed import Feed, FeedStatus, Link
+from neurontools.history.moment import Moment, MomentMaker, PastMaker
+from neurontools.history.timeline import Timeline
+from neurontools.model import Snapshot
+
+_MOST_BYTES = 8 * 2**20
+_REST_SECONDS = 0.02  # between two moments of the past, in which others are answered
+
+
+class HidingTimeline(Timeline):
+    """A timeline whose snapshots tell no commands or no users."""
+
+    def __init__(self, limit_bytes: int, *, shows_commands: bool, shows_users: bool) -> None:
+        super().__init__(limit_bytes)
+        self._shows_commands = shows_commands
+        self._shows_users = shows_users
+        self._shown: tuple[Snapshot, Snapshot] | None = None
+
+    def snapshot(self, index: int) -> Snapshot:
+        """As in Timeline, without what is hidden."""
+        whole = super().snapshot(index)
+        if self._shows_commands and self._shows_users:
+            return whole
+        if self._shown is None or self._shown[0] is not whole:
+            self._shown = whole, self._hidden(whole)
+        return self._shown[1]
+
+    def _hidden(self, snapshot: Snapshot) -> Snapshot:
+        changes: dict[str, object] = {}
+        if not self._shows_commands:
+            changes["command"] = ""
+        if not self._shows_users:
+            changes["user"] = None
+        return replace(
+            snapshot,
+            processes=tuple(replace(process, **changes) for process in snapshot.processes),  # type: ignore[arg-type]
+            ended=tuple(replace(process, **changes) for process in snapshot.ended),  # type: ignore[arg-type]
+        )
+
+
+class StoreFeed(Feed):
+    """The latest snapshots of a store from now on, and beside that what it remembers, the newest first.
+
+    It has no thread: `drain` looks, and what is remembered is read by a task of the event loop, in small pieces.
+    """
+
+    def __init__(self, store: Store, interval_seconds: float, *, shows_commands: bool, shows_users: bool) -> None:
+        self.interval_seconds = interval_seconds
+        super().__init__(HidingTimeline(_MOST_BYTES, shows_commands=shows_commands, shows_users=shows_users))
+        self._store = store
+        self._maker = MomentMaker()
+        self._sequence = -1
+        self._loading: asyncio.Task[None] | None = None
+        self.drain()
+        if self.timeline.moments:
+            self._loading = asyncio.get_running_loop().create_task(self._load(self.timeline.moments[-1]))
+
+    @property
+    def is_loading_past(self) -> bool:
+        """As in Feed."""
+        return self._loading is not None and not self._loading.done()
+
+    def drain(self) -> int:
+        """As in Feed."""
+        entry = self._store.latest
+        if entry.snapshot.sequence != self._sequence:
+            self._sequence = entry.snapshot.sequence
+            moment = self._maker.make(entry.message)
+            if moment is not None:
+                self._incoming.append((moment, self._maker.latest))
+                self.status = FeedStatus(Link.LIVE, since_seconds=time.monotonic())
+        return super().drain()
+
+    def close(self) -> None:
+        """As in Feed."""
+        super().close()
+        if self._loading is not None:
+            self._loading.cancel()
+
+    async def _load(self, newest: Moment) -> None:
+        maker = PastMaker(newest, None)
+        packed = list(self._store.packed_history(0, 0, before_sequence=newest.sequence, newest_first=True))
+        for message in packed:
+            await asyncio.sleep(_REST_SECONDS)
+            made = maker.make(message)
+            if not made or self.timeline.is_full:
+                break
+            self._older.append(made)

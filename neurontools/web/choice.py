@@ -1,0 +1,68 @@
+"""What a viewer has chosen to see: it stands in the address of the page, and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from urllib.parse import parse_qsl, urlencode
+
+COLUMNS = (60, 80, 100, 120, 140, 160, 200, 240)
+"""The widths of pages, in cells: few, so that many viewers share one."""
+
+WINDOWS_SECONDS = (60, 300, 900, 3600)
+_LONGEST_QUERY = 1000
+LONGEST_TEXT = 200
+_LARGEST = 2**31
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A page and what is chosen on it."""
+
+    page: str
+    columns: int = 120
+    pid: int | None = None  # the process of the tab; None: all
+    details: int | None = None  # the process whose details are shown
+    device: int = 0
+    core: int | None = None
+    window: int = 60  # seconds, of plots
+    sort: str = ""
+    descending: int = 0
+    filter: str = ""
+    open: str = ""  # the job whose processes are listed
+    tree: int = 0  # 1: the memory tree, in place of its summary
+    time: int = 0  # 1: where the time of a process goes, in place of its details
+
+    def query(self, **changes: object) -> str:
+        """The choice, with changes, as the query of an address: "?…", or "" where all is as usual."""
+        told = self.told(**changes)
+        return f"?{urlencode(told)}" if told else ""
+
+    def told(self, **changes: object) -> list[tuple[str, object]]:
+        """What of it is not as usual, by name, with changes."""
+        chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _USUAL.items()]
+        return [(name, value) for name, usual, value in chosen if value is not None and value != usual]
+
+
+_USUAL = {field.name: field.default for field in fields(Choice) if field.name != "page"}
+_NUMBERS = {name for name, usual in _USUAL.items() if not isinstance(usual, str)}
+
+
+def choice_of(page: str, query: str) -> Choice:
+    """The choice in an address; what is unknown in it is passed over. ValueError says what can't be meant."""
+    if len(query) > _LONGEST_QUERY:
+        raise ValueError("the address is too long")
+    given: dict[str, object] = {}
+    for name, text in parse_qsl(query, keep_blank_values=True, max_num_fields=50):
+        if name in _NUMBERS:
+            if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) < _LARGEST):
+                raise ValueError(f"{name}: give a number")
+            given[name] = int(text)
+        elif name in _USUAL:
+            if len(text) > LONGEST_TEXT:
+                raise ValueError(f"{name}: too long")
+            given[name] = text.strip() if name == "filter" else text
+    if given.get("columns", COLUMNS[0]) not in COLUMNS:
+        raise ValueError(f"columns: give one of {', '.join(map(str, COLUMNS))}")
+    if given.get("window", WINDOWS_SECONDS[0]) not in WINDOWS_SECONDS:
+        raise ValueError(f"window: give one of {', '.join(map(str, WINDOWS_SECONDS))} seconds")
+    return Choice(page, **given)  # type: ignore[arg-type]

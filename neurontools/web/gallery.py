@@ -1,0 +1,170 @@
+"""The pictures that are looked at: drawn once for all their viewers, and no more of them than can be afforded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable
+from typing import Protocol
+
+from neurontools.web.choice import Choice
+from neurontools.web.picture import Picture
+from neurontools.web.rows import Row
+
+MOST_VIEWERS = 32
+_MOST_PICTURES = 64
+_BEAT_SECONDS = 10.0  # a stream is never silent for longer, so that a viewer knows when it is dead
+_ROUND_SECONDS = 1.0  # between two drawings of a picture
+_OF_A_ROUND = 8  # pictures; the others take turns
+_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0  # for those who come, beside the rounds
+_REST_SECONDS = 30.0  # after which a view that nobody asked for is let go
+
+_log = logging.getLogger(__name__)
+
+
+class View(Protocol):
+    """What can be looked at: a host, or many."""
+
+    def draw(self, choice: Choice) -> tuple[str, tuple[Row, ...]]:
+        """The title of the window, and the rows."""
+
+    def wake(self) -> None:
+        """Somebody looks: be ready to draw."""
+
+    def follow(self) -> None:
+        """Take in what is new, also while nothing is drawn."""
+
+    def rest(self) -> None:
+        """Nobody has looked for a while: give back what drawing takes."""
+
+
+class Crowded(Exception):
+    """There is no room for one more; the text says for what."""
+
+
+class Gallery:
+    """Pictures by view and choice. Belongs to the event loop's thread; `news` may be called in it alone."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._pictures: OrderedDict[tuple[View, Choice], Picture] = OrderedDict()
+        self._asked_at: dict[View, float] = {}
+        self._has_news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._saved = _MOST_DRAWINGS_SAVED
+        self._saved_at = now()
+        self.viewers = 0
+
+    def news(self) -> None:
+        """Something to draw has changed."""
+        self._has_news.set()
+
+    def close(self) -> None:
+        """Draw no more."""
+        if self._task is not None:
+            self._task.cancel()
+        for view in self._asked_at:
+            view.rest()
+        self._asked_at.clear()
+
+    def picture(self, view: View, choice: Choice) -> Picture:
+        """The picture, as it was a round ago at the latest; Crowded where too much is asked for."""
+        now = self._now()
+        if view not in self._asked_at:
+            view.wake()
+        self._asked_at[view] = now
+        key = (view, choice)
+        picture = self._pictures.get(key)
+        if picture is None or (not picture.viewers and now - picture.drawn_at_seconds >= _ROUND_SECONDS):
+            self._spend(now)
+            if picture is None:
+                picture = self._pictures[key] = Picture(lambda: view.draw(choice))
+                self._forget_some()
+            picture.redraw(now)
+        self._pictures.move_to_end(key)
+        self._begin()
+        return picture
+
+    def check_room(self) -> None:
+        """Crowded when as many look on as may."""
+        if self.viewers >= MOST_VIEWERS:
+            raise Crowded(f"{MOST_VIEWERS} viewers look on, and more may not")
+
+    async def stream(self, view: View, choice: Choice, since: str) -> AsyncGenerator[bytes, None]:
+        """Server-sent events: what has changed since a version, as it does; who reads slowly skips to the latest."""
+        if self.viewers >= MOST_VIEWERS:
+            return
+        picture = self.picture(view, choice)
+        self.viewers += 1
+        picture.viewers += 1
+        try:
+            number = picture.number_of(since)
+            yield b"retry: 1000\n\n" if number == picture.number else b""
+            while True:
+                if number < picture.number:
+                    event, number = picture.event_since(number), picture.number
+                    yield event
+                try:
+                    async with asyncio.timeout(_BEAT_SECONDS):
+                        await picture.newer_than(number)
+                except TimeoutError:
+                    yield b"event: beat\ndata:\n\n"
+        finally:
+            self.viewers -= 1
+            picture.viewers -= 1
+            self._asked_at[view] = self._now()
+
+    def _spend(self, now: float) -> None:
+        self._saved = min(_MOST_DRAWINGS_SAVED, self._saved + (now - self._saved_at) * _DRAWINGS_A_SECOND)
+        self._saved_at = now
+        if self._saved < 1:
+            raise Crowded("too many pages are asked for at a time")
+        self._saved -= 1
+
+    def _forget_some(self) -> None:
+        for key in [key for key, picture in self._pictures.items() if not picture.viewers]:
+            if len(self._pictures) <= _MOST_PICTURES:
+                break
+            del self._pictures[key]
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._rounds())
+
+    async def _rounds(self) -> None:
+        """Draw what is looked at whenever there is news, and each second else, since ages grow; until nobody looks."""
+        while self._asked_at:
+            began = self._now()
+            self._has_news.clear()
+            for view in self._asked_at:
+                view.follow()
+            watched = [picture for picture in self._pictures.values() if picture.viewers]
+            watched.sort(key=lambda picture: picture.drawn_at_seconds)
+            for picture in watched[:_OF_A_ROUND]:
+                try:
+                    picture.redraw(began)
+                except Exception:
+                    # A fault in one picture must not stop the others; its viewers keep the one before.
+                    picture.drawn_at_seconds = began
+                    _log.exception("a picture could not be drawn")
+                await asyncio.sleep(0)  # others are answered between two
+            self._let_rest()
+            await asyncio.sleep(max(0.0, _ROUND_SECONDS * 0.9 - (self._now() - began)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ROUND_SECONDS):
+                    await self._has_news.wait()
+
+    def _let_rest(self) -> None:
+        now = self._now()
+        for view, asked_at in list(self._asked_at.items()):
+            of_view = [key for key in self._pictures if key[0] is view]
+            if any(self._pictures[key].viewers for key in of_view):
+                self._asked_at[view] = now
+            elif now - asked_at > _REST_SECONDS:
+                for key in of_view:
+                    del self._pictures[key]
+                del self._asked_at[view]
+                view.rest()

@@ -1,0 +1,410 @@
+"""The pages for browsers, by a real daemon: who may see them, what is told to browsers, and what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neurond.settings import Settings
+from neurond.startup.checks import check
+
+from neurontools.errors import EXIT_USAGE, UserError
+from tests.harness.attached_child import TAG
+from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.paths import ROOT
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import HANG_SECONDS, wait_until
+
+PAGE = "/top/overview"
+STREAM = {"Accept": "text/event-stream"}
+NASTY = "<img src=x onerror=alert(1)>"
+SECRET = "correct-horse-battery"
+
+
+class Site:
+    """The daemon's listener, as a client sees it."""
+
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
+        self.port = port
+        self.context = context
+
+    def connect(self) -> http.client.HTTPConnection:
+        if self.context is None:
+            return http.client.HTTPConnection("127.0.0.1", self.port, HANG_SECONDS)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=HANG_SECONDS, context=self.context)
+
+    def ask(
+        self, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", body: str | None = None
+    ) -> tuple[int, http.client.HTTPMessage, str]:
+        client = self.connect()
+        try:
+            client.request(method, path, body, headers or {})
+            response = client.getresponse()
+            return response.status, response.headers, response.read().decode()
+        finally:
+            client.close()
+
+    @contextlib.contextmanager
+    def stream(self, path: str = PAGE, **headers: str) -> Iterator[Callable[[], dict[str, str]]]:
+        """Opens a stream; what is given reads the next event that has rows."""
+        client = self.connect()
+        client.request("GET", path, headers={**STREAM, **{name.replace("_", "-"): at for name, at in headers.items()}})
+        response = client.getresponse()
+        assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream"), response.read()
+
+        def event() -> dict[str, str]:
+            while True:
+                fields: dict[str, str] = {}
+                while line := response.readline().decode().strip():
+                    name, _, value = line.partition(": ")
+                    fields[name] = value
+                if fields.get("event") == "rows":
+                    return fields
+
+        try:
+            yield event
+        finally:
+            response.close()  # it has the connection too
+            client.close()
+
+
+@pytest.fixture
+def site(start_daemon: StartDaemon, port: int) -> Site:
+    start_daemon("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}", "--web", "--interval", "0.05")
+    return Site(port)
+
+
+Configured = Callable[..., RunningDaemon]
+
+
+@pytest.fixture
+def configured(start_daemon: StartDaemon, tmp_path: Path, port: int) -> Configured:
+    """Starts a daemon with pages, with further keys in its configuration."""
+
+    def start(metrics: dict[str, Any] | None = None, **web: bool) -> RunningDaemon:
+        tables = {"metrics": {"listen": f"127.0.0.1:{port}", **(metrics or {})}, "web": {"enabled": True, **web}}
+        lines = []
+        for table, keys in tables.items():
+            lines += [f"[{table}]", *(f"{key} = {json.dumps(value)}" for key, value in keys.items())]
+        file = tmp_path / "neurond.toml"
+        file.write_text("\n".join(lines), "utf-8")
+        return start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", "--config", str(file))
+
+    return start
+
+
+@contextlib.contextmanager
+def attached(daemon: RunningDaemon, tag: str, *arguments: str) -> Iterator[int]:
+    """A process that holds a core, with this tag and these arguments; its PID."""
+    command = [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1", str(os.getuid()), *arguments]
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ | {TAG: tag, "PYTHONPATH": str(ROOT)}
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline()
+        yield child.pid
+    finally:
+        child.kill()
+        child.wait()
+        child.stdin.close()
+        child.stdout.close()
+
+
+def test_a_page_is_whole_and_tells_the_browser_what_it_may(site: Site) -> None:
+    status, headers, text = site.ask(PAGE)
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert "NeuronCore v2 Utilization" in text
+    assert "trn1.2xlarge" in text
+    policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+    assert policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert "unsafe" not in headers["Content-Security-Policy"]
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Referrer-Policy"] == "no-referrer"
+    assert headers["Cache-Control"] == "no-store"
+    assert not [name for name in headers if name.startswith("Access-Control")]
+    assert "style=" not in text
+    assert "<style" not in text
+    assert "http://" not in text
+    assert "https://" not in text
+
+
+def test_what_the_page_loads_is_ours_and_small(site: Site) -> None:
+    _, _, text = site.ask(PAGE)
+    for name, kind in (("script.js", "text/javascript"), ("style.css", "text/css")):
+        assert f"/top/{name}" in text
+        status, headers, content = site.ask(f"/top/{name}")
+        assert (status, headers["Content-Type"]) == (200, f"{kind}; charset=utf-8")
+        assert headers["X-Content-Type-Options"] == "nosniff"
+        assert len(content.encode()) < 20_000
+        for word in ("innerHTML", "eval(", "insertAdjacent", "document.write", "http:", "https:"):
+            assert word not in content
+
+
+def test_every_page_is_there_and_others_are_not(site: Site) -> None:
+    links = ("overview", "processes", "topology", "history", "heatmap", "health", "host")
+    for page in links:
+        status, _, text = site.ask(f"/top/{page}?columns=80")
+        assert (status, text.count('aria-current="page"') >= 1) == (200, True), page
+    assert site.ask("/top/")[0] == 303
+    assert site.ask("/top/nonsense")[0] == 404
+    assert site.ask("/top/../metrics")[0] == 404
+    assert site.ask("/top/usage")[0] == 404, "users are hidden"
+    assert site.ask("/top/overview?columns=7")[::2] == (
+        400,
+        "columns: give one of 60, 80, 100, 120, 140, 160, 200, 240\n",
+    )
+    assert site.ask("/metrics")[0] == 200
+
+
+def test_the_front_leads_browsers_to_the_pages_and_answers_probes(site: Site) -> None:
+    assert site.ask("/")[::2] == (200, "neurond: metrics are at /metrics, pages for browsers at /top/\n")
+    status, headers, _ = site.ask("/", {"Accept": "text/html,*/*"})
+    assert (status, headers["Location"]) == (303, "/top/")
+
+
+def test_nothing_of_it_is_there_unless_asked_for(start_daemon: StartDaemon, port: int) -> None:
+    start_daemon("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}")
+    assert Site(port).ask(PAGE)[0] == 404
+    assert Site(port).ask("/", {"Accept": "text/html"})[0] == 200
+
+
+def test_a_stream_goes_on_from_what_was_seen(site: Site) -> None:
+    _, _, text = site.ask(PAGE)
+    seen = text.partition('data-version="')[2].partition('"')[0]
+    with site.stream(f"{PAGE}?since={seen}") as event:
+        first = event()
+        assert "rows" in json.loads(first["data"]), "the page has the others"
+        second = event()
+        assert second["id"] != first["id"]
+    with site.stream(Last_Event_ID=second["id"]) as event:
+        assert "rows" in json.loads(event()["data"])
+    with site.stream(Last_Event_ID="of-another-daemon.7") as event:
+        assert "whole" in json.loads(event()["data"])
+
+
+def test_head_has_no_body_and_opens_no_stream(site: Site) -> None:
+    status, headers, text = site.ask(PAGE, method="HEAD")
+    assert (status, text) == (200, "")
+    assert int(headers["Content-Length"]) > 1000
+    assert site.ask(PAGE, STREAM, method="HEAD")[::2] == (200, "")
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert site.ask(PAGE, method=method)[0] == 405
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])
+def test_a_page_that_calls_us_by_another_name_gets_nothing(site: Site, host: str) -> None:
+    for path, headers in ((PAGE, {}), (PAGE, STREAM), ("/top/script.js", {}), ("/top/session", {})):
+        assert site.ask(path, {"Host": host, **headers})[0] == 421
+
+
+def test_a_page_of_somebody_else_gets_nothing(site: Site) -> None:
+    own = f"http://127.0.0.1:{site.port}"
+    for origin in ("http://evil.example", "null", f"{own}0", "http://127.0.0.1", own.replace("http", "ftp")):
+        assert site.ask(PAGE, {"Origin": origin})[0] == 403
+    assert site.ask(PAGE, {"Origin": own})[0] == 200
+    for site_of, mode, destination, status in (
+        ("cross-site", "no-cors", "script", 403),
+        ("cross-site", "navigate", "iframe", 403),
+        ("same-site", "cors", "empty", 403),
+        ("cross-site", "navigate", "document", 200),  # somebody follows a link
+        ("same-origin", "cors", "empty", 200),
+        ("none", "navigate", "document", 200),
+    ):
+        headers = {"Sec-Fetch-Site": site_of, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": destination}
+        assert site.ask(PAGE, headers)[0] == status, headers
+
+
+def test_garbage_is_answered_and_harms_nobody(site: Site) -> None:
+    for path in ("/top/overview?columns=\xff".encode("latin-1").decode("latin-1"), "/top/%00", f"/top/{'x' * 9000}"):
+        assert site.ask(path.encode("ascii", "replace").decode())[0] in (400, 404)
+    assert site.ask("/top/session", method="POST", body="x" * 100_000)[0] in (401, 413)
+    assert site.ask("/top/session", method="POST", body="token=%ff&token=\x00")[0] == 401
+    with socket.create_connection(("127.0.0.1", site.port), HANG_SECONDS) as raw:
+        raw.sendall(b"POST /top/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nab")
+        raw.shutdown(socket.SHUT_WR)
+        raw.settimeout(HANG_SECONDS)
+        raw.recv(4096)
+    assert site.ask(PAGE)[0] == 200
+
+
+def test_commands_and_users_are_hidden_unless_allowed(configured: Configured, port: int) -> None:
+    daemon = configured()
+    site = Site(port)
+    with attached(daemon, "mine", "--secret-argument") as pid:
+        text = wait_until(lambda: "mine" in (found := site.ask("/top/processes?columns=240")[2]) and found)
+        assert isinstance(text, str)
+        assert str(pid) in text
+        details = site.ask(f"/top/processes?details={pid}&columns=240")[2]
+        with site.stream(f"/top/processes?details={pid}") as event:
+            streamed = event()["data"]
+        for each in (text, details, streamed):
+            assert "secret-argument" not in each
+            assert "attached_child" not in each
+        assert "Commands and users are hidden here" in text
+
+
+def test_commands_and_users_are_shown_where_allowed_and_are_text(configured: Configured, port: int) -> None:
+    daemon = configured(show_commands=True, show_users=True)
+    site = Site(port)
+    with attached(daemon, NASTY, NASTY) as pid:
+        text = wait_until(
+            lambda: "onerror" in (found := site.ask(f"/top/processes?details={pid}&columns=240")[2]) and found
+        )
+        assert isinstance(text, str)
+        assert "attached_child" in text
+        assert "<img" not in text
+        assert "are hidden" not in text
+        assert site.ask("/top/usage")[0] == 200
+
+
+def test_a_token_becomes_a_session_and_stays_out_of_addresses(
+    configured: Configured, tmp_path: Path, port: int
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(f"{SECRET}\n", "utf-8")
+    configured({"bearer_token_file": str(token)})
+    site = Site(port)
+    status, headers, text = site.ask(f"{PAGE}?columns=80")
+    assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert "NeuronCore" not in text
+    assert 'method="post"' in text
+    assert 'type="password"' in text
+    assert site.ask(PAGE, STREAM)[0] == 401
+    assert site.ask(f"{PAGE}?token={SECRET}")[0] == 401, "an address is no place for a token"
+    assert site.ask(PAGE, {"Authorization": f"Bearer {SECRET}"})[0] == 200, "programs send it"
+    form = {"Content-Type": "application/x-www-form-urlencoded", "Origin": f"http://127.0.0.1:{port}"}
+    assert site.ask("/top/session", form, method="POST", body="token=wrong")[0] == 401
+    assert site.ask("/top/session", {**form, "Origin": "http://evil.example"}, method="POST", body="x")[0] == 403
+    status, headers, _ = site.ask("/top/session?to=/top/host", form, method="POST", body=f"token={SECRET}")
+    assert (status, headers["Location"]) == (303, "/top/host")
+    cookie, *attributes = headers["Set-Cookie"].split("; ")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+    assert SECRET not in headers["Set-Cookie"]
+    assert site.ask(PAGE, {"Cookie": f"other=1; {cookie}"})[0] == 200
+    with site.stream(Cookie=cookie) as event:
+        assert "whole" in event()["data"]
+    name, _, value = cookie.partition("=")
+    until, _, signature = value.partition(".")
+    for forged in (
+        f"{int(until) + 1}.{signature}",
+        f"{until}.{'0' * 64}",
+        f"1.{signature}",
+        until,
+        "",
+        "²." + signature,
+    ):
+        assert site.ask(PAGE, {"Cookie": f"{name}={forged}".encode().decode("latin-1")})[0] == 401
+    for outside in ("https://evil.example/", "//evil.example/", "/top/%0d%0aX-Injected:%201", "/metrics"):
+        status, headers, _ = site.ask(f"/top/session?to={outside}", form, method="POST", body=f"token={SECRET}")
+        assert (status, headers["Location"], headers["X-Injected"]) == (303, "/top/", None)
+    token.write_text("another\n", "utf-8")
+    wait_until(lambda: site.ask(PAGE, {"Cookie": cookie})[0] == 401)
+
+
+@needs_openssl
+def test_over_tls_the_cookie_is_for_tls_alone(configured: Configured, tmp_path: Path, port: int) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    token = tmp_path / "token"
+    token.write_text(SECRET, "utf-8")
+    configured({"tls_certificate": str(certificate), "tls_key": str(key), "bearer_token_file": str(token)})
+    site = Site(port, ssl.create_default_context(cafile=str(authority.file)))
+    _, headers, _ = site.ask("/top/session", method="POST", body=f"token={SECRET}")
+    cookie, *attributes = headers["Set-Cookie"].split("; ")
+    assert cookie.startswith("__Host-")
+    assert {"Secure", "HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+    assert site.ask(PAGE, {"Cookie": cookie})[0] == 200
+    with site.stream(Cookie=cookie) as event:
+        event()
+
+
+def test_thirty_two_look_on_and_one_more_is_told_so(site: Site) -> None:
+    with contextlib.ExitStack() as stack:
+        events = [stack.enter_context(site.stream()) for _ in range(32)]
+        for event in events:
+            event()
+        status, headers, text = site.ask(PAGE, STREAM)
+        assert (status, headers["Retry-After"], text) == (503, "3", "32 viewers look on, and more may not\n")
+        assert site.ask(PAGE)[0] == 200, "the page as it stands"
+        assert site.ask("/metrics")[0] == 200
+    wait_until(lambda: _is_let_in(site))
+
+
+def _is_let_in(site: Site) -> bool:
+    client = site.connect()
+    try:
+        client.request("GET", PAGE, headers=STREAM)
+        return client.getresponse().status == 200
+    finally:
+        client.close()
+
+
+def test_who_reads_nothing_holds_up_nobody(site: Site) -> None:
+    with site.stream() as silent, site.stream() as other:
+        silent()
+        versions = {other()["id"] for _ in range(4)}
+        assert len(versions) == 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({}, "--web is served where the metrics are; give --metrics-listen"),
+        ({"metrics_listen": ":8000"}, "others reach this address, and there is no TLS; listen on 127.0.0.1"),
+        ({"metrics_listen": "10.0.0.1:8000"}, "others reach this address, and there is no TLS"),
+    ],
+)
+def test_pages_are_never_open_to_others(socket_directory: Path, settings: dict[str, Any], cause: str) -> None:
+    with pytest.raises(UserError, match=cause) as refused:
+        check(Settings(socket=str(socket_directory / "n.sock"), simulate="trn1.2xlarge", web=True, **settings))
+    assert refused.value.exit_code == EXIT_USAGE
+
+
+@needs_openssl
+def test_over_a_network_somebody_must_be_known(socket_directory: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    token = tmp_path / "token"
+    token.write_text(SECRET, "utf-8")
+
+    def tried(**more: str) -> None:
+        check(
+            Settings(
+                socket=str(socket_directory / "n.sock"),
+                simulate="trn1.2xlarge",
+                web=True,
+                metrics_listen=":8000",
+                metrics_tls_certificate=str(certificate),
+                metrics_tls_key=str(key),
+                **more,  # type: ignore[arg-type]
+            )
+        )
+
+    with pytest.raises(UserError, match="everybody would be let in"):
+        tried()
+    tried(metrics_bearer_token_file=str(token))
+    tried(metrics_tls_client_ca=str(authority.file))
+
+
+def test_the_past_is_there_for_who_comes_later(site: Site) -> None:
+    """What the daemon remembers of before anybody looked."""
+
+    def first_moment() -> bool:
+        text = site.ask("/top/health")[2]
+        return " since " in text and "loading" not in text
+
+    wait_until(first_moment)

@@ -1,0 +1,210 @@
+"""The pages in a real browser: Debian's Chromium without a window, before a real daemon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import chromium
+from tests.harness.attached_child import TAG
+from tests.harness.paths import ROOT
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
+
+pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
+
+NASTY = "<img src=x onerror=document.title='owned'>"
+COLUMNS = "columns=100"
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def browser() -> Iterator[chromium.Chromium]:
+    with chromium.chromium() as found:
+        # A window in which 100 columns are what fits.
+        found.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
+        yield found
+
+
+@pytest.fixture
+def flags(port: int, tmp_path: Path) -> tuple[str, ...]:
+    file = tmp_path / "neurond.toml"
+    file.write_text(
+        f'[metrics]\nlisten = "127.0.0.1:{port}"\n[web]\nenabled = true\nshow_commands = true\nshow_users = true\n'
+    )
+    return "--simulate", "trn1.2xlarge", "--interval", "0.05", "--config", str(file)
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon, flags: tuple[str, ...]) -> RunningDaemon:
+    return start_daemon(*flags)
+
+
+def address(port: int, page: str = "overview", more: str = "") -> str:
+    return f"http://127.0.0.1:{port}/top/{page}?{COLUMNS}{more}"
+
+
+def text(browser: chromium.Chromium, selector: str = "#screen") -> str:
+    return str(browser.value(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+def test_a_page_lives_and_breaks_no_rule(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
+    browser.load(address(port))
+    assert "NeuronCore v2 Utilization" in text(browser)
+    first = text(browser, "h1")
+    wait_until(lambda: text(browser, "h1") != first)  # the clock in the title goes on
+    assert browser.value("performance.getEntriesByType('navigation').length") == 1
+    assert browser.problems == []
+    own = f"http://127.0.0.1:{port}/top/"
+    assert [asked for asked in browser.requested if not asked.startswith((own, "data:", "about:"))] == []
+
+
+def test_a_process_that_is_called_like_a_tag_is_text(
+    browser: chromium.Chromium, daemon: RunningDaemon, port: int
+) -> None:
+    command = [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1", str(os.getuid()), NASTY]
+    environment = os.environ | {TAG: NASTY, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
+        try:
+            assert child.stdout is not None
+            assert child.stdout.readline()
+            wait_until(lambda: daemon.find(child.pid))
+            for page, more in (("processes", ""), ("processes", f"&details={child.pid}"), ("overview", "")):
+                browser.load(address(port, page, more))
+                assert NASTY[:9] in text(browser)
+                before = text(browser, "h1")
+                wait_until(lambda before=before: text(browser, "h1") != before)  # type: ignore[misc]
+                assert NASTY[:9] in text(browser)
+                assert browser.value("document.querySelectorAll('img').length") == 0
+                assert "owned" not in browser.value("document.title")
+            assert browser.problems == []
+        finally:
+            child.kill()
+
+
+def test_what_the_stream_makes_is_what_the_page_is(
+    browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
+) -> None:
+    """The script's rows and the daemon's are alike: all of them come over the stream, and are as they were sent."""
+    start_daemon(*("3600" if flag == "0.05" else flag for flag in flags), "--load", "steady")
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source=FORGETFUL)
+    for page in ("overview", "processes", "topology", "health", "host"):
+        browser.load(address(port, page))
+        wait_until(lambda: browser.value("window.streamed !== undefined"))
+        sent, streamed = browser.value("[sent, streamed]")
+        assert len(sent) > 1000
+        assert streamed == sent
+
+
+FORGETFUL = """
+window.EventSource = class extends EventSource {
+  constructor(address) {
+    const screen = document.getElementById("screen");
+    window.sent = screen.innerHTML;
+    address.searchParams.set("since", "nothing");
+    super(address);
+    this.addEventListener("rows", () => setTimeout(() => { window.streamed = screen.innerHTML; }));
+  }
+};
+"""
+
+
+def test_the_page_says_when_the_daemon_is_gone_and_goes_on_when_it_is_back(
+    browser: chromium.Chromium, daemon: RunningDaemon, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
+) -> None:
+    browser.load(address(port))
+    first = text(browser, "h1")
+    wait_until(lambda: text(browser, "h1") != first)
+    assert text(browser, "#state") == ""
+    daemon.stop()
+    lost = wait_until(lambda: text(browser, "#state"))
+    assert lost.startswith("LOST since ")
+    assert "s old; trying again" in lost
+    gone = text(browser, "h1")
+    assert "NeuronCore v2 Utilization" in text(browser), "what was known stays"
+    start_daemon(*flags, name="second.sock")
+    wait_until(lambda: text(browser, "#state") == "")
+    wait_until(lambda: text(browser, "h1") != gone)
+    assert browser.value("performance.getEntriesByType('navigation').length") == 1
+
+
+def test_a_screen_reader_finds_headings_a_table_and_landmarks(
+    browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
+) -> None:
+    start_daemon(*flags, "--load", "steady")
+    browser.load(address(port, "processes"))
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    found = [(str(value(node, "role")), str(value(node, "name"))) for node in nodes if not node.get("ignored")]
+    roles = [role for role, _ in found]
+    for role in ("main", "navigation", "heading", "table", "row", "columnheader", "cell", "link", "search", "status"):
+        assert role in roles, role
+    headers = [name.strip(" ▲") for role, name in found if role == "columnheader"]
+    assert headers[:2] == ["PID", "USER"]
+    assert ("link", "Overview") in found
+    assert not any(set(name) & set("─█·━") for role, name in found if role in ("heading", "cell", "columnheader"))
+
+
+def value(node: dict[str, Any], name: str) -> object:
+    return node.get(name, {}).get("value", "")
+
+
+def test_a_link_leads_where_it_says(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
+    browser.load(address(port))
+    target = browser.value("[...document.querySelectorAll('nav a')].find(a => a.textContent === 'Topology').href")
+    assert "/top/topology" in target
+    browser.load(target)
+    assert browser.value("document.querySelector('nav a[aria-current]').textContent") == "Topology"
+    assert f"{COLUMNS}" in browser.value("location.search"), "the width stays"
+
+
+def test_the_page_is_as_wide_as_the_window_lets_it_be(
+    browser: chromium.Chromium, daemon: RunningDaemon, port: int
+) -> None:
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/top/overview")
+    wait_until(lambda: is_at(browser, "columns=100"))
+
+
+def is_at(browser: chromium.Chromium, query: str) -> bool:
+    told = browser.tried("Page.getNavigationHistory")
+    return told is not None and query in told["entries"][told["currentIndex"]]["url"]
+
+
+def test_a_token_leaves_no_trace_in_addresses(
+    browser: chromium.Chromium, start_daemon: StartDaemon, tmp_path: Path, port: int
+) -> None:
+    token, file = tmp_path / "token", tmp_path / "with-token.toml"
+    token.write_text(SECRET)
+    file.write_text(f'[metrics]\nlisten = "127.0.0.1:{port}"\nbearer_token_file = "{token}"\n[web]\nenabled = true\n')
+    start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", "--config", str(file))
+    browser.call("Page.navigate", url=f"{address(port)}#{SECRET}")
+    wait_until(lambda: "Utilization" in content(browser))
+    told = browser.call("Page.getNavigationHistory")
+    assert not [entry["url"] for entry in told["entries"] if SECRET in entry["url"]]
+    assert not [asked for asked in browser.requested if SECRET in asked.partition("#")[0]]
+    assert SECRET not in browser.value("document.cookie + document.referrer + location.href")
+    before = text(browser, "h1")
+    wait_until(lambda: text(browser, "h1") != before)  # the stream has the cookie too
+    assert [problem for problem in browser.problems if "401" not in problem] == []
+
+
+def content(browser: chromium.Chromium) -> str:
+    """The text of whatever page there is, also while it is being left for another."""
+    told = browser.tried("DOM.getDocument", depth=0)
+    found = told and browser.tried("DOM.getOuterHTML", nodeId=told["root"]["nodeId"])
+    return str(found["outerHTML"]) if found else ""
+
+
+def test_without_a_script_the_page_is_whole_and_comes_again(
+    browser: chromium.Chromium, daemon: RunningDaemon, port: int
+) -> None:
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.call("Page.navigate", url=address(port))
+    wait_until(lambda: "NeuronCore v2 Utilization" in content(browser))
+    assert 'http-equiv="refresh"' in content(browser)
