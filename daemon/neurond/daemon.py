@@ -132,7 +132,7 @@ class Daemon:
         peers = Peers(limits_for(files_each), time.monotonic)
         gate = Gate(peers)
         calls = Calls(peers, gate.who)
-        attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end, self._faults)
+        attach_socket = AttachSocket(self._ledger, peers, self._clock, self._accounts.end, self._faults, self._audit)
         self._network = _network_api(self._settings, self._monitor, files_each, self._audit)
         server, health = make_server(self._monitor, self._runtime, FaultService(self._faults), calls)
         try:

@@ -19,7 +19,7 @@ from neurontools.profile.profile import Profile
 from neurontools.profile.table import Table
 from neurontools.text.terminal import visible
 
-_MOST_FILE_BYTES = 1 << 30
+MOST_FILE_BYTES = 1 << 30
 _MOST_UNPACKED_BYTES = 1 << 30
 _MOST_HEADER_BYTES = 64 << 10
 _MOST_DEFINITIONS = 1 << 22
@@ -39,9 +39,9 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             if not stat.S_ISREG(status.st_mode):
                 raise UserError(f"{name}: no regular file; {_NEXT_STEP}")
             size = status.st_size
-            if size > _MOST_FILE_BYTES:
+            if size > MOST_FILE_BYTES:
                 raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
-            data = file.read(_MOST_FILE_BYTES + 1)
+            data = file.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         if isinstance(error, PermissionError):
             told = f"{name}: not permitted; ask its owner for read access"

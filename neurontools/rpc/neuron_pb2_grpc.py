@@ -333,6 +333,13 @@ class RuntimeServiceStub(object):
     a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
     The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
     does not know a line passes over it.
+
+    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
+    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
+    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
+    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
+    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
+    and why.
     """
 
     def __init__(self, channel):
@@ -364,6 +371,13 @@ class RuntimeServiceServicer(object):
     a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
     The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
     does not know a line passes over it.
+
+    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
+    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
+    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
+    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
+    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
+    and why.
     """
 
     def Attach(self, request, context):
@@ -414,6 +428,13 @@ class RuntimeService(object):
     a JSON object, before the reply to Attach for those that are there already) and which are over ("heal" and a number).
     The process answers "armed" and the number, and when an execution meets it "met", the number and the local core. Who
     does not know a line passes over it.
+
+    A process that can be profiled says "profiles". Who wants a profile of it connects to the attach socket too, reads a
+    token and says "profile", the PID, seconds and steps (0: no such end), and sends one end of a pair of sockets along
+    (SCM_RIGHTS). The daemon answers "passed", or "refused", a reason (unknown, denied, unable) and a text. It says
+    "profile", seconds and steps to the process, with that socket, if it is of the same user, or root asks. There the
+    process says "asked", then sends the file of its profile as it is made (neurontools/profile/chunks.py), or says "failed"
+    and why.
     """
 
     @staticmethod

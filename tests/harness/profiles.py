@@ -24,8 +24,9 @@ from neurontools.profile import (
     Table,
 )
 from neurontools.profile.chunks import TABLES
+from neurontools.profile.encoder import Definitions
 from neurontools.profile.rows import GraphTotal, OperatorTotal
-from neurontools.profile.writer import Definitions, ProfileWriter
+from neurontools.profile.writer import ProfileWriter
 
 METADATA = Metadata(
     worker="rank 0",

@@ -26,7 +26,8 @@ from neurontools.profile import (
     read_directory,
     read_profile,
 )
-from neurontools.profile.writer import Definitions, ProfileWriter
+from neurontools.profile.encoder import Definitions
+from neurontools.profile.writer import ProfileWriter
 from tests.harness.profiles import METADATA, profiles, small, write
 
 _anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

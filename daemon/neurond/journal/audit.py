@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from functools import partial
 
@@ -71,6 +72,10 @@ class Audit:
             if number not in now:
                 self.note("fault_healed", snapshot.taken_at_unix_seconds, _what(fault))
         self._faults = now
+
+    def profile(self, by_pid: int, by_uid: int, pid: int) -> None:
+        """Notes that a process asked for a profile of another now, and was let."""
+        self.note("profile_asked_for", time.time(), {"by_pid": by_pid, "by_uid": by_uid, "pid": pid})
 
     def close(self) -> None:
         """Writes what is still to be written."""

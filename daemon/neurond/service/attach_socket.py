@@ -3,6 +3,7 @@
 A process connects, is told its token in one line, and keeps the connection open. Its end, or the end of the process,
 whichever comes first, ends its ownership: forked children may have inherited the connection, so the process is watched
 too (pidfd). On a simulated host the connection carries injected faults to the process, and back what came of them.
+Requests for profiles go over such connections too, from who asks and to the process.
 """
 
 from __future__ import annotations
@@ -17,13 +18,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from neurond.faults.faults import Faults
+from neurond.journal.audit import Audit
 from neurond.journal.outcome import Outcome
 from neurond.ownership.ledger import Ledger
 from neurond.peers.credentials import Credentials, credentials, open_pidfd
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
+from neurond.service import profile_requests
 from neurond.service.exit_watch import ExitWatch
 from neurond.system.steady_clock import SteadyClock
+from neurontools.sockets import descriptors
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.text.seldom import Seldom
 
@@ -32,12 +36,13 @@ _LONGEST_LINE_BYTES = 64
 _LAST_READS = 16
 _MOST_LINES = 64  # of one read; more than a process that means it says at once
 
-_tell_refusal = Seldom(logging.getLogger(__name__), logging.WARNING)
+_log = logging.getLogger(__name__)
+_tell_refusal = Seldom(_log, logging.WARNING)
 
 
 class AttachSocket:
     """The listening attach socket of a daemon. `on_end` is told how each process ended that held cores, by its token,
-    within about a second. `faults` are those of a simulated host.
+    within about a second. `faults` are those of a simulated host; `audit` notes who asked for profiles of whom.
     """
 
     def __init__(
@@ -47,9 +52,11 @@ class AttachSocket:
         clock: SteadyClock,
         on_end: Callable[[str, Outcome], None],
         faults: Faults | None = None,
+        audit: Audit | None = None,
     ) -> None:
         self._ledger = ledger
         self._faults = faults
+        self._audit = audit or Audit()
         if faults is not None:
             faults.around.say = self.say
         self._clock = clock
@@ -80,13 +87,37 @@ class AttachSocket:
             attached.say(line)
 
     def _take(self, connection: socket.socket, _address: object) -> None:
-        heard = None if self._faults is None else self._faults.heard
         try:
-            attached = _Attached(connection, self._ledger, self._peers, self._clock.now(), self._left, heard)
+            attached = _Attached(connection, self._ledger, self._peers, self._clock.now(), self._left, self._heard)
             self._attached[attached.token] = attached
         except _Refused as refused:
             _refuse(connection, str(refused))
             connection.close()
+
+    def _heard(self, attached: _Attached, line: bytes) -> None:
+        """Takes a line of a process; one that nobody takes is passed over."""
+        if line == profile_requests.CAN_BE_PROFILED:
+            attached.can_be_profiled = True
+        elif line.startswith(profile_requests.WORD):
+            self._pass_on(attached, line)
+        elif self._faults is not None:
+            self._faults.heard(attached.token, line)
+
+    def _pass_on(self, asker: _Attached, line: bytes) -> None:
+        """Passes a request for a profile on, and answers who asked before the descriptor is closed here."""
+        descriptor = asker.take_descriptor()
+        try:
+            request = profile_requests.read(line)
+            profile_requests.pass_on(request, asker.who, descriptor, self._attached.values(), self._ledger)
+        except (profile_requests.Refused, OSError) as error:
+            reason = error.reason if isinstance(error, profile_requests.Refused) else "unable"
+            asker.say(f"refused {reason} {error}\n".encode())
+        else:
+            asker.say(b"passed\n")
+            self._audit.profile(asker.pid, asker.who.uid, request.pid)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def _left(self, left: _Left) -> None:
         self._attached.pop(left.token, None)
@@ -131,29 +162,40 @@ class _Attached:
         peers: Peers,
         now_unix_seconds: float,
         on_end: Callable[[_Left], None],
-        heard: Callable[[str, bytes], None] | None,
+        heard: Callable[[_Attached, bytes], None],
     ) -> None:
+        self.can_be_profiled = False
         self._heard = heard
         self._line = b""
+        self._descriptor: int | None = None
         self._connection = connection
         self._ledger = ledger
         self._peers = peers
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
-        self._who, self._pid, self._pidfd = _admitted(connection, peers)
+        self.who, self.pid, self._pidfd = _admitted(connection, peers)
         self.token = secrets.token_hex(16)
         self._is_open = True
-        ledger.enter(self.token, self._pid, self._who.uid, now_unix_seconds)
+        ledger.enter(self.token, self.pid, self.who.uid, now_unix_seconds)
         self._loop.add_reader(connection.fileno(), self._read)
         if self._pidfd >= 0:
             self._loop.add_reader(self._pidfd, self._ended)
         with contextlib.suppress(OSError):  # it is gone already, as reading will show
             connection.send(f"{self.token}\n".encode())
 
-    def say(self, line: bytes) -> None:
-        """Writes a line; it is lost where the process doesn't read."""
-        with contextlib.suppress(OSError):
-            self._connection.send(line)
+    def say(self, line: bytes, descriptor: int | None = None) -> bool:
+        """Writes a line, and a descriptor with it; it is lost where the process doesn't read."""
+        try:
+            if descriptor is None:
+                return self._connection.send(line) == len(line)
+            return socket.send_fds(self._connection, [line], [descriptor]) == len(line)
+        except OSError:
+            return False
+
+    def take_descriptor(self) -> int | None:
+        """The descriptor that came with what was said last; the caller's from here on."""
+        descriptor, self._descriptor = self._descriptor, None
+        return descriptor
 
     def close(self) -> None:
         """Ends the connection and lets the process go."""
@@ -164,10 +206,11 @@ class _Attached:
         self._ledger.leave(token)
         self._loop.remove_reader(self._connection.fileno())
         self._connection.close()
+        self._take_over(None)
         if self._pidfd >= 0:
             self._loop.remove_reader(self._pidfd)
-        self._peers.give_back(self._who, Kind.ATTACHMENT)
-        self._on_end(_Left(token, self._pid, self._who.uid, self._pidfd, held_cores))
+        self._peers.give_back(self.who, Kind.ATTACHMENT)
+        self._on_end(_Left(token, self.pid, self.who.uid, self._pidfd, held_cores))
 
     def _ended(self) -> None:
         """The process has ended: what it said last is heard before it goes."""
@@ -177,22 +220,30 @@ class _Attached:
         self.close()
 
     def _read(self) -> bool:
-        """Takes what a process says of injected faults, if anything; where devices are real it is dropped."""
+        """Takes what a process says, if anything."""
         try:
-            received = self._connection.recv(_READ_BYTES)
+            received, descriptor = descriptors.receive(self._connection, _READ_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            received = b""
+            received, descriptor = b"", None
+        if descriptor is not None:
+            self._take_over(descriptor)
         if not received:
             self.close()
             return False
-        if self._heard is not None:
-            *lines, rest = (self._line + received).split(b"\n")
-            self._line = rest[:_LONGEST_LINE_BYTES]
-            for line in lines[:_MOST_LINES]:
-                self._heard(self.token, line)
+        *lines, rest = (self._line + received).split(b"\n")
+        self._line = rest[:_LONGEST_LINE_BYTES]
+        for line in lines[:_MOST_LINES]:
+            if self._is_open:
+                self._heard(self, line)
         return True
+
+    def _take_over(self, descriptor: int | None) -> None:
+        """Keeps a descriptor for the line that it came with, and none before it."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+        self._descriptor = descriptor
 
 
 def _admitted(connection: socket.socket, peers: Peers) -> tuple[Credentials, int, int]:

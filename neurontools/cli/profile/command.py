@@ -33,6 +33,10 @@ def _run(arguments: list[str]) -> int:
     options.check(given, words)
     exclude_each_other(given, "json", "csv")
     action, *paths = words
+    if action == "capture":
+        from neurontools.cli.profile import capture
+
+        return capture.capture(given)
     if action == "serve":
         from neurontools.cli.profile import viewer
 

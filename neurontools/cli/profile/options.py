@@ -5,12 +5,13 @@ from __future__ import annotations
 from neurontools.cli.line.options import FILES, Option
 from neurontools.errors import EXIT_USAGE, UserError
 
-ACTIONS = ("show", "report", "diff", "serve")
+ACTIONS = ("show", "report", "diff", "serve", "capture")
 TABLES = ("operators", "steps", "graphs", "ranks")  # those of views/profile/tables.py
 USAGE = """neuron-profile show DIR [options]
        neuron-profile report DIR -o FILE.html
        neuron-profile diff DIR_A DIR_B [options]
-       neuron-profile serve DIR [--port PORT]"""
+       neuron-profile serve DIR [--port PORT]
+       neuron-profile capture --pid PID | --job NAME [--seconds S] [--steps N] [-o DIR]"""
 SUMMARY = (
     "Show what a profile of a training run tells: where the time of its steps went, its operators, graphs and memory.\n"
     "DIR is a directory that neuron-run --profile DIR script.py wrote, or a file of one worker in it."
@@ -24,22 +25,39 @@ OPTIONS = (
     Option("top", "show, diff: how many rows a table has at most (10)", short="n", value="N"),
     Option("rank", "show, report, diff: only this rank; again for several", short="r", value="RANK", joins=True),
     Option("ascii", "show: draw with ASCII characters alone"),
-    Option("output", "report: the file to write; - is standard output", short="o", value="FILE", completes=FILES),
+    Option(
+        "output",
+        "report: the file to write, - is standard output; capture: the directory to write to",
+        short="o",
+        value="FILE",
+        completes=FILES,
+    ),
     Option("port", "serve: the port of the viewer (6006)", value="PORT"),
+    Option("pid", "capture: profile this running process; again for several", short="p", value="PID", joins=True),
+    Option("job", "capture: profile all processes of this job, by a part of its name", value="NAME"),
+    Option("seconds", "capture: for so many seconds (5; with --steps 60)", short="s", value="SECONDS"),
+    Option("steps", "capture: for so many whole steps, if they take no longer than --seconds", value="N"),
+    Option("socket", "capture: ask the monitor daemon at this socket, and no other", value="PATH", completes=FILES),
     Option("json-schema", "print the JSON Schema of the document of show", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
     ),
 )
 NOTES = """serve starts xprof or TensorBoard, whichever is installed, and says how to get one where none is.
+capture asks the runtime of a process of yours, which goes on; PIDs are those that neuron-ls shows.
+
+Environment:
+  NEURONTOOLS_SOCKET        as --socket
 """
 EXIT_CODES = (
     (0, "what was asked for was shown"),
     (1, "an option is unknown, a profile is none or not whole, or something failed"),
     (2, "an option has a value that can't be meant, or words are missing"),
-    (4, "the profile may not be read by this user"),
-    (6, "there is no such directory, profile or rank, or no viewer"),
+    (4, "the profile may not be read, or the process not be profiled, by this user"),
+    (6, "there is no such directory, profile, rank, process or job, or no viewer"),
+    (12, "no daemon answers"),
     (70, "a fault of the command itself"),
+    (124, "the daemon, or the process, did not answer in time"),
     (130, "interrupted"),
 )
 _OF_ACTION = {
@@ -47,12 +65,17 @@ _OF_ACTION = {
     "report": ("output", "rank"),
     "diff": ("json", "top", "rank"),
     "serve": ("port",),
+    "capture": ("pid", "job", "seconds", "steps", "output", "socket"),
 }
-_PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "serve": 1}
+_PATH_COUNTS = {"show": 1, "report": 1, "diff": 2, "serve": 1, "capture": 0}
+_PATHS = ("no directory", "one directory", "two directories")
 _USUAL_ROWS = 10
 _MOST_ROWS = 100_000
 _USUAL_PORT = 6006
 _HIGHEST_PORT = 65535
+_HIGHEST_PID = 2**31 - 1
+_USUAL_SECONDS, _STEPS_SECONDS = 5.0, 60.0
+SHORTEST_SECONDS, LONGEST_SECONDS, MOST_STEPS = 0.01, 3600.0, 1_000_000
 
 
 def check(given: dict[str, str], words: list[str]) -> None:
@@ -62,13 +85,18 @@ def check(given: dict[str, str], words: list[str]) -> None:
         what = f"there is no action {_shown(action)}" if action else "what is it to do?"
         raise UserError(f"{what}; give one of {', '.join(ACTIONS)}, such as: neuron-profile show DIR", EXIT_USAGE)
     if len(paths) != _PATH_COUNTS[action]:
-        wanted = "two directories" if _PATH_COUNTS[action] == 2 else "one directory"
+        wanted = _PATHS[_PATH_COUNTS[action]]
         raise UserError(f"{action} takes {wanted} of profiles, not {len(paths)}; see --help", EXIT_USAGE)
     foreign = [f"--{name}" for name in given if name not in _OF_ACTION[action]]
     if foreign:
         raise UserError(f"{' and '.join(foreign)}: not for {action}; see --help", EXIT_USAGE)
     if "table" in given and "csv" not in given:
         raise UserError("--table needs --csv", EXIT_USAGE)
+    if action == "capture" and ("pid" in given) == ("job" in given):
+        raise UserError("capture needs --pid or --job; neuron-ls shows PIDs, neuron-top jobs", EXIT_USAGE)
+    pids(given)
+    seconds(given)
+    steps(given)
     table(given)
     rows(given)
     ranks(given)
@@ -93,6 +121,32 @@ def port(given: dict[str, str]) -> int:
     return _number("--port", given.get("port"), _USUAL_PORT, 1, _HIGHEST_PORT)
 
 
+def pids(given: dict[str, str]) -> list[int]:
+    """The processes that were asked for, each once."""
+    numbers = [_number("--pid", text, 0, 1, _HIGHEST_PID) for text in given.get("pid", "").split(",") if text]
+    return list(dict.fromkeys(numbers))
+
+
+def steps(given: dict[str, str]) -> int | None:
+    """How many steps a capture is to last at most; None: as long as its time."""
+    return _number("--steps", given["steps"], 0, 1, MOST_STEPS) if "steps" in given else None
+
+
+def seconds(given: dict[str, str]) -> float:
+    """How long a capture is to last at most."""
+    text = given.get("seconds")
+    if text is None:
+        return _STEPS_SECONDS if "steps" in given else _USUAL_SECONDS
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not SHORTEST_SECONDS <= value <= LONGEST_SECONDS:
+        told = f"--seconds {_shown(text)}: give a number from {SHORTEST_SECONDS:g} to {LONGEST_SECONDS:g}"
+        raise UserError(told, EXIT_USAGE)
+    return value
+
+
 def ranks(given: dict[str, str]) -> frozenset[int]:
     """The ranks that were asked for; none for all."""
     return frozenset(_number("--rank", text, 0, 0, 10**6) for text in given.get("rank", "").split(",") if text)
@@ -101,7 +155,7 @@ def ranks(given: dict[str, str]) -> frozenset[int]:
 def _number(flag: str, text: str | None, usual: int, least: int, most: int) -> int:
     if text is None:
         return usual
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and least <= int(text) <= most):
         raise UserError(f"{flag} {_shown(text)}: give a whole number from {least} to {most}", EXIT_USAGE)
     return int(text)
 

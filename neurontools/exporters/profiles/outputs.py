@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,8 @@ from neurontools.exporters.profiles.xplane import Peaks, write_xplane
 from neurontools.profile import Metadata, Profile
 
 _TRACE = ".pt.trace.json.gz"
+_ODD = re.compile(r"[^A-Za-z0-9._-]")
+_MOST_CHARACTERS = 64  # of a host name, as Linux has it
 PLUGIN = Path("plugins") / "profile"
 
 
@@ -23,8 +26,8 @@ def run_name(began_ns: int) -> str:
 
 
 def worker_name(about: Metadata) -> str:
-    """A worker in the names of files."""
-    return f"{about.host}-rank{about.rank}-{about.pid}"
+    """A worker in the names of files. What a profile says of its host may be anything: a name leads nowhere else."""
+    return f"{_ODD.sub('_', about.host)[:_MOST_CHARACTERS].lstrip('.')}-rank{about.rank}-{about.pid}"
 
 
 def peaks_of(instance_type: str | None) -> Peaks:

@@ -15,10 +15,13 @@ from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.kernels import registration
-from neurontools.runtime.launch import hbm_growth, optimizer_memory, profile_session
+from neurontools.runtime.launch import hbm_growth, optimizer_memory
 from neurontools.runtime.launch.observation import observe
+from neurontools.runtime.launch.profiles import session
+from neurontools.runtime.launch.profiles.capture import captures
 from neurontools.runtime.operators.layout import layouts
 from neurontools.runtime.programs.numerics import narrowed_types
+from neurontools.runtime.reporting.capture_requests import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors import parameters
@@ -108,13 +111,13 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
 
     def take() -> list[Core]:
         step_clock.begin()
-        made.cores, made.monitor = take_cores(environment)
+        made.cores, made.monitor = take_cores(environment, CaptureRequests(captures.take))
         if isinstance(made.monitor, Reported):
             made.monitor.reporter.before_reports(partial(_look, made))
             made.faults = made.monitor.reporter.faults or made.faults
             worker.instance_type = made.monitor.reporter.instance_type
         device.taken = made.cores
-        profile_session.begin(environment)
+        session.begin(environment)
         return made.cores
 
     device.take = take
@@ -148,7 +151,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         kept_parameters,
         parameters,
         process_group,
-        profile_session,
+        session,
         profiler,
         resized_storages,
         saves,
@@ -180,7 +183,7 @@ def give_back_cores() -> bool:
     """
     if not is_set_up() or storages.words is not None:
         return not is_set_up()
-    profile_session.give_up()
+    session.give_up()
     monitor = executor().monitor
     if isinstance(monitor, Reported):
         monitor.reporter.close()

@@ -66,6 +66,7 @@ class Ring:
         self.graphs: list[Graph] = []
         self.operators: list[Operator] = []
         self.at_steps: list[Callable[[int], None]] = []  # called with the number of the step that begins
+        self.at_flushes: list[Callable[[], None]] = []  # called when what was pending has been executed
         self.before_start: list[Callable[[], None]] = []  # called before the first taker gets anything
         self.takers: list[Taker] = []
         self._numbers: dict[str, int] = {}
@@ -100,8 +101,16 @@ class Ring:
             self.step = steps_total + 1
             self._done = None
 
-    def start(self, taker: Taker) -> None:
-        """From here on a taker gets what is noted; the runtime's lock is held."""
+    def unwatch(self) -> None:
+        """Steps are not looked at any more, unless somebody else does."""
+        if not (self.takers or self.at_steps or self.at_flushes):
+            self.is_watching = False
+
+    def start(self, taker: Taker, *, is_at_step: bool = True) -> int:
+        """From here on a taker gets what is noted; the runtime's lock is held.
+
+        The time from which on a step counts that begins: now, or where a step begins now, when it did.
+        """
         with self._drain_lock:
             if not self.takers:
                 for prepare in self.before_start:
@@ -112,6 +121,8 @@ class Ring:
             else:
                 self.drain()
             self.takers.append(taker)
+            began_ns = self._step_begun_ns if is_at_step else perf_counter_ns()
+            return began_ns + self.offset_ns
 
     def stop(self, taker: Taker) -> None:
         """A taker gets what is left, and nothing any more."""
@@ -123,6 +134,7 @@ class Ring:
             if not self.takers:
                 self.is_on = False
                 self._forget()
+        self.unwatch()
 
     def drain(self) -> None:
         """Hands what was noted to the takers; any thread may do that."""
@@ -142,6 +154,7 @@ class Ring:
         self.is_on = self.is_watching = False
         self.takers.clear()
         self.at_steps.clear()
+        self.at_flushes.clear()
         self._forget()
 
     def _forget(self) -> None:
@@ -230,8 +243,12 @@ class Ring:
 
     def flushed(self) -> None:
         """What was pending has been executed."""
-        if self._done is not None and not self._flushing_all:
+        if self._flushing_all:
+            return
+        if self._done is not None:
             self._end_step(perf_counter_ns(), self._so_far())
+        for call in tuple(self.at_flushes):
+            call()
 
     def _end_step(self, now_ns: int, so_far: tuple[int, ...]) -> None:
         if self.is_on:

@@ -1,7 +1,7 @@
 """Faults that were injected into the cores of this process, and which executions meet them.
 
-The daemon says it on the attach connection, which a thread of its own listens to. Where nothing was injected, an
-execution asks one empty dictionary. No torch here.
+The daemon says it on the attach connection. Where nothing was injected, an execution asks one empty dictionary.
+No torch here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from random import Random
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from typing import Any
 
 from neurontools.faults.kind import Effect, FaultKind, Lasting
 from neurontools.faults.kinds import KINDS
+from neurontools.runtime.reporting.daemon_lines import TakeLine
 from neurontools.runtime.reporting.link import Link
-
-_LONGEST_BYTES = 2**16  # of a line that has not ended
 
 
 class ArmedFault:
@@ -58,21 +57,19 @@ class ArmedFaults:
         self._lock = Lock()  # of `_known`; `by_core` is replaced as a whole
         self._say: Callable[[bytes], None] = lambda _line: None
 
-    def listen(self, link: Link) -> None:
-        """Takes what a daemon has said by now and goes on listening in a thread; faults of the one before are over.
+    @property
+    def takers(self) -> dict[bytes, TakeLine]:
+        """What it takes of what a daemon says."""
+        return {
+            b"fault": lambda value, _descriptor: self._arm(ArmedFault(json.loads(value))),
+            b"heal": lambda value, _descriptor: self._heal(int(value)),
+        }
 
-        Where the system refuses a thread, only the faults that are there already are met.
-        """
+    def attached(self, link: Link) -> None:
+        """This process is attached to a daemon: the faults of the one before are over."""
         for number in [number for number, fault in self._known.items() if fault.kind.lasts is not Lasting.PROCESS]:
             self._heal(number)
         self._say = link.say
-        rest = b""
-        while said := link.heard(waits=False):
-            rest = self._take(rest + said)
-        try:
-            Thread(target=self._follow, args=(link, rest), name="neurontools-faults", daemon=True).start()
-        except RuntimeError:
-            return
 
     def striking(self, core: int) -> list[ArmedFault]:
         """The faults that the execution which begins now on a local core meets."""
@@ -89,24 +86,6 @@ class ArmedFaults:
         self._say(b"told %d %d\n" % (fault.number, core))
         if fault.kind.lasts is Lasting.ONE_EXECUTION:
             self._heal(fault.number)
-
-    def _follow(self, link: Link, rest: bytes) -> None:
-        while said := link.heard(waits=True):
-            rest = self._take(rest + said)
-
-    def _take(self, said: bytes) -> bytes:
-        """Takes whole lines; returns what is left."""
-        *lines, rest = said.split(b"\n")
-        for line in lines:
-            verb, _, value = line.partition(b" ")
-            try:
-                if verb == b"fault":
-                    self._arm(ArmedFault(json.loads(value)))
-                elif verb == b"heal":
-                    self._heal(int(value))
-            except (ValueError, KeyError, TypeError):  # of a newer daemon: passed over, as every line that is unknown
-                continue
-        return rest if len(rest) <= _LONGEST_BYTES else b""
 
     def _arm(self, fault: ArmedFault) -> None:
         with self._lock:

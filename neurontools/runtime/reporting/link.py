@@ -12,6 +12,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, Connection, RpcError, Status
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.socket_path import attach_socket
+from neurontools.sockets.descriptors import receive
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
 _LONGEST_LINE_BYTES = 1024
@@ -88,14 +89,16 @@ class Link:
         except OSError:
             return True
 
-    def heard(self, *, waits: bool) -> bytes | None:
-        """What the daemon says on the attach connection; b"" at its end, None when it says nothing and nobody waits."""
+    def heard(self, *, waits: bool) -> tuple[bytes, int | None] | None:
+        """What the daemon says on the attach connection, and a descriptor that came with it, which is the caller's.
+
+        None at its end, and when it says nothing and nobody waits.
+        """
         try:
-            return self._proof.recv(_LONGEST_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return None
+            said, descriptor = receive(self._proof, _LONGEST_LINE_BYTES, 0 if waits else socket.MSG_DONTWAIT)
         except OSError:
-            return b""
+            return None
+        return (said, descriptor) if said else None
 
     def say(self, line: bytes) -> None:
         """Writes a line on the attach connection; it is lost where the daemon doesn't read."""

@@ -20,6 +20,8 @@ from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
 from neurontools.runtime.reporting.accounts import Accounts
 from neurontools.runtime.reporting.armed_faults import ArmedFaults
+from neurontools.runtime.reporting.capture_requests import CaptureRequests
+from neurontools.runtime.reporting.daemon_lines import DaemonLines, TakeLine
 from neurontools.runtime.reporting.forks import fork_lock, switch_off
 from neurontools.runtime.reporting.granted_cores import (
     ask_for_the_same,
@@ -65,12 +67,14 @@ class Reporter:
         clock: Callable[[], float],
         unix_clock: Callable[[], float],
         faults: ArmedFaults | None = None,
+        captures: CaptureRequests | None = None,
     ) -> None:
         self.cores = cores_asked_for(request)
         self.instance_type: str | None = None
         self.logical_neuroncore_config = request.logical_neuroncore_config
         self.dropped_reports = 0
         self.faults = faults
+        self._captures = captures
         self._failure: str | None = None
         self._request = attach_request(request, tag, runtime_version)
         self._sockets = sockets
@@ -97,13 +101,14 @@ class Reporter:
         clock: Callable[[], float] = time.monotonic,
         unix_clock: Callable[[], float] = time.time,
         faults: ArmedFaults | None = None,
+        captures: CaptureRequests | None = None,
     ) -> Reporter:
         """Takes the NeuronCores that the environment asks for and begins to report.
 
         Raises CoresUnavailable when the daemon refuses them, InvalidCoreRequest (a ValueError) when the environment
         can't be meant, UserError for an impossible socket path. Without a daemon the process goes on unmonitored and
         is attached when one comes up; with NEURONTOOLS_REQUIRE_DAEMON=1 that is a UserError instead. Who has executions
-        meet what was injected gives `faults`, which then hears of it.
+        meet what was injected gives `faults`, which then hears of it; who can be profiled gives `captures`.
         """
         path = checked(socket, "socket") if socket is not None else named(None, environment)
         reporter = cls(
@@ -114,6 +119,7 @@ class Reporter:
             clock,
             unix_clock,
             faults,
+            captures,
         )
         try:
             reporter._start(is_daemon_required=environment.get(REQUIRE_DAEMON, "") not in ("", "0"))
@@ -337,11 +343,20 @@ class Reporter:
                 raise
             else:
                 self._take(response)
-                if self.faults is not None:
-                    self.faults.listen(link)
+                self._listen(link)
                 self._sockets = (path,)
                 return
         raise NoDaemon(", ".join(failures))
+
+    def _listen(self, link: Link) -> None:
+        """Has what the daemon says on the attach connection heard by whom it is for, if there is anybody."""
+        takers: dict[bytes, TakeLine] = {}
+        for hearer in (self.faults, self._captures):
+            if hearer is not None:
+                hearer.attached(link)
+                takers |= hearer.takers
+        if takers:
+            DaemonLines(takers).listen(link)
 
     def _new_link(self, path: str) -> Link:
         """A link that is known to the fork handler from the moment it has a descriptor."""

@@ -9,6 +9,7 @@ import torch
 from neurontools.nrt.core_request import parse_visible_cores
 from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.runtime.reporting.armed_faults import ArmedFaults
+from neurontools.runtime.reporting.capture_requests import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
 from neurontools.runtime.tensors.core import Core
 from neurontools.runtime.tensors.memory import GIB, Category, CoreMemory
@@ -51,9 +52,9 @@ def rank_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return changed
 
 
-def take_cores(environment: Mapping[str, str]) -> tuple[list[Core], Monitor]:
+def take_cores(environment: Mapping[str, str], captures: CaptureRequests | None = None) -> tuple[list[Core], Monitor]:
     """Attaches to the daemon, if there is one; the cores of this process and who is told about them."""
-    reporter = Reporter.attach(rank_environment(environment), faults=ArmedFaults())
+    reporter = Reporter.attach(rank_environment(environment), faults=ArmedFaults(), captures=captures)
     monitor = Reported(reporter)
     cores = []
     seed = torch.initial_seed()

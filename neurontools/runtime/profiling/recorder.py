@@ -1,14 +1,16 @@
-"""Writes what the ring notes to the file of this worker, from a thread of its own, once a second."""
+"""Writes what the ring notes once a second, from a thread of its own: to the file of this worker, or to who asked."""
 
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from threading import Event, Thread
 
-from neurontools.profile.metadata import Metadata, State
-from neurontools.profile.writer import Definitions, ProfileWriter
+from neurontools.profile.encoder import Definitions, ProfileEncoder
+from neurontools.profile.metadata import State
+from neurontools.profile.rows import Step
 from neurontools.runtime.profiling.batch import Batch
 from neurontools.runtime.profiling.ring import Ring
 from neurontools.runtime.profiling.totals import LiveBlock, Totals
@@ -16,8 +18,12 @@ from neurontools.runtime.profiling.totals import LiveBlock, Totals
 INTERVAL_SECONDS = 1.0
 
 
-class FileTaker:
-    """Keeps a file up to date until `finish`. What the disk refuses ends the profile: `failure` says why.
+_START = Step._fields.index("start_ns")
+_NEVER = 1 << 62
+
+
+class Recorder:
+    """Keeps a profile up to date until `finish`. What its writer refuses ends the profile: `failure` says why.
 
     `living` and `peaks` tell of the storages that are there and the highest use of each core.
     """
@@ -25,9 +31,7 @@ class FileTaker:
     def __init__(
         self,
         ring: Ring,
-        path: Path,
-        metadata: Metadata,
-        most_event_bytes: int,
+        writer: ProfileEncoder,
         living: Callable[[], Sequence[LiveBlock]],
         peaks: Callable[[], tuple[int, ...]],
     ) -> None:
@@ -36,14 +40,18 @@ class FileTaker:
         self._ring = ring
         self._living = living
         self._peaks = peaks
-        self._writer = ProfileWriter(path, metadata, most_event_bytes)
+        self._writer = writer
         self._written = [0, 0, 0, 0]
+        self._began_ns = _NEVER
         self._ended = Event()
         self._thread = Thread(target=self._run, name="neurontools-profile", daemon=True)
 
-    def start(self) -> None:
-        """Begins; where the system refuses a thread, all is written at the end."""
-        self._ring.start(self)
+    def start(self, *, is_at_step: bool = True) -> None:
+        """Begins; where the system refuses a thread, all is written at the end.
+
+        `is_at_step`: a step begins now; else the one that is under way is left out.
+        """
+        self._began_ns = self._ring.start(self, is_at_step=is_at_step)
         try:
             self._thread.start()
         except RuntimeError:
@@ -53,6 +61,8 @@ class FileTaker:
         """Writes a batch; in the thread that drains the ring."""
         if self.failure is not None:
             return
+        if len(batch.steps[0]):
+            batch = replace(batch, steps=_whole(batch.steps, self._began_ns))
         self.totals.add(batch)
         try:
             self._write(batch)
@@ -60,7 +70,7 @@ class FileTaker:
             self.failure = error
 
     def finish(self, failure: str | None = None) -> None:
-        """Takes the rest and ends the file."""
+        """Takes the rest and ends the profile."""
         self._ended.set()
         self._ring.stop(self)
         if self.failure is None:
@@ -69,17 +79,11 @@ class FileTaker:
                 self._writer.state(self._state(has_ended=True, failure=failure))
             except OSError as error:
                 self.failure = error
-        self._writer.close()
 
-    @property
-    def size_bytes(self) -> int:
-        """What the file has now."""
-        return self._writer.size_bytes
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """Rows that were dropped, by table."""
-        return self._writer.dropped
+    def abandon(self) -> None:
+        """Leaves it without an end, if it has none."""
+        self._ended.set()
+        self._ring.stop(self)
 
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_SECONDS) and self.failure is None:
@@ -115,3 +119,9 @@ class FileTaker:
             hbm_peak_bytes=self._peaks(),
             failure=failure,
         )
+
+
+def _whole(steps: list[array[int]], began_ns: int) -> list[array[int]]:
+    """The steps that began when the profile had."""
+    first = next((row for row, start_ns in enumerate(steps[_START]) if start_ns >= began_ns), len(steps[_START]))
+    return [column[first:] for column in steps] if first else steps

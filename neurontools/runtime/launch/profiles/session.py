@@ -15,10 +15,11 @@ from neurontools.exporters.profiles.outputs import worker_name, write_outputs
 from neurontools.nrt.profile_steps import NoSteps
 from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
+from neurontools.profile.writer import ProfileWriter
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
-from neurontools.runtime.profiling.file_taker import FileTaker
+from neurontools.runtime.profiling.recorder import Recorder
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.profiling.wanted import Wanted
 from neurontools.runtime.reporting.narration import say
@@ -33,8 +34,9 @@ class Session:
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
-        self._taker: FileTaker | None = None
-        self._closed: FileTaker | None = None
+        self._writer: ProfileWriter | None = None
+        self._recorder: Recorder | None = None
+        self._closed: tuple[Recorder, ProfileWriter] | None = None
         self._path = Path()
         self._owner = os.getpid()
         self._is_over = False
@@ -56,11 +58,11 @@ class Session:
         self._close()
         if self._closed is None:
             return
-        taker, self._closed = self._closed, None
-        recorded, dropped = taker.totals.recorded, sum(taker.dropped.values())
+        (recorder, writer), self._closed = self._closed, None
+        recorded, dropped = recorder.totals.recorded, sum(writer.dropped.values())
         lost = f", the oldest {dropped} of its events dropped" if dropped else ""
         counts = f"{recorded.get('steps', 0)} steps, {recorded.get('executions', 0)} executions"
-        _tell(f"{self._path}: {counts}, {bytes_text(taker.size_bytes)}{lost}")
+        _tell(f"{self._path}: {counts}, {bytes_text(writer.size_bytes)}{lost}")
         try:
             write_outputs(read_profile(self._path), self._path.parent, self._wanted.run)
         except (OSError, UserError) as error:
@@ -68,30 +70,32 @@ class Session:
             _tell(f"no files for viewers: {self._path.parent}: {cause}; neuron-profile shows {self._path}")
 
     def _close(self) -> None:
-        taker, self._taker = self._taker, None
-        if taker is None:
+        recorder, self._recorder = self._recorder, None
+        if recorder is None or self._writer is None:
             return
         self._is_over = True
-        taker.finish(_failure())
-        if taker.failure is not None:
-            _tell(f"it ends here: {self._path}: {taker.failure.strerror}; free space, or give another directory")
+        recorder.finish(_failure())
+        self._writer.close()
+        if recorder.failure is not None:
+            _tell(f"it ends here: {self._path}: {recorder.failure.strerror}; free space, or give another directory")
         else:
-            self._closed = taker
+            self._closed = recorder, self._writer
 
     def give_up(self) -> None:
         """Ends it, and leaves nothing."""
-        taker, self._taker = self._taker, None
+        recorder, self._recorder = self._recorder, None
         self._is_over = True
         self._closed = None
-        if taker is not None:
-            taker.finish()
+        if recorder is not None and self._writer is not None:
+            recorder.finish()
+            self._writer.close()
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
     def _step_begins(self, step: int) -> None:
         if self._is_over:
             return
-        if self._taker is None:
+        if self._recorder is None:
             if step >= self._wanted.first_step:
                 self._start()
         elif self._wanted.last_step is not None and step > self._wanted.last_step:
@@ -103,15 +107,15 @@ class Session:
         self._path = directory / f"{worker_name(metadata)}{SUFFIX}"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            taker = FileTaker(ring, self._path, metadata, self._wanted.most_event_bytes, worker.living, worker.peaks)
+            self._writer = ProfileWriter(self._path, metadata, self._wanted.most_event_bytes)
         except OSError as error:
             self._is_over = True
             where = error.filename or directory
             _tell(f"none is made: {where}: {error.strerror}; give a directory that can be written")
             return
-        self._taker = taker
+        self._recorder = Recorder(ring, self._writer, worker.living, worker.peaks)
         with buffers.lock:
-            taker.start()
+            self._recorder.start()
 
 
 _sessions: list[Session] = []

@@ -1,0 +1,214 @@
+"""`neuron-profile capture`: profiles of running processes, which their runtimes make when they are asked.
+
+The processes write to sockets; files are made here, by this user and in the directory that was named.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from neurontools.cli.line.choice import first_answer
+from neurontools.cli.line.frame import write_text
+from neurontools.cli.line.telling import tell
+from neurontools.cli.profile import options
+from neurontools.client import Client
+from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
+from neurontools.exporters.profiles.outputs import run_name, worker_name, write_outputs, write_ranks
+from neurontools.model import Snapshot
+from neurontools.profile import Profile, read_profile
+from neurontools.profile.chunks import SUFFIX
+from neurontools.profile.reader import MOST_FILE_BYTES
+from neurontools.rpc import socket_path
+from neurontools.rpc.profile_request import AskedProfile
+from neurontools.text.terminal import cut, visible
+from neurontools.text.units import bytes_text
+
+_ANSWER_SECONDS = 20.0
+_SILENT_SECONDS = 120.0  # a process says something each second once it has begun
+_MOST_TOLD = 5
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """The profile of a process on its way into a file."""
+
+    asked: AskedProfile
+    draft: Path
+    file: int
+    size_bytes: int = 0
+    trouble: UserError | None = None
+    heard_at: float = field(default_factory=time.monotonic)
+
+    def take(self) -> bool:
+        """Takes what there is; False when that was the last. OSError where it can't be written."""
+        try:
+            part = self.asked.read(0)
+        except TimeoutError:
+            return True
+        except UserError as error:
+            self.trouble = error
+            return False
+        self.heard_at = time.monotonic()
+        self.size_bytes += len(part)
+        if self.size_bytes > MOST_FILE_BYTES:
+            self.trouble = UserError(f"PID {self.asked.pid}: more than a profile has; ask for fewer --seconds")
+            return False
+        rest = memoryview(part)
+        while rest:
+            rest = rest[os.write(self.file, rest) :]
+        return bool(part)
+
+
+def capture(given: dict[str, str]) -> int:
+    """Takes the profiles; the exit code."""
+    named = socket_path.named(given.get("socket"), os.environ)
+    at = named or first_answer(_answers, os.environ) or socket_path.candidates(os.environ)[0]
+    pids = options.pids(given) or _pids_of_job(at, given["job"])
+    run = run_name(time.time_ns())
+    directory = Path(given.get("output") or f"neuron-profile-{run}")
+    with ExitStack() as stack:
+        arriving = _begun(at, pids, directory, given, stack)
+        _follow(arriving, directory)
+        return _settle(arriving, directory, run)
+
+
+def _answers(at: str) -> str:
+    with Client(at) as daemon:
+        daemon.snapshot()
+    return at
+
+
+def _pids_of_job(at: str, wanted: str) -> list[int]:
+    """The processes of the job of this name, or the one job that has it in its name."""
+    with Client(at) as daemon:
+        jobs = _jobs(daemon.snapshot())
+    shown = cut(visible(wanted), 60)
+    found = [name for name in jobs if name == wanted] or [name for name in jobs if wanted in name]
+    if not found:
+        there = ", ".join(list(jobs)[:_MOST_TOLD]) or "none"
+        raise UserError(f"no job {shown} holds NeuronCores here; there is: {there}; or give --pid", EXIT_NOT_FOUND)
+    if len(found) > 1:
+        raise UserError(f"several jobs are {shown}: {', '.join(found[:_MOST_TOLD])}; give more of one's name")
+    return jobs[found[0]]
+
+
+def _jobs(snapshot: Snapshot) -> dict[str, list[int]]:
+    jobs: dict[str, list[int]] = {}
+    for process in snapshot.processes:
+        if process.job is not None and process.core_indices:
+            jobs.setdefault(process.job.name, []).append(process.pid)
+    return jobs
+
+
+def _begun(at: str, pids: Sequence[int], directory: Path, given: dict[str, str], stack: ExitStack) -> list[_Arriving]:
+    """Has all processes begin, or none; the files are there before anybody is asked."""
+    arriving = []
+    try:
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            stack.callback(_remove, directory.rmdir)  # where nothing gets into it
+        drafts = []
+        for pid in pids:
+            draft = directory / f".capture-{pid}.{os.urandom(6).hex()}{SUFFIX}"
+            file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            stack.callback(_remove, draft.unlink)
+            stack.callback(os.close, file)
+            drafts.append((draft, file))
+    except OSError as error:
+        raise _unwritable(directory, error) from None
+    steps, seconds = options.steps(given), options.seconds(given)
+    for pid, (draft, file) in zip(pids, drafts, strict=True):
+        asked = stack.enter_context(AskedProfile.ask(at, pid, seconds, steps))
+        arriving.append(_Arriving(asked, draft, file))
+    for each in arriving:
+        each.asked.taken(_ANSWER_SECONDS)
+    return arriving
+
+
+def _follow(arriving: Sequence[_Arriving], directory: Path) -> None:
+    """Writes what comes, until all have ended or say nothing any more."""
+    open_ = list(arriving)
+    while open_:
+        poll = select.poll()
+        for each in open_:
+            poll.register(each.asked.channel, select.POLLIN)
+        oldest = min(each.heard_at for each in open_)
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, oldest + _SILENT_SECONDS - time.monotonic()) * 1e3)}
+        for each in tuple(open_):
+            try:
+                if each.asked.channel.fileno() in ready or each.asked.has_more:
+                    is_over = not each.take()
+                else:
+                    is_over = time.monotonic() - each.heard_at >= _SILENT_SECONDS
+                    if is_over:
+                        told = f"PID {each.asked.pid} has said nothing for {_SILENT_SECONDS:.0f} s"
+                        each.trouble = UserError(f"{told}; look whether it is stopped", EXIT_TIMED_OUT)
+            except OSError as error:
+                raise _unwritable(directory, error) from None
+            if is_over:
+                open_.remove(each)
+
+
+def _settle(arriving: Sequence[_Arriving], directory: Path, run: str) -> int:
+    """Gives the files their names, and writes those of the viewers; the exit code."""
+    exit_code, profiles = 0, []
+    for each in arriving:
+        profile, path = _kept(each, directory, run)
+        if profile is not None and not profile.state.has_ended and each.trouble is None:
+            each.trouble = UserError(
+                f"PID {each.asked.pid} ended in the middle; its profile goes until a second before"
+            )
+        if each.trouble is not None:
+            tell(f"neuron-profile: {each.trouble}")
+            exit_code = exit_code or each.trouble.exit_code
+        if profile is None:
+            continue
+        profiles.append(profile)
+        counted = profile.state.recorded
+        counts = f"{counted.get('steps', 0)} steps, {counted.get('executions', 0)} executions"
+        tell(f"neuron-profile: PID {each.asked.pid}: {counts}, {bytes_text(each.size_bytes)}")
+        write_text(f"{path}\n")
+    try:
+        for profile in profiles:
+            write_outputs(profile, directory, run)
+        if len(profiles) > 1:
+            write_ranks(sorted(profiles, key=lambda one: one.metadata.rank), directory)
+    except OSError as error:
+        raise _unwritable(directory, error) from None
+    if profiles:
+        tell(f"neuron-profile: neuron-profile show {visible(str(directory))} tells what is in it")
+    return exit_code
+
+
+def _kept(arrived: _Arriving, directory: Path, run: str) -> tuple[Profile | None, Path]:
+    """The profile in a file of its own name; None where nothing came that can be read."""
+    if not arrived.size_bytes:
+        return None, directory
+    try:
+        profile = read_profile(arrived.draft)
+    except UserError as error:
+        arrived.trouble = arrived.trouble or UserError(f"PID {arrived.asked.pid} sent no profile ({error})")
+        return None, directory
+    path = directory / f"{worker_name(profile.metadata)}.{run}{SUFFIX}"
+    try:
+        arrived.draft.rename(path)
+    except OSError as error:
+        raise _unwritable(directory, error) from None
+    return profile, path
+
+
+def _unwritable(directory: Path, error: OSError) -> UserError:
+    where = visible(str(directory))[:200]
+    return UserError(f"{where}: {error.strerror}; give another directory with -o, or free space", EXIT_FAILURE)
+
+
+def _remove(remove: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):
+        remove()

@@ -1,0 +1,173 @@
+"""A profile of a running process, asked for through its daemon.
+
+The daemon only lets the two find each other: it checks by the kernel's word who asks, and passes one end of a pair of
+sockets on to the process. What the process writes there comes here directly, whatever becomes of the daemon meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from time import monotonic
+
+from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMED_OUT, UserError
+from neurontools.rpc.ask import NoDaemon, ask_error
+from neurontools.rpc.call import Unreachable
+from neurontools.rpc.http2 import connect
+from neurontools.rpc.socket_path import attach_socket
+
+_LONGEST_LINE_BYTES = 4096
+_PART_BYTES = 1 << 16
+_DAEMON_SECONDS = 10.0
+_LAST_WORD_SECONDS = 2.0
+_EXIT_CODES = {"unknown": EXIT_NOT_FOUND, "denied": EXIT_PERMISSION, "unable": EXIT_FAILURE}
+
+
+class AskedProfile:
+    """A profile that a process was asked for; close it, or use it as a context. For one thread."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self.pid = pid
+        self.channel = channel
+        self._read = b""
+        self._has_ended = False
+
+    @classmethod
+    def ask(cls, socket_path: str, pid: int, seconds: float, steps: int | None) -> AskedProfile:
+        """Has the daemon at a socket pass the request on. UserError where it can't, or won't."""
+        ours, theirs = socket.socketpair()
+        asked = cls(pid, ours)
+        try:
+            with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+                deadline = monotonic() + _DAEMON_SECONDS
+                _connect(connection, socket_path)
+                line = _line(connection, deadline)
+                if line is None or line.startswith("error: "):
+                    raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
+                request = f"profile {pid} {seconds:.6f} {steps or 0}\n".encode()
+                socket.send_fds(connection, [request], [theirs.fileno()])
+                theirs.close()  # from here on its end is that of whoever has it
+                asked._await_answer(connection, socket_path, deadline)
+        except BaseException as error:
+            asked.close()
+            if isinstance(error, TimeoutError):
+                told = f"the monitor daemon at unix:{socket_path} gave no answer in time; see its log, or restart it"
+                raise UserError(told, EXIT_TIMED_OUT) from None
+            raise
+        return asked
+
+    def taken(self, timeout_seconds: float) -> None:
+        """Waits until the process has heard of it. UserError when it doesn't, can't or has gone."""
+        deadline = monotonic() + timeout_seconds
+        while b"\n" not in self._read:
+            left = deadline - monotonic()
+            if left <= 0 or not _is_readable(self.channel, left):
+                told = (
+                    f"PID {self.pid} does not answer; look whether it is stopped, or in a long operator, and try again"
+                )
+                raise UserError(told, EXIT_TIMED_OUT)
+            self._more()
+            if self._has_ended:
+                raise UserError(f"PID {self.pid} ended before its profile had begun; see its own output")
+        line, _, self._read = self._read.partition(b"\n")
+        if line != b"asked":
+            self._fail(line)
+
+    def read(self, timeout_seconds: float) -> bytes:
+        """The next of the profile; b"" at its end. TimeoutError where nothing comes, UserError where none is made."""
+        if not self._read and not self._has_ended:
+            if not _is_readable(self.channel, timeout_seconds):
+                raise TimeoutError
+            self._more()
+        part, self._read = self._read, b""
+        if part.startswith(b"failed "):
+            self._fail(part.partition(b"\n")[0])
+        return part
+
+    @property
+    def has_more(self) -> bool:
+        """Whether something is there already that `read` gives without the channel."""
+        return bool(self._read)
+
+    def close(self) -> None:
+        """Lets go of it: the process stops, if it has not ended its profile."""
+        self.channel.close()
+
+    def __enter__(self) -> AskedProfile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _await_answer(self, connection: socket.socket, socket_path: str, deadline: float) -> None:
+        """Waits for what the daemon says of the request, or the process to begin.
+
+        A daemon that knows of no such requests says nothing, and lets go of what came with it.
+        """
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        poll.register(self.channel, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - monotonic()) * 1e3):
+            raise TimeoutError
+        if not _is_readable(connection, 0) and self.channel.recv(1, socket.MSG_PEEK):
+            return
+        if not _is_readable(connection, _LAST_WORD_SECONDS):
+            told = (
+                f"the monitor daemon at unix:{socket_path} is of a version that passes on no such requests; update it"
+            )
+            raise UserError(told)
+        line = _line(connection, deadline)
+        if line is None:
+            raise NoDaemon(f"the monitor daemon at unix:{socket_path} ended; retry", EXIT_NO_DAEMON, is_absent=False)
+        if line != "passed":
+            _, reason, text = [*line.split(" ", 2), "", ""][:3]
+            raise UserError(text or line, _EXIT_CODES.get(reason, EXIT_FAILURE))
+
+    def _more(self) -> None:
+        try:
+            part = self.channel.recv(_PART_BYTES)
+        except OSError:
+            part = b""
+        self._read += part
+        self._has_ended = not part
+
+    def _fail(self, line: bytes) -> None:
+        why = line.removeprefix(b"failed ").decode("utf-8", "replace")[:_LONGEST_LINE_BYTES]
+        raise UserError(f"PID {self.pid}: {why}")
+
+
+def _connect(connection: socket.socket, socket_path: str) -> None:
+    try:
+        connect(connection, attach_socket(socket_path), _DAEMON_SECONDS)
+    except TimeoutError:
+        raise
+    except OSError as error:
+        unreachable = Unreachable(error.errno, error.strerror or str(error))
+        unreachable.__cause__ = error
+        raise ask_error(socket_path, unreachable) from error
+
+
+def _refusal(socket_path: str, line: str | None) -> str:
+    why = "ended the connection" if line is None else f"refuses: {line.removeprefix('error: ')}"
+    return f"the monitor daemon at unix:{socket_path} {why}"
+
+
+def _line(connection: socket.socket, deadline: float) -> str | None:
+    """The next line that the daemon says; None when it has ended. TimeoutError."""
+    line = b""
+    while not line.endswith(b"\n"):
+        connection.settimeout(max(deadline - monotonic(), 0.001))
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            received = connection.recv(1)  # no more than this line
+        line += received
+        if not received or len(line) > _LONGEST_LINE_BYTES:
+            return None
+    return line.decode("utf-8", "replace").rstrip("\n")
+
+
+def _is_readable(connection: socket.socket, timeout_seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(timeout_seconds * 1e3))
