@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
-from neurontools.fleet.jobs import FleetJob, MissingRank, SlowFleetRank, StepSeconds, fleet_jobs
+from neurontools.fleet.jobs import FleetJob, FleetStandstill, MissingRank, SlowFleetRank, StepSeconds, fleet_jobs
 from neurontools.fleet.states import HostState
 from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import SummaryJob
@@ -123,6 +123,7 @@ class FleetDocumentJob:
     mfu_ratio: float | None
     step_seconds: StepSeconds | None  # by rank
     slow_rank: SlowFleetRank | None  # the one that the others wait for
+    standstill: FleetStandstill | None  # who waits in a collective while no step is made
     health: str
 
 

@@ -12,6 +12,8 @@ from neurontools.model.jobs.job_state import JobState
 from neurontools.model.jobs.slow_rank import slow_rank
 
 MOST_MISSING = 16
+MOST_ABSENT = 4  # of a host
+STUCK_SECONDS = 60.0  # as neurond's own limit is by default
 _STATES = tuple(JobState)
 
 
@@ -34,6 +36,25 @@ class SlowFleetRank:
     part: str | None  # as in STEP_PARTS: what takes it longer; None: all a little
     gain_seconds: float
     gain_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentRank:
+    """A rank that runs and has not come to the collective in which others wait."""
+
+    rank: int
+    host_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStandstill:
+    """Ranks that wait in a collective, and those for whom they do, while no step is made."""
+
+    collective: str  # in which those of the host with most of them wait
+    waiting_rank_count: int
+    absent_rank_count: int
+    absent_ranks: tuple[AbsentRank, ...]  # the first of each host, as far as numbers are known
+    seconds: float  # since when the last of those that wait has been waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +84,7 @@ class FleetJob:
     mfu_ratio: float | None  # mean of its cores
     step_seconds: StepSeconds | None
     slow_rank: SlowFleetRank | None
+    standstill: FleetStandstill | None
     severity: Severity
 
     @property
@@ -110,6 +132,9 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
     sizes = {job.world_size for job in jobs} - {None}
     world_size = sizes.pop() if len(sizes) == 1 else None
     state = min((job.state for job in jobs), key=_place_of_state)
+    standstill = _standstill(parts)
+    if standstill is not None and standstill.waiting_rank_count == world_size and standstill.seconds >= STUCK_SECONDS:
+        state = JobState.STUCK  # all have come, each host sees that, and none of them gets on
     since = [job.state_seconds for job in jobs if job.state == state and job.state_seconds is not None]
     return FleetJob(
         name=_name([job.name or "" for job in jobs]),
@@ -126,6 +151,7 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
         mfu_ratio=_mean([(job.mfu_ratio, job.neuroncore_count) for job in jobs]),
         step_seconds=_step_seconds(jobs),
         slow_rank=_slow(parts, world_size),
+        standstill=standstill,
         severity=max(job.severity for job in jobs),
     )
 
@@ -156,6 +182,27 @@ def _missing(parts: Sequence[_Part], gone: Sequence[_Part], world_size: int | No
             if len(missing) == MOST_MISSING:
                 break
     return tuple(missing)
+
+
+def _standstill(parts: Sequence[_Part]) -> FleetStandstill | None:
+    told = [(part, part.job.standstill) for part in parts]
+    waiting = [each for _, each in told if each is not None]
+    if not waiting or any(part.job.state not in (JobState.WAITING, JobState.STUCK) for part in parts):
+        return None
+    # Where nobody waits, nobody has come.
+    absent = [
+        (part, part.job.rank_count, tuple(sorted(part.job.ranks or ()))[:MOST_ABSENT])
+        if each is None
+        else (part, each.absent_rank_count, each.absent_ranks)
+        for part, each in told
+    ]
+    return FleetStandstill(
+        max(waiting, key=lambda each: each.waiting_rank_count).collective,
+        sum(each.waiting_rank_count for each in waiting),
+        sum(count for _, count, _ in absent),
+        tuple(AbsentRank(rank, part.host_name) for part, _, ranks in absent for rank in ranks),
+        min(each.seconds for each in waiting),
+    )
 
 
 def _step_seconds(jobs: Sequence[SummaryJob]) -> StepSeconds | None:

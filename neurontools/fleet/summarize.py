@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 from neurontools import catalog, health
 from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding
-from neurontools.fleet.summary_job import SummaryJob, rank_runs
+from neurontools.fleet.summary_job import JobStandstill, SummaryJob, rank_runs
 from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
-from neurontools.model.jobs.job_state import doing
+from neurontools.model.jobs.job_state import Doing, JobState, doing
 from neurontools.model.jobs.running_job import RunningJob, jobs
+from neurontools.model.jobs.standstill import standstill
 from neurontools.rpc.convert import to_message
 
 MOST_FINDINGS = 3
 MOST_JOBS = 3
 MOST_BYTES = 1200  # on the wire, as a host of 16 devices says all of it, whatever its names are
-MOST_JOBS_WITH_STEPS = 2
 _MARK = "…"
 BUSY_FROM_RATIO = 0.02  # as neuron-top draws a core that is held and works
 _MOST_INDICES = 8
@@ -25,19 +25,20 @@ _MOST_MISSING = 4
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Of texts at most, in bytes of UTF-8."""
+    """Of texts at most, in bytes of UTF-8; and of how many jobs the steps are told."""
 
     host: int
     reason: int
     job: int
     word: int
+    jobs_with_steps: int
 
 
-_ROOMY, _TIGHT = _Lengths(48, 72, 32, 24), _Lengths(24, 40, 16, 12)
+_ROOMY, _TIGHT = _Lengths(48, 72, 32, 24, 2), _Lengths(24, 36, 16, 12, 1)
 
 
 def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
-    """The summary of this moment of the host of this name; where much is to be told, texts are cut shorter."""
+    """The summary of this moment of the host of this name; where much is to be told, it is told shorter."""
     summary = _summary(snapshot, host_name, _ROOMY)
     return summary if to_message(summary).ByteSize() <= MOST_BYTES else _summary(snapshot, host_name, _TIGHT)
 
@@ -96,7 +97,7 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         process_count=sum(len(job.ranks) for job in found_jobs),
         job_count=len(found_jobs),
         jobs=tuple(
-            _job(job, snapshot, peak, longest, with_steps=at < MOST_JOBS_WITH_STEPS)
+            _job(job, snapshot, peak, longest, with_steps=at < longest.jobs_with_steps)
             for at, job in enumerate(found_jobs[:MOST_JOBS])
         ),
         problem_count=len(snapshot.warnings),
@@ -143,6 +144,22 @@ def _job(
         state=does.state,
         state_seconds=does.seconds,
         recent_steps=job.recent_steps if with_steps and (job.run_id is not None or job.is_several) else None,
+        standstill=_standstill(job, does, snapshot, longest),
+    )
+
+
+def _standstill(job: RunningJob, does: Doing, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:
+    """Who waits for whom, of a job that makes no steps."""
+    found = standstill([rank.process for rank in job.ranks])
+    if found is None or does.state not in (JobState.WAITING, JobState.STUCK):
+        return None
+    numbers = [process.job.rank for process in found.absent if process.job is not None]
+    return JobStandstill(
+        _cut(found.collective, longest.word),
+        len(found.waiting),
+        len(found.absent),
+        tuple(number for number in numbers if number is not None)[:_MOST_MISSING],
+        max(0.0, snapshot.taken_at_seconds - found.since_seconds),
     )
 
 

@@ -17,6 +17,17 @@ _HIGHEST_RANK = 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class JobStandstill:
+    """Ranks of a job on one host, of which at least one waits in a collective."""
+
+    collective: str  # in which most of them wait
+    waiting_rank_count: int
+    absent_rank_count: int  # those that don't report included
+    absent_ranks: tuple[int, ...]  # not all
+    seconds: float  # since when the last of those that wait has been waiting
+
+
+@dataclass(frozen=True, slots=True)
 class SummaryJob:
     """One of the largest jobs, as far as it runs on this host."""
 
@@ -34,6 +45,7 @@ class SummaryJob:
     state: str = JobState.UNKNOWN  # as in `JobState`, or one that a newer daemon knows
     state_seconds: float | None = None  # since when; of waiting and training, since its last step
     recent_steps: JobSteps | None = None  # None: there were too few, or not all ranks tell
+    standstill: JobStandstill | None = None  # None: nobody waits in a collective, or it trains
 
     @property
     def ranks(self) -> frozenset[int] | None:
@@ -47,7 +59,8 @@ class SummaryJob:
         runs = self.rank_runs
         if len(runs) % 3 or len(runs) > 3 * MOST_RUNS or sum(runs[2::3]) > _MOST_RANKS_HERE or 0 in runs[1::3]:
             raise ValueError("it has ranks that there are not")
-        if any(rank >= _HIGHEST_RANK for rank in (*runs, *self.missing_ranks)):
+        absent = self.standstill.absent_ranks if self.standstill is not None else ()
+        if any(rank >= _HIGHEST_RANK for rank in (*runs, *self.missing_ranks, *absent)):
             raise ValueError("it has ranks that there are not")
         steps = self.recent_steps
         if steps is None:

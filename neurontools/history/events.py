@@ -54,6 +54,7 @@ _WORDS: dict[str, str] = {
     Kind.ECC_REPAIRABLE: "ecc",
     Kind.LATENCY_RISEN: "latency",
     Kind.SLOW_RANK: "slow rank",
+    Kind.WAITING: "waiting for other hosts",
     Kind.NEEDS_RESET: "reset",
     Kind.RESET_FAILED: "reset",
     Kind.CORE_ERRORS: "error",

@@ -39,6 +39,7 @@ class Kind(StrEnum):
     KERNEL_ERROR = "kernel_error"
     WAS_RESET = "was_reset"
     SLOW_RANK = "slow_rank"
+    WAITING = "waiting"
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ class TrainingCounters:
     collective_wait_seconds_total: float | None = None  # part of collective_seconds_total: until the others came too
     compiling_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it waits for no program now, or nobody tells
     last_step_at_seconds: float | None = None  # CLOCK_MONOTONIC of the end of the latest step; None: none yet
+    collective_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it is in no collective, or nobody tells
+    latest_collective: str | None = None  # "all_reduce": the one it is in, else its last; None: none yet
+    checkpointing_since_seconds: float | None = None  # CLOCK_MONOTONIC; None: it writes none now, or nobody tells
 
     def compiling_for_seconds(self, now_seconds: float) -> float | None:
         """How long it waits for a program at `now_seconds` of CLOCK_MONOTONIC; None: for none, or nobody tells."""

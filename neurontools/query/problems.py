@@ -50,6 +50,7 @@ _TABLE: dict[tuple[str, str | None], tuple[str, Owner]] = {
     (Kind.STALE_REPORT, None): ("STALE_REPORT", Owner.USER),
     (Kind.LATENCY_RISEN, None): ("LATENCY_RISEN", Owner.USER),
     (Kind.SLOW_RANK, None): ("SLOW_RANK", Owner.USER),
+    (Kind.WAITING, None): ("WAITING", Owner.USER),
     (Kind.IDLE, None): ("IDLE", Owner.USER),
     (Kind.ORPHANED, None): ("ORPHANED", Owner.USER),
 }

@@ -528,6 +528,7 @@ class SummaryJob(google.protobuf.message.Message):
     STATE_FIELD_NUMBER: builtins.int
     STATE_SECONDS_FIELD_NUMBER: builtins.int
     RECENT_STEPS_FIELD_NUMBER: builtins.int
+    STANDSTILL_FIELD_NUMBER: builtins.int
     name: builtins.str
     """As in Job; absent: a process of which no job is known."""
     neuroncore_count: builtins.int
@@ -562,6 +563,10 @@ class SummaryJob(google.protobuf.message.Message):
     def recent_steps(self) -> global___JobSteps:
         """What its latest steps took; absent: there were too few, or not all of its ranks tell."""
 
+    @property
+    def standstill(self) -> global___JobStandstill:
+        """Who waits in a collective while no step is made; absent: nobody, or it trains."""
+
     def __init__(
         self,
         *,
@@ -579,9 +584,10 @@ class SummaryJob(google.protobuf.message.Message):
         state: builtins.str = ...,
         state_seconds: builtins.float | None = ...,
         recent_steps: global___JobSteps | None = ...,
+        standstill: global___JobStandstill | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "run_id", b"run_id", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "run_id", b"run_id", "severity", b"severity", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "run_id", b"run_id", "standstill", b"standstill", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "run_id", b"run_id", "severity", b"severity", "standstill", b"standstill", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
     @typing.overload
@@ -598,6 +604,42 @@ class SummaryJob(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_world_size", b"_world_size"]) -> typing.Literal["world_size"] | None: ...
 
 global___SummaryJob = SummaryJob
+
+@typing.final
+class JobStandstill(google.protobuf.message.Message):
+    """Ranks of a job on one host, of which at least one waits in a collective."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    COLLECTIVE_FIELD_NUMBER: builtins.int
+    WAITING_RANK_COUNT_FIELD_NUMBER: builtins.int
+    ABSENT_RANK_COUNT_FIELD_NUMBER: builtins.int
+    ABSENT_RANKS_FIELD_NUMBER: builtins.int
+    SECONDS_FIELD_NUMBER: builtins.int
+    collective: builtins.str
+    """In which most of them wait: all_reduce."""
+    waiting_rank_count: builtins.int
+    """How many wait."""
+    absent_rank_count: builtins.int
+    """How many have not come to it, those that don't report included."""
+    seconds: builtins.float
+    """Since how many seconds the last of those that wait has been waiting."""
+    @property
+    def absent_ranks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Which these are, the first of them, as far as their numbers are known."""
+
+    def __init__(
+        self,
+        *,
+        collective: builtins.str = ...,
+        waiting_rank_count: builtins.int = ...,
+        absent_rank_count: builtins.int = ...,
+        absent_ranks: collections.abc.Iterable[builtins.int] | None = ...,
+        seconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["absent_rank_count", b"absent_rank_count", "absent_ranks", b"absent_ranks", "collective", b"collective", "seconds", b"seconds", "waiting_rank_count", b"waiting_rank_count"]) -> None: ...
+
+global___JobStandstill = JobStandstill
 
 @typing.final
 class JobSteps(google.protobuf.message.Message):
@@ -3220,6 +3262,9 @@ class TrainingCounters(google.protobuf.message.Message):
     COLLECTIVE_WAIT_SECONDS_TOTAL_FIELD_NUMBER: builtins.int
     COMPILING_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     LAST_STEP_AT_SECONDS_FIELD_NUMBER: builtins.int
+    COLLECTIVE_SINCE_SECONDS_FIELD_NUMBER: builtins.int
+    LATEST_COLLECTIVE_FIELD_NUMBER: builtins.int
+    CHECKPOINTING_SINCE_SECONDS_FIELD_NUMBER: builtins.int
     steps_total: builtins.int
     """Calls of an optimizer's step."""
     samples_total: builtins.int
@@ -3258,6 +3303,12 @@ class TrainingCounters(google.protobuf.message.Message):
     """CLOCK_MONOTONIC since when it waits for a program; absent: it waits for none."""
     last_step_at_seconds: builtins.float
     """CLOCK_MONOTONIC of the end of its latest step; absent: none yet."""
+    collective_since_seconds: builtins.float
+    """CLOCK_MONOTONIC since when it is in a collective; absent: it is in none."""
+    latest_collective: builtins.str
+    """The collective that it is in, else its last: all_reduce; absent: none yet. At most 32 characters."""
+    checkpointing_since_seconds: builtins.float
+    """CLOCK_MONOTONIC since when it writes a checkpoint; absent: it writes none."""
     def __init__(
         self,
         *,
@@ -3280,17 +3331,24 @@ class TrainingCounters(google.protobuf.message.Message):
         collective_wait_seconds_total: builtins.float | None = ...,
         compiling_since_seconds: builtins.float | None = ...,
         last_step_at_seconds: builtins.float | None = ...,
+        collective_since_seconds: builtins.float | None = ...,
+        latest_collective: builtins.str | None = ...,
+        checkpointing_since_seconds: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collective_wait_seconds_total", b"_collective_wait_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_compile_wait_seconds_total", b"_compile_wait_seconds_total", "_compiling_since_seconds", b"_compiling_since_seconds", "_compute_seconds_total", b"_compute_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_host_seconds_total", b"_host_seconds_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_last_step_at_seconds", b"_last_step_at_seconds", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "_transfer_seconds_total", b"_transfer_seconds_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collective_wait_seconds_total", b"collective_wait_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "compile_wait_seconds_total", b"compile_wait_seconds_total", "compiling_since_seconds", b"compiling_since_seconds", "compute_seconds_total", b"compute_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "host_seconds_total", b"host_seconds_total", "input_wait_seconds_total", b"input_wait_seconds_total", "last_step_at_seconds", b"last_step_at_seconds", "samples_total", b"samples_total", "to_device_bytes_total", b"to_device_bytes_total", "transfer_seconds_total", b"transfer_seconds_total"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collective_wait_seconds_total", b"_collective_wait_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_compile_wait_seconds_total", b"_compile_wait_seconds_total", "_compiling_since_seconds", b"_compiling_since_seconds", "_compute_seconds_total", b"_compute_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_host_seconds_total", b"_host_seconds_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_last_step_at_seconds", b"_last_step_at_seconds", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "_transfer_seconds_total", b"_transfer_seconds_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collective_wait_seconds_total", b"collective_wait_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "compile_wait_seconds_total", b"compile_wait_seconds_total", "compiling_since_seconds", b"compiling_since_seconds", "compute_seconds_total", b"compute_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "host_seconds_total", b"host_seconds_total", "input_wait_seconds_total", b"input_wait_seconds_total", "last_step_at_seconds", b"last_step_at_seconds", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total", "transfer_seconds_total", b"transfer_seconds_total"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpointing_since_seconds", b"_checkpointing_since_seconds", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collective_since_seconds", b"_collective_since_seconds", "_collective_wait_seconds_total", b"_collective_wait_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_compile_wait_seconds_total", b"_compile_wait_seconds_total", "_compiling_since_seconds", b"_compiling_since_seconds", "_compute_seconds_total", b"_compute_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_host_seconds_total", b"_host_seconds_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_last_step_at_seconds", b"_last_step_at_seconds", "_latest_collective", b"_latest_collective", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "_transfer_seconds_total", b"_transfer_seconds_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpointing_since_seconds", b"checkpointing_since_seconds", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collective_since_seconds", b"collective_since_seconds", "collective_wait_seconds_total", b"collective_wait_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "compile_wait_seconds_total", b"compile_wait_seconds_total", "compiling_since_seconds", b"compiling_since_seconds", "compute_seconds_total", b"compute_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "host_seconds_total", b"host_seconds_total", "input_wait_seconds_total", b"input_wait_seconds_total", "last_step_at_seconds", b"last_step_at_seconds", "latest_collective", b"latest_collective", "samples_total", b"samples_total", "to_device_bytes_total", b"to_device_bytes_total", "transfer_seconds_total", b"transfer_seconds_total"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total", "_checkpointing_since_seconds", b"_checkpointing_since_seconds", "_checkpoints_total", b"_checkpoints_total", "_collective_bytes_total", b"_collective_bytes_total", "_collective_seconds_total", b"_collective_seconds_total", "_collective_since_seconds", b"_collective_since_seconds", "_collective_wait_seconds_total", b"_collective_wait_seconds_total", "_collectives_total", b"_collectives_total", "_compilations_total", b"_compilations_total", "_compile_seconds_total", b"_compile_seconds_total", "_compile_wait_seconds_total", b"_compile_wait_seconds_total", "_compiling_since_seconds", b"_compiling_since_seconds", "_compute_seconds_total", b"_compute_seconds_total", "_from_device_bytes_total", b"_from_device_bytes_total", "_host_seconds_total", b"_host_seconds_total", "_input_wait_seconds_total", b"_input_wait_seconds_total", "_last_step_at_seconds", b"_last_step_at_seconds", "_latest_collective", b"_latest_collective", "_samples_total", b"_samples_total", "_to_device_bytes_total", b"_to_device_bytes_total", "_transfer_seconds_total", b"_transfer_seconds_total", "checkpoint_seconds_total", b"checkpoint_seconds_total", "checkpointing_since_seconds", b"checkpointing_since_seconds", "checkpoints_total", b"checkpoints_total", "collective_bytes_total", b"collective_bytes_total", "collective_seconds_total", b"collective_seconds_total", "collective_since_seconds", b"collective_since_seconds", "collective_wait_seconds_total", b"collective_wait_seconds_total", "collectives_total", b"collectives_total", "compilations_total", b"compilations_total", "compile_seconds_total", b"compile_seconds_total", "compile_wait_seconds_total", b"compile_wait_seconds_total", "compiling_since_seconds", b"compiling_since_seconds", "compute_seconds_total", b"compute_seconds_total", "from_device_bytes_total", b"from_device_bytes_total", "host_seconds_total", b"host_seconds_total", "input_wait_seconds_total", b"input_wait_seconds_total", "last_step_at_seconds", b"last_step_at_seconds", "latest_collective", b"latest_collective", "samples_total", b"samples_total", "steps_total", b"steps_total", "to_device_bytes_total", b"to_device_bytes_total", "transfer_seconds_total", b"transfer_seconds_total"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_checkpoint_seconds_total", b"_checkpoint_seconds_total"]) -> typing.Literal["checkpoint_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_checkpointing_since_seconds", b"_checkpointing_since_seconds"]) -> typing.Literal["checkpointing_since_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_checkpoints_total", b"_checkpoints_total"]) -> typing.Literal["checkpoints_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_bytes_total", b"_collective_bytes_total"]) -> typing.Literal["collective_bytes_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_seconds_total", b"_collective_seconds_total"]) -> typing.Literal["collective_seconds_total"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_collective_since_seconds", b"_collective_since_seconds"]) -> typing.Literal["collective_since_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_collective_wait_seconds_total", b"_collective_wait_seconds_total"]) -> typing.Literal["collective_wait_seconds_total"] | None: ...
     @typing.overload
@@ -3313,6 +3371,8 @@ class TrainingCounters(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_input_wait_seconds_total", b"_input_wait_seconds_total"]) -> typing.Literal["input_wait_seconds_total"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_last_step_at_seconds", b"_last_step_at_seconds"]) -> typing.Literal["last_step_at_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_latest_collective", b"_latest_collective"]) -> typing.Literal["latest_collective"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_samples_total", b"_samples_total"]) -> typing.Literal["samples_total"] | None: ...
     @typing.overload

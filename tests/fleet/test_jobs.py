@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.fleet.hosts import Place, Reach
-from neurontools.fleet.jobs import FleetJob, MissingRank, fleet_jobs
+from neurontools.fleet.jobs import AbsentRank, FleetJob, FleetStandstill, MissingRank, fleet_jobs
 from neurontools.fleet.states import HostState
 from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summary_job import JobStandstill
 from neurontools.model import Job, Process, RecentSteps, Severity, Snapshot, TrainingCounters
 from neurontools.model.jobs.job_state import JobState
 from neurontools.model.training import STEP_PARTS
@@ -169,3 +170,62 @@ def test_sixty_four_ranks_of_a_host_fit_its_summary_in_whatever_order_they_are_d
     scattered = [rank(number * number, 0.1, world=512) for number in range(20)]
     (job,) = summarize(host(scattered), "a").jobs
     assert job.ranks is None
+
+
+def standing(of: HostState, **changes: object) -> HostState:
+    """A host whose only job does this."""
+    assert of.summary is not None
+    (job,) = of.summary.jobs
+    return replace(of, summary=replace(of.summary, jobs=(replace(job, **changes),)))  # type: ignore[arg-type]
+
+
+def test_who_has_not_come_to_a_collective_is_told_with_its_host() -> None:
+    first, second = hosts()
+    waits = {"state": JobState.WAITING, "state_seconds": 90.0}
+    job = only(
+        [
+            standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0)),
+            standing(second, state=JobState.STUCK, standstill=JobStandstill("all_reduce", 1, 1, (3,), 88.0)),
+        ]
+    )
+    assert (job.state, job.standstill) == (
+        JobState.STUCK,
+        FleetStandstill("all_reduce", 3, 1, (AbsentRank(3, "host-1"),), 88.0),
+    )
+    assert held_up_by(job) == "3 ranks wait in all_reduce for rank 3 of host-1"
+    nobody = only([standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0)), second])
+    assert held_up_by(replace(nobody, slow_rank=None)) == "", "the other host trains, as far as it has told"
+    alone = only(
+        [
+            standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0)),
+            standing(second, **waits),
+        ]
+    )
+    assert held_up_by(alone) == "2 ranks wait in all_reduce for ranks 2-3 of host-1"
+
+
+def test_where_all_have_come_and_none_gets_on_the_job_is_stuck() -> None:
+    def job(seconds: float) -> FleetJob:
+        found = JobStandstill("barrier", 2, 0, (), seconds)
+        return only([standing(each, state=JobState.WAITING, standstill=found) for each in hosts()])
+
+    assert job(20.0).state == JobState.WAITING
+    assert job(70.0).state == JobState.STUCK
+    assert held_up_by(job(70.0)) == "4 ranks wait in barrier, and none is absent"
+
+
+def test_a_summary_tells_who_waits_only_while_no_step_is_made() -> None:
+    def told(since_step: float) -> JobStandstill | None:
+        counters = TrainingCounters(
+            steps_total=50,
+            last_step_at_seconds=100.0 - since_step,
+            collective_since_seconds=100.5 - since_step,
+            latest_collective="all_reduce",
+        )
+        idle = replace(counters, collective_since_seconds=None)
+        ranks = [replace(rank(0, 0.5), training=counters), replace(rank(1, 0.5), training=idle)]
+        (job,) = summarize(replace(host(ranks), taken_at_seconds=100.0), "a").jobs
+        return job.standstill
+
+    assert told(1.0) is None
+    assert told(30.0) == JobStandstill("all_reduce", 1, 1, (1,), 29.5)

@@ -88,7 +88,13 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
             job=Job(
                 f"{number % 3}{text}", 2**20 - (number * number) % 500, 2**31, f"{number % 3:012x}", 2**20 - 600, 600
             ),
-            training=TrainingCounters(steps_total=9, last_step_at_seconds=1e-9),
+            training=TrainingCounters(
+                steps_total=9,
+                last_step_at_seconds=1e-9,
+                latest_collective=text,
+                collective_since_seconds=1e-9 if number < 6 else None,
+            ),
+            reporting=True,
             recent_steps=RecentSteps(10**9, (1e-9,) * len(STEP_PARTS), 1e-9, 1e9),
         )
         for number, process in enumerate(snapshot.processes)
@@ -110,5 +116,6 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
     assert summary.host_name.startswith(letter * 5)
     assert summary.host_name.endswith("…")
     assert len(summary.jobs) == 3
-    assert [job.recent_steps is not None for job in summary.jobs] == [True, True, False]
+    assert all(job.standstill is not None and len(job.standstill.absent_ranks) == 4 for job in summary.jobs)
+    assert [job.recent_steps is not None for job in summary.jobs] == [True, False, False]
     assert all(len(job.missing_ranks) == 4 and job.run_id for job in summary.jobs)

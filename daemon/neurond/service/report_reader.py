@@ -17,6 +17,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 from neurontools.rpc.report_limits import (
     LONGEST_ADVICE,
+    LONGEST_COLLECTIVE,
     LONGEST_OPERATOR_NAME,
     MOST_ADVICE,
     MOST_MODELS,
@@ -29,6 +30,12 @@ LARGEST_COUNT = 2**63 - 1
 LONGEST_SECONDS = 1e12  # far above any Unix time
 _UUID_DIGITS = frozenset("0123456789abcdef")
 _CLOCK_SLACK_SECONDS = 1.0
+_MOMENTS = (
+    "compiling_since_seconds",
+    "last_step_at_seconds",
+    "collective_since_seconds",
+    "checkpointing_since_seconds",
+)
 
 
 def read_report(
@@ -150,9 +157,12 @@ def _training(message: neuron_pb2.TrainingCounters, measured_at_seconds: float) 
         value = getattr(counters, name)
         if isinstance(value, float):
             _seconds(value, f"training.{name}")
+        elif isinstance(value, str):
+            if len(value) > LONGEST_COLLECTIVE or not value.isprintable():
+                raise InvalidReport(f"training.{name} is no name of at most {LONGEST_COLLECTIVE} characters")
         elif value is not None:
             _count(value, f"training.{name}")
-    for name in ("compiling_since_seconds", "last_step_at_seconds"):
+    for name in _MOMENTS:
         if (getattr(counters, name) or 0.0) > measured_at_seconds + _CLOCK_SLACK_SECONDS:
             raise InvalidReport(f"training.{name} is later than measured_at_seconds; both are CLOCK_MONOTONIC")
     return counters

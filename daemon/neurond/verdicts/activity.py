@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from neurond.verdicts.evidence import Evidence
+from neurond.verdicts.standing_jobs import standing_job, waits_in_collective
 from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity
 from neurontools.model.jobs.running_job import by_rank, together
@@ -37,7 +38,13 @@ class _Group:
 def activity(evidence: Evidence) -> Iterator[Finding]:
     """Jobs that are stuck, and cores that are idle; nothing is said of a process whose numbers are old."""
     now, limits = evidence.snapshot.taken_at_unix_seconds, evidence.limits
-    for group in _groups(evidence):
+    for processes in together(process for process in evidence.snapshot.processes if process.core_indices):
+        standing = standing_job(processes, evidence)
+        if standing is not None:
+            yield standing
+        if standing is not None or waits_in_collective(processes):
+            continue
+        group = _group(processes, evidence)
         stuck = []
         if limits.stuck_seconds is not None:
             stuck = [core for core in group.in_flight if now - core.since_unix_seconds >= limits.stuck_seconds]
@@ -51,17 +58,13 @@ def activity(evidence: Evidence) -> Iterator[Finding]:
                 yield _idle(group, idle)
 
 
-def _groups(evidence: Evidence) -> list[_Group]:
-    groups = []
-    for processes in together(process for process in evidence.snapshot.processes if process.core_indices):
-        job = processes[0].job
-        group = _Group(job.name if job is not None and len(processes) > 1 else None)
-        for process in processes:
-            if process.reporting:
-                _enter(group, process, evidence)
-        if group.processes:
-            groups.append(group)
-    return groups
+def _group(processes: Sequence[Process], evidence: Evidence) -> _Group:
+    job = processes[0].job
+    group = _Group(job.name if job is not None and len(processes) > 1 else None)
+    for process in processes:
+        if process.reporting:
+            _enter(group, process, evidence)
+    return group
 
 
 def _enter(group: _Group, process: Process, evidence: Evidence) -> None:

@@ -19,8 +19,8 @@ _MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # both are CLOCK_MO
 class StepTimes:
     """Seconds by part since the clock began; together the time since then.
 
-    `input_wait_seconds` is None where the script was not seen to use a loader. `compiling_since_seconds` is
-    CLOCK_MONOTONIC, None while the script waits for no program.
+    `input_wait_seconds` is None where the script was not seen to use a loader. `compiling_since_seconds`
+    and `collective_since_seconds` are CLOCK_MONOTONIC, None while the script waits for no program, is in no collective.
     """
 
     host_seconds: float
@@ -30,6 +30,7 @@ class StepTimes:
     compute_seconds: float
     collective_wait_seconds: float
     compiling_since_seconds: float | None
+    collective_since_seconds: float | None
 
 
 class StepClock:
@@ -42,6 +43,7 @@ class StepClock:
     def __init__(self) -> None:
         self.charged_seconds = 0.0
         self.background: set[int] = set()
+        self.latest_collective: str | None = None  # whoever opens one says which
         self._seconds = [0.0] * 5
         self._open: dict[int, Entry] = {}
         self._began_seconds = time.perf_counter()
@@ -85,14 +87,13 @@ class StepClock:
         """The times of this moment, what lasts included; no part falls. No lock is needed."""
         now = time.perf_counter()
         seconds, charged = self._seconds.copy(), self.charged_seconds
-        compiling_since = None
+        since: dict[int, float] = {}
         for part, began_seconds, charged_before in sorted(self._open.copy().values(), key=_began, reverse=True):
             rest = now - began_seconds - (charged - charged_before)
             if rest > 0.0:
                 seconds[part] += rest
                 charged += rest
-            if part == COMPILE:
-                compiling_since = began_seconds + _MONOTONIC_SECONDS
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # the last one began first
         told = self._told_seconds = [
             max(pair) for pair in zip(self._told_seconds, [*seconds, now - self._began_seconds - charged], strict=True)
         ]
@@ -103,7 +104,8 @@ class StepClock:
             transfer_seconds=told[TRANSFER],
             compute_seconds=told[COMPUTE],
             collective_wait_seconds=told[COLLECTIVE],
-            compiling_since_seconds=compiling_since,
+            compiling_since_seconds=since.get(COMPILE),
+            collective_since_seconds=since.get(COLLECTIVE),
         )
 
 

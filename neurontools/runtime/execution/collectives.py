@@ -85,6 +85,7 @@ def _collective(
     for meet in collective_faults.meets:
         meet()
     nbytes = sum(t.nbytes for t in (inputs or outputs))
+    step_clock.latest_collective = kind
     entry = step_clock.open(COLLECTIVE, started)
     wait_seconds = None
     try:

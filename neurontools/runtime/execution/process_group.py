@@ -174,6 +174,7 @@ class NeuronProcessGroup(_ProcessGroup):  # type: ignore[misc]
         """Executes what is pending and waits for all ranks."""
         del opts
         device.flush_all("Barrier")
+        step_clock.latest_collective = "barrier"
         entry = step_clock.open(COLLECTIVE, time.perf_counter())
         try:
             ranks.group_of(self.number).barrier().wait()

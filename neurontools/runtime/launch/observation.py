@@ -53,4 +53,7 @@ def training_counters() -> TrainingCounters:
         collective_wait_seconds_total=times.collective_wait_seconds,
         compiling_since_seconds=times.compiling_since_seconds,
         last_step_at_seconds=steps.last_seconds,
+        collective_since_seconds=times.collective_since_seconds,
+        latest_collective=step_clock.latest_collective,
+        checkpointing_since_seconds=told.checkpointing_since_seconds,
     )

@@ -52,6 +52,19 @@ class TrainingLog:
             now = self._counters
             self._counters = replace(now, input_wait_seconds_total=(now.input_wait_seconds_total or 0.0) + seconds)
 
+    @contextmanager
+    def checkpoint(self) -> Iterator[None]:
+        """A checkpoint is written within; one that fails does not count."""
+        began = time.perf_counter()
+        with self._lock:
+            self._counters = replace(self._counters, checkpointing_since_seconds=time.monotonic())
+        try:
+            yield
+            self.wrote_checkpoint(time.perf_counter() - began)
+        finally:
+            with self._lock:
+                self._counters = replace(self._counters, checkpointing_since_seconds=None)
+
     def wrote_checkpoint(self, seconds: float | None) -> None:
         """A checkpoint was written; None where nobody knows how long it took."""
         with self._lock:
@@ -116,9 +129,8 @@ class TrainingReport:
     @contextmanager
     def checkpoint(self) -> Iterator[None]:
         """A checkpoint is written within; one that fails does not count."""
-        began = time.perf_counter()
-        yield
-        training_log.wrote_checkpoint(time.perf_counter() - began)
+        with training_log.checkpoint():
+            yield
 
     def flush(self) -> bool:
         """Waits until the daemon has a report of everything so far; False when it did not get one in time."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from neurontools.fleet.jobs import FleetJob
+from neurontools.fleet.jobs import FleetJob, FleetStandstill
 from neurontools.model import Severity
 from neurontools.model.jobs.job_state import JobState
 from neurontools.text import units
@@ -101,17 +101,34 @@ def _line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_Column], name_width:
 
 
 def held_up_by(job: FleetJob) -> str:
-    """Which ranks are missing and which one the others wait for, in words; "" where all are there and in step."""
+    """Which ranks are missing, and for whom the others wait, in words; "" where all are there and in step."""
     texts = []
     if job.missing_rank_count:
         texts.append(_missing_text(job))
+    if job.standstill is not None:
+        texts.append(_standstill_text(job.standstill))
     slow = job.slow_rank
-    if slow is not None:
+    if slow is not None and job.standstill is None:
         who = f"PID {slow.pid}" if slow.rank is None else f"rank {slow.rank}"
         part = f" ({slow.part})" if slow.part is not None else ""
         gain = units.percent_text(slow.gain_ratio, 0)
         texts.append(f"{who} of {foreign(slow.host_name, 60)}{part}: {gain} of each step")
     return "; ".join(texts)
+
+
+def _standstill_text(standstill: FleetStandstill) -> str:
+    """ "3 ranks wait in all_reduce for rank 3 of host b"."""
+    where = foreign(standstill.collective, 32) or "a collective"
+    count = standstill.waiting_rank_count
+    text = f"{count} rank{'s wait' if count > 1 else ' waits'} in {where}"
+    by_host: dict[str, list[int]] = {}
+    for each in standstill.absent_ranks:
+        by_host.setdefault(each.host_name, []).append(each.rank)
+    names = [f"rank{'s' * (len(found) > 1)} {ranges(found)} of {foreign(host, 60)}" for host, found in by_host.items()]
+    more = standstill.absent_rank_count - len(standstill.absent_ranks)
+    if more > 0:
+        names.append(f"{more} more" if names else f"{more} rank{'s' * (more > 1)}")
+    return f"{text} for {', '.join(names)}" if names else f"{text}, and none is absent"
 
 
 def _missing_text(job: FleetJob) -> str:

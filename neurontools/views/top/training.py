@@ -5,8 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model import Process, TrainingRates
+from neurontools.model.training import age_seconds
 
-_MOMENTS = ("compiling_since_seconds", "last_step_at_seconds")  # told by their age
+_MOMENTS = (  # told by their age
+    "compiling_since_seconds",
+    "last_step_at_seconds",
+    "collective_since_seconds",
+    "checkpointing_since_seconds",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,9 @@ class TopTraining:
     collective_wait_ratio: float | None
     compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
     since_last_step_seconds: float | None
+    in_collective_for_seconds: float | None  # None: it is in none, or nobody tells
+    latest_collective: str | None  # the one it is in, else its last
+    checkpointing_for_seconds: float | None
 
 
 def training_part(process: Process, now_seconds: float) -> TopTraining | None:
@@ -58,4 +67,6 @@ def training_part(process: Process, now_seconds: float) -> TopTraining | None:
         **values,
         compiling_for_seconds=counters.compiling_for_seconds(now_seconds),
         since_last_step_seconds=counters.since_last_step_seconds(now_seconds),
+        in_collective_for_seconds=age_seconds(counters.collective_since_seconds, now_seconds),
+        checkpointing_for_seconds=age_seconds(counters.checkpointing_since_seconds, now_seconds),
     )

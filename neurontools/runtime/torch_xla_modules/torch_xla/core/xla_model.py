@@ -14,6 +14,7 @@ from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.counting.places import places
 from neurontools.runtime.execution import ranks
 from neurontools.runtime.launch.missing import text_of
+from neurontools.runtime.reporting.training_report import training_log
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device as _device
 
@@ -213,7 +214,8 @@ def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: 
     mark_step()
     should_write = not master_only or is_master_ordinal(local=not global_master)
     if should_write:
-        torch.save(_maybe_convert_to_cpu(data), file_or_path)
+        with training_log.checkpoint():
+            torch.save(_maybe_convert_to_cpu(data), file_or_path)
     rendezvous("torch_xla.core.xla_model.save")
 
 
