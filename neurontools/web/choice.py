@@ -20,6 +20,7 @@ class Choice:
 
     page: str
     columns: int = 120
+    first: int = 0  # of many hosts: how many are passed over
     pid: int | None = None  # the process of the tab; None: all
     details: int | None = None  # the process whose details are shown
     device: int = 0

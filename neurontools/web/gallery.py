@@ -17,7 +17,8 @@ from neurontools.web.rows import Row
 MOST_VIEWERS = 32
 _MOST_PICTURES = 64
 _BEAT_SECONDS = 10.0  # a stream is never silent for longer, so that a viewer knows when it is dead
-_ROUND_SECONDS = 1.0  # between two drawings of a picture
+_ROUND_SECONDS = 1.0  # between two looks at what is to be drawn
+_NEARLY = 0.85  # of a pause: news may come a little early, and shall not wait for the next round
 _OF_A_ROUND = 8  # pictures; the others take turns
 _DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0  # for those who come, beside the rounds
 _REST_SECONDS = 30.0  # after which a view that nobody asked for is let go
@@ -27,6 +28,10 @@ _log = logging.getLogger(__name__)
 
 class View(Protocol):
     """What can be looked at: a host, or many."""
+
+    @property
+    def pause_seconds(self) -> float:
+        """Between two drawings of a picture."""
 
     def draw(self, choice: Choice) -> tuple[str, tuple[Row, ...]]:
         """The title of the window, and the rows."""
@@ -141,7 +146,12 @@ class Gallery:
             self._has_news.clear()
             for view in self._asked_at:
                 view.follow()
-            watched = [picture for picture in self._pictures.values() if picture.viewers]
+            # Those that wait longest come first.
+            watched = [
+                picture
+                for (view, _), picture in self._pictures.items()
+                if picture.viewers and began - picture.drawn_at_seconds >= _NEARLY * view.pause_seconds
+            ]
             watched.sort(key=lambda picture: picture.drawn_at_seconds)
             for picture in watched[:_OF_A_ROUND]:
                 try:
@@ -152,7 +162,7 @@ class Gallery:
                     _log.exception("a picture could not be drawn")
                 await asyncio.sleep(0)  # others are answered between two
             self._let_rest()
-            await asyncio.sleep(max(0.0, _ROUND_SECONDS * 0.9 - (self._now() - began)))
+            await asyncio.sleep(max(0.0, _NEARLY * _ROUND_SECONDS - (self._now() - began)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ROUND_SECONDS):
                     await self._has_news.wait()

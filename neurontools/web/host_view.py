@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from neurontools.history.feed import Feed, Link
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
@@ -14,7 +15,9 @@ from neurontools.views.drawing.tabs import tab_bar
 from neurontools.views.frame import title
 from neurontools.views.pages import PAGES, page_named
 from neurontools.views.processes.columns import BY_KEY
-from neurontools.web.choice import LONGEST_TEXT, Choice
+from neurontools.web.choice import LONGEST_TEXT, WINDOWS_SECONDS, Choice
+from neurontools.web.hiding import Hiding
+from neurontools.web.markup import Frame
 from neurontools.web.rows import Kind, Row, rows_of
 from neurontools.web.rows import Link as LinkOf
 
@@ -26,23 +29,41 @@ _MOST_LINES = 2000
 class HostView:
     """Draws the pages of one host. `open_feed` is called when somebody looks, and what it gave closed when nobody does.
 
-    `base` is where its pages are, with a slash at its end; `notes` stand below each of them. Belongs to one thread.
+    `base` is where its pages are, with a slash at its end; `notes` stand below each of them. Of many hosts it is the
+    one called `name`, and links to where they are, texts and addresses, are `above`. What the feed gives is `hiding`
+    what viewers aren't shown. Belongs to one thread.
     """
 
     def __init__(
-        self, base: str, open_feed: Callable[[], Feed], *, shows_users: bool = True, notes: tuple[str, ...] = ()
+        self,
+        base: str,
+        open_feed: Callable[[], Feed],
+        hiding: Hiding,
+        *,
+        notes: tuple[str, ...] = (),
+        above: tuple[tuple[str, str], ...] = (),
+        name: str = "",
     ) -> None:
         self.base = base
-        self.notes = notes
+        self._notes = notes
+        self._above = above
+        self._name = name
         self._open_feed = open_feed
-        self._shows_users = shows_users
+        self._hiding = hiding
         self._feed: Feed | None = None
         self._states: dict[Choice, DashboardState] = {}
 
     @property
     def page_names(self) -> tuple[str, ...]:
         """The pages there are."""
-        return tuple(name for name in PAGE_NAMES if self._shows_users or name != "usage")
+        return tuple(name for name in PAGE_NAMES if self._hiding.shows_users or name != "usage")
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether somebody has looked lately."""
+        return self._feed is not None
+
+    pause_seconds = 1.0
 
     def wake(self) -> None:
         """As in View."""
@@ -74,6 +95,7 @@ class HostView:
             if scene is None:
                 return "neuron-top", _told(feed.status.text or "waiting for the first snapshot", width)
             scene.has_keys = False
+            scene.ended = self._hiding.ended(scene.ended)
             scene.cursor = -1 if choice.page not in ("topology", "history") else scene.cursor
             return self._drawn(scene, choice, width)
         except SENSELESS as error:
@@ -86,7 +108,7 @@ class HostView:
         hidden = body.list_count - body.list_height
         if hidden > 0:
             body = page.draw(scene, width, min(_MOST_LINES, _USUAL_LINES + hidden))
-        rows = [*rows_of(title(scene, width), link, Kind.TITLE), *rows_of(body, link)]
+        rows = [*rows_of(title(scene, width), link), *rows_of(body, link)]
         if scene.clock.trouble:
             rows += rows_of(_line(scene.clock.trouble, "bad", width), link)
         rows += rows_of(tab_bar(scene, width), link, Kind.TABS)
@@ -95,7 +117,34 @@ class HostView:
     def _window_title(self, scene: Scene) -> str:
         instance = scene.snapshot.instance
         badge = "" if self._feed is None or self._feed.status.link is Link.LIVE else f"{scene.clock.badge}: "
-        return f"{badge}{foreign(instance.instance_id or instance.instance_type, 60)} - neuron-top"
+        return f"{badge}{foreign(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
+
+    def frame(self, choice: Choice, title: str) -> Frame:
+        """As in View."""
+        above = [(text, address, False) for text, address in self._above]
+        links = [(page_named(name).title, self.address(choice, name), name == choice.page) for name in self.page_names]
+        options: list[tuple[str, tuple[tuple[str, str, bool], ...]]] = []
+        if page_named(choice.page).shows_past:
+            windows = tuple(
+                (f"{seconds // 60} min", self.address(choice, window=seconds), seconds == choice.window)
+                for seconds in WINDOWS_SECONDS
+            )
+            options.append(("Time shown", windows))
+        if choice.page == "overview":
+            options.append(("Memory", self._either(choice, "tree", "summary", "by process, device and model")))
+        elif choice.page == "processes" and choice.details is not None:
+            options.append(("Process", self._either(choice, "time", "facts and plots", "where its time goes")))
+        search = None
+        if choice.page == "processes" and choice.details is None:
+            search = choice.filter, tuple((name, str(value)) for name, value in choice.told(filter=""))
+        return Frame(title, (*above, *links), tuple(options), search, self._notes, foreign(self._name, 80))
+
+    def _either(self, choice: Choice, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
+        """The two sides of a choice."""
+        is_chosen = bool(getattr(choice, name))
+        sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
+        addresses = [self.address(choice, **side) for side in sides]
+        return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
 
     def _state(self, choice: Choice, feed: Feed) -> DashboardState:
         """The state of the dashboard that shows what was chosen."""
@@ -162,7 +211,7 @@ def _line(text: str, style: str, width: int) -> Page:
 
 
 def _told(text: str, width: int) -> tuple[Row, ...]:
-    above = rows_of(_line("neuron-top", "title", width), _nowhere, Kind.TITLE)
+    above = rows_of(_line("neuron-top", "title", width), _nowhere)
     return (*above, *rows_of(_line(text, "strong", width), _nowhere))
 
 

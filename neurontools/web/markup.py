@@ -17,26 +17,26 @@ _PAUSE_SECONDS = 5  # between two pages without a script
 class Frame:
     """What is around the rows: all texts, and addresses that were made here."""
 
-    base: str  # of all addresses, with a slash at its end
     title: str
     navigation: tuple[tuple[str, str, bool], ...]  # text, address, whether it is this page
     options: tuple[tuple[str, tuple[tuple[str, str, bool], ...]], ...] = ()  # what is chosen, and the choices
     search: tuple[str, tuple[tuple[str, str], ...]] | None = None  # the filter, and what else the address has
     notes: tuple[str, ...] = ()
+    name: str = ""  # of the host, where there are many
 
 
-def document(frame: Frame, rows: Sequence[Row], version: str, columns: int) -> bytes:
-    """The page."""
+def document(base: str, frame: Frame, rows: Sequence[Row], version: str, columns: int) -> bytes:
+    """The page; script and style sheet are at `base`."""
     head = element(
         "head",
         element("meta", charset="utf-8"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", frame.title),
-        element("link", rel="stylesheet", href=f"{frame.base}style.css"),
+        element("link", rel="stylesheet", href=f"{base}style.css"),
         element("link", rel="icon", href="data:,"),
         element("noscript", element("meta", http_equiv="refresh", content=str(_PAUSE_SECONDS))),
-        element("script", src=f"{frame.base}script.js", defer="defer"),
+        element("script", src=f"{base}script.js", defer="defer"),
     )
     main = element("main", *_blocks(rows), id="screen", class_=f"c{columns}", data_version=version)
     body = element(
@@ -66,7 +66,8 @@ def notice(base: str, title: str, *content: str) -> bytes:
 
 
 def _navigation(frame: Frame) -> Iterator[Markup]:
-    yield element("nav", *_links(frame.navigation), aria_label="Pages")
+    host = [element("strong", f"{frame.name} ")] if frame.name else []
+    yield element("nav", *host, *_links(frame.navigation), aria_label="Pages")
     for name, choices in frame.options:
         yield element("nav", element("span", f"{name} "), *_links(choices), aria_label=name)
     if frame.search is not None:

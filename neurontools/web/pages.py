@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Any
 from urllib.parse import parse_qs, quote
 
 from neurontools.http.compression import Document, Part
@@ -14,13 +13,11 @@ from neurontools.http.request import Request
 from neurontools.http.response import PLAIN_TEXT, Response, refusal
 from neurontools.http.site import Page
 from neurontools.text.markup import element
-from neurontools.tls.subjects import Role
-from neurontools.views.pages import page_named
-from neurontools.web.choice import WINDOWS_SECONDS, Choice, choice_of
+from neurontools.web.choice import Choice, choice_of
 from neurontools.web.gallery import Crowded, Gallery
 from neurontools.web.guard import HEADERS, Guard
-from neurontools.web.host_view import HostView
-from neurontools.web.markup import Frame, document, notice
+from neurontools.web.markup import document, notice
+from neurontools.web.places import PageView, Places
 from neurontools.web.session import Sessions
 from neurontools.web.style import style_sheet
 
@@ -36,11 +33,11 @@ def script() -> bytes:
 
 
 class WebPages:
-    """The pages of a host, by how much who asks may see."""
+    """The pages of a host, or of many."""
 
-    def __init__(self, gallery: Gallery, views: Mapping[Role, HostView], guard: Guard, sessions: Sessions) -> None:
+    def __init__(self, gallery: Gallery, places: Places, guard: Guard, sessions: Sessions) -> None:
         self._gallery = gallery
-        self._views = views
+        self._places = places
         self._guard = guard
         self._sessions = sessions
         self._fixed: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -70,13 +67,14 @@ class WebPages:
             return self._asking(request)
         if request.role is None:
             return refusal(403, "no name of your certificate is allowed here")
-        view = self._views[request.role]
         if name == "":
-            return _to(f"{BASE}{view.page_names[0]}")
-        if name not in view.page_names:
-            return refusal(404, f"no such page; the pages are at {BASE}", close=False)
+            return _to(f"{BASE}{self._places.front}")
         try:
-            choice = choice_of(name, request.query)
+            found = self._places.find(name, request.role)
+            if found is None:
+                return refusal(404, f"no such page; the pages are at {BASE}", close=False)
+            view, page = found
+            choice = choice_of(page, request.query)
             if _STREAM in request.header("accept"):
                 return self._stream(request, view, choice)
             return self._page(view, choice)
@@ -85,12 +83,12 @@ class WebPages:
         except Crowded as full:
             return refusal(503, str(full), ("Retry-After", "3"))
 
-    def _page(self, view: HostView, choice: Choice) -> Response:
+    def _page(self, view: PageView, choice: Choice) -> Response:
         picture = self._gallery.picture(view, choice)
-        made = document(_frame(view, choice, picture.title), picture.rows, picture.version, choice.columns)
+        made = document(BASE, view.frame(choice, picture.title), picture.rows, picture.version, choice.columns)
         return Response(Document([Part(made)]), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
-    def _stream(self, request: Request, view: HostView, choice: Choice) -> Response:
+    def _stream(self, request: Request, view: PageView, choice: Choice) -> Response:
         self._gallery.check_room()
         since = request.header("last-event-id") or _given(request.query, "since")
         return Response(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
@@ -125,34 +123,6 @@ class WebPages:
         if cookie is None:
             return Response(self._form(back, "This is not the token."), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
         return _to(back, ("Set-Cookie", cookie))
-
-
-def _frame(view: HostView, choice: Choice, title: str) -> Frame:
-    links = tuple((page_named(name).title, view.address(choice, name), name == choice.page) for name in view.page_names)
-    options: list[tuple[str, tuple[tuple[str, str, bool], ...]]] = []
-    if page_named(choice.page).shows_past:
-        windows = tuple(
-            (f"{seconds // 60} min", view.address(choice, window=seconds), seconds == choice.window)
-            for seconds in WINDOWS_SECONDS
-        )
-        options.append(("Time shown", windows))
-    if choice.page == "overview":
-        options.append(("Memory", _either(view, choice, "tree", "summary", "by process, device and model")))
-    elif choice.page == "processes" and choice.details is not None:
-        options.append(("Process", _either(view, choice, "time", "facts and plots", "where its time goes")))
-    search = None
-    if choice.page == "processes" and choice.details is None:
-        others = replace(choice, filter="").told()
-        search = (choice.filter, tuple((name, str(value)) for name, value in others))
-    return Frame(BASE, title, links, tuple(options), search, view.notes)
-
-
-def _either(view: HostView, choice: Choice, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
-    """The two sides of a choice."""
-    is_chosen = bool(getattr(choice, name))
-    sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
-    addresses = [view.address(choice, **side) for side in sides]
-    return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
 
 
 def _given(query: str, name: str) -> str:

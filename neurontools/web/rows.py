@@ -60,7 +60,8 @@ def rows_of(page: Page, link: Link, first: Kind = Kind.LINE) -> tuple[Row, ...]:
             found.append((Kind.ROW, _cells(pieces, places)) if places else (Kind.ITEM, (_cell(pieces),)))
         else:
             places = []
-            found.append((Kind.HEADING if _is_heading(line) else first, (_cell(pieces),)))
+            kind = Kind.TITLE if _is_title(line) else Kind.HEADING if _is_heading(line) else first
+            found.append((kind, (_cell(pieces),)))
     while found and not any(found[-1][1]):
         found.pop()
     return tuple(found)
@@ -162,6 +163,10 @@ def _is_titles(line: Line) -> bool:
 
 def _is_heading(line: Line) -> bool:
     return any(style.startswith("heading") for _, style in line[:2])
+
+
+def _is_title(line: Line) -> bool:
+    return bool(line) and line[0][1] == "title"
 
 
 def _has_text(line: Line) -> bool:

@@ -11,10 +11,10 @@ _LAYOUT = """
 :root{color-scheme:light dark}
 html{overflow-y:scroll}
 body{margin:0 auto;padding:.5rem 1rem;width:fit-content;max-width:calc(100vw - 2rem)}
-body,input,button{font:14px/1.17 "DejaVu Sans Mono",ui-monospace,Menlo,Consolas,"Liberation Mono",monospace}
+body,input,button{font:14px/1.25 "DejaVu Sans Mono",ui-monospace,Menlo,Consolas,"Liberation Mono",monospace}
 main{white-space:pre;overflow-x:auto}
 h1,h2{font:inherit;margin:0}
-.l{min-height:1.17em}
+.l{min-height:1.25em}
 header nav a,header form{display:inline-block;margin-right:1ch}
 header nav{margin-bottom:.3rem}
 a{color:inherit}
@@ -25,7 +25,7 @@ header a[aria-current]{font-weight:bold;text-decoration:none}
 #state{margin:0}#state:not(:empty){padding:.3rem 1ch;margin-bottom:.3rem;font-weight:bold}
 footer{margin-top:1rem;max-width:80ch}footer p{margin:.2rem 0}
 .notice{white-space:normal;max-width:72ch}.notice h1{font-weight:bold;font-size:1.3rem;margin:.5rem 0}
-[class^=_],[class*=" _"]{display:inline-block;vertical-align:top;height:1.17em;overflow:hidden}
+[class^=_],[class*=" _"]{display:inline-block;vertical-align:top;height:1.25em;overflow:hidden}
 """
 _MOST_CELLS = max(COLUMNS)
 _CELL_EM = 0.602  # the width of a cell of common fonts

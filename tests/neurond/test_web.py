@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
 import socket
@@ -24,58 +23,10 @@ from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.web_site import PAGE, STREAM, Site
 
-PAGE = "/top/overview"
-STREAM = {"Accept": "text/event-stream"}
 NASTY = "<img src=x onerror=alert(1)>"
 SECRET = "correct-horse-battery"
-
-
-class Site:
-    """The daemon's listener, as a client sees it."""
-
-    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
-        self.port = port
-        self.context = context
-
-    def connect(self) -> http.client.HTTPConnection:
-        if self.context is None:
-            return http.client.HTTPConnection("127.0.0.1", self.port, HANG_SECONDS)
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=HANG_SECONDS, context=self.context)
-
-    def ask(
-        self, path: str, headers: dict[str, str] | None = None, *, method: str = "GET", body: str | None = None
-    ) -> tuple[int, http.client.HTTPMessage, str]:
-        client = self.connect()
-        try:
-            client.request(method, path, body, headers or {})
-            response = client.getresponse()
-            return response.status, response.headers, response.read().decode()
-        finally:
-            client.close()
-
-    @contextlib.contextmanager
-    def stream(self, path: str = PAGE, **headers: str) -> Iterator[Callable[[], dict[str, str]]]:
-        """Opens a stream; what is given reads the next event that has rows."""
-        client = self.connect()
-        client.request("GET", path, headers={**STREAM, **{name.replace("_", "-"): at for name, at in headers.items()}})
-        response = client.getresponse()
-        assert (response.status, response.headers["Content-Type"]) == (200, "text/event-stream"), response.read()
-
-        def event() -> dict[str, str]:
-            while True:
-                fields: dict[str, str] = {}
-                while line := response.readline().decode().strip():
-                    name, _, value = line.partition(": ")
-                    fields[name] = value
-                if fields.get("event") == "rows":
-                    return fields
-
-        try:
-            yield event
-        finally:
-            response.close()  # it has the connection too
-            client.close()
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from tests.harness.waiting import wait_until_async
 class Sketch:
     """A view whose rows are set."""
 
+    pause_seconds = 1.0
+
     def __init__(self) -> None:
         self.rows: tuple[Row, ...] = (line("0"), line("same"))
         self.drawings = 0

@@ -69,15 +69,15 @@ def test_control_characters_are_made_visible() -> None:
 def test_every_text_is_text_in_the_page() -> None:
     page = Page([((NASTY, "text"), (NASTY, "bad")), ((NASTY, "heading"),)], [Target(0, 0, 99, "row", "0")])
     links = ((NASTY, f"/top/{NASTY}", True),)
-    frame = Frame("/top/", NASTY, links, ((NASTY, links),), (NASTY, ((NASTY, NASTY),)), (NASTY,))
-    text = document(frame, rows_of(page, lambda _: f'"{NASTY}'), "1", 120).decode()
+    frame = Frame(NASTY, links, ((NASTY, links),), (NASTY, ((NASTY, NASTY),)), (NASTY,), NASTY)
+    text = document("/top/", frame, rows_of(page, lambda _: f'"{NASTY}'), "1", 120).decode()
     assert "<img" not in text
     assert text.count("&lt;img src=x onerror=alert(1)&gt;") >= 12
 
 
 def test_a_page_has_headings_tables_and_landmarks() -> None:
-    frame = Frame("/top/", "title", (("Overview", "/top/overview", True),))
-    text = document(frame, table(by_name), "1.2", 100).decode()
+    frame = Frame("title", (("Overview", "/top/overview", True),))
+    text = document("/top/", frame, table(by_name), "1.2", 100).decode()
     assert '<h2 class="l">' in text
     assert text.count('role="table"') == 1
     assert text.count('role="row"') == 4

@@ -13,8 +13,10 @@ from neurontools.http.site import Page
 from neurontools.tls.subjects import Role
 from neurontools.web.gallery import Gallery
 from neurontools.web.guard import Guard
+from neurontools.web.hiding import Hiding
 from neurontools.web.host_view import HostView
 from neurontools.web.pages import BASE, WebPages
+from neurontools.web.places import OneHost
 from neurontools.web.session import Sessions
 
 
@@ -24,19 +26,14 @@ class DaemonPages:
     def __init__(self, settings: Settings, store: Store, access: Access) -> None:
         self._gallery = Gallery()
 
-        def view(*, shows_commands: bool, shows_users: bool) -> HostView:
-            feed = partial(
-                StoreFeed, store, settings.interval_seconds, shows_commands=shows_commands, shows_users=shows_users
-            )
-            notes = hidden_notes(shows_commands=shows_commands, shows_users=shows_users)
-            return HostView(BASE, feed, shows_users=shows_users, notes=notes)
+        def view(hiding: Hiding) -> HostView:
+            feed = partial(StoreFeed, store, settings.interval_seconds, hiding)
+            return HostView(BASE, feed, hiding, notes=hiding.notes("[web] of neurond's configuration"))
 
-        views = {
-            Role.SUMMARY: view(shows_commands=False, shows_users=False),
-            Role.FULL: view(shows_commands=settings.web_shows_commands, shows_users=settings.web_shows_users),
-        }
+        shown = Hiding(settings.web_shows_commands, settings.web_shows_users)
+        host = OneHost({Role.SUMMARY: view(Hiding()), Role.FULL: view(shown)})
         guard = Guard(HostCheck(settings.metrics_hosts or ()))
-        self._pages = WebPages(self._gallery, views, guard, Sessions(access))
+        self._pages = WebPages(self._gallery, host, guard, Sessions(access))
 
     @property
     def page(self) -> Page:
@@ -50,12 +47,3 @@ class DaemonPages:
     def close(self) -> None:
         """Draws no more."""
         self._gallery.close()
-
-
-def hidden_notes(*, shows_commands: bool, shows_users: bool) -> tuple[str, ...]:
-    """What is hidden, and who decides that."""
-    hidden = [name for name, is_shown in (("commands", shows_commands), ("users", shows_users)) if not is_shown]
-    if not hidden:
-        return ()
-    text = " and ".join(hidden).capitalize()
-    return (f"{text} are hidden here; [web] of neurond's configuration says what is shown.",)

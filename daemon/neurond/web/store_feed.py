@@ -4,47 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 from neurond.snapshots.store import Store
 from neurontools.history.feed import Feed, FeedStatus, Link
 from neurontools.history.moment import Moment, MomentMaker, PastMaker
-from neurontools.history.timeline import Timeline
-from neurontools.model import Snapshot
+from neurontools.web.hiding import Hiding, HidingTimeline
 
 _MOST_BYTES = 8 * 2**20
 _REST_SECONDS = 0.02  # between two moments of the past, in which others are answered
-
-
-class HidingTimeline(Timeline):
-    """A timeline whose snapshots tell no commands or no users."""
-
-    def __init__(self, limit_bytes: int, *, shows_commands: bool, shows_users: bool) -> None:
-        super().__init__(limit_bytes)
-        self._shows_commands = shows_commands
-        self._shows_users = shows_users
-        self._shown: tuple[Snapshot, Snapshot] | None = None
-
-    def snapshot(self, index: int) -> Snapshot:
-        """As in Timeline, without what is hidden."""
-        whole = super().snapshot(index)
-        if self._shows_commands and self._shows_users:
-            return whole
-        if self._shown is None or self._shown[0] is not whole:
-            self._shown = whole, self._hidden(whole)
-        return self._shown[1]
-
-    def _hidden(self, snapshot: Snapshot) -> Snapshot:
-        changes: dict[str, object] = {}
-        if not self._shows_commands:
-            changes["command"] = ""
-        if not self._shows_users:
-            changes["user"] = None
-        return replace(
-            snapshot,
-            processes=tuple(replace(process, **changes) for process in snapshot.processes),  # type: ignore[arg-type]
-            ended=tuple(replace(process, **changes) for process in snapshot.ended),  # type: ignore[arg-type]
-        )
 
 
 class StoreFeed(Feed):
@@ -53,9 +20,9 @@ class StoreFeed(Feed):
     It has no thread: `drain` looks, and what is remembered is read by a task of the event loop, in small pieces.
     """
 
-    def __init__(self, store: Store, interval_seconds: float, *, shows_commands: bool, shows_users: bool) -> None:
+    def __init__(self, store: Store, interval_seconds: float, hiding: Hiding) -> None:
         self.interval_seconds = interval_seconds
-        super().__init__(HidingTimeline(_MOST_BYTES, shows_commands=shows_commands, shows_users=shows_users))
+        super().__init__(HidingTimeline(_MOST_BYTES, hiding))
         self._store = store
         self._maker = MomentMaker()
         self._sequence = -1

@@ -35,6 +35,7 @@ _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _BY_SIGNAL = 128  # exit codes of the dashboard above it tell the signal that ended it
 _DATA_FORMATS = ("json", "json-lines", "csv")
+_NOT_SERVED = ("once", "count", "record", "replay", "diff", "page", "filter", "pid", "user", "device", "only-visible")
 
 
 def main() -> None:
@@ -89,6 +90,10 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
         exclude_each_other(given, "export-perfetto", name)
     if "export-perfetto" in given and "replay" not in given:
         raise UserError("--export-perfetto needs --replay FILE; make a recording with --record FILE", EXIT_USAGE)
+    for name in (*_DATA_FORMATS, *_NOT_SERVED):
+        exclude_each_other(given, "serve", name)
+    if "serve-config" in given and "serve" not in given:
+        raise UserError("--serve-config needs --serve ADDRESS, such as 127.0.0.1:8080", EXIT_USAGE)
     exclude_each_other(given, *NAMES)
     for name in ("replay", "record", "diff", "simulate", "socket", "pid", "user", "device", "only-visible"):
         for hosts in NAMES:
@@ -107,6 +112,10 @@ def _answered(path: str) -> tuple[str, bytes]:
 def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int:
     """What was asked for, of a daemon, which has given its latest snapshot, or of a recording."""
     interval_seconds = options.interval_seconds(given)
+    if "serve" in given and path is not None:
+        from neurontools.cli.top.serve import serve
+
+        return serve(given, interval_seconds, path)
     count = options.count(given)
     wanted = next((name for name in _DATA_FORMATS if name in given), None)
     if wanted is not None or "once" in given or not _has_terminal():

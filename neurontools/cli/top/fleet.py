@@ -31,6 +31,10 @@ def show(given: dict[str, str], look_at: Callable[[dict[str, str], str], int]) -
     interval = options.interval_seconds(given) if "interval" in given else None
     feed, troubles = opened_feed(given, interval)
     with feed:
+        if "serve" in given:
+            from neurontools.cli.top.serve import serve
+
+            return serve(given, options.interval_seconds(given), feed, troubles)
         is_dashboard = os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
         if is_dashboard and not any(name in given for name in ("once", "json", "json-lines", "csv")):
             from neurontools.cli.top.fleet_dashboard import dashboard

@@ -52,6 +52,13 @@ OPTIONS = (
     Option(
         "diff", "what differs between two moments or recordings: FILE, FILE@14:05, @-5min", value="A B", completes=FILES
     ),
+    Option("serve", "serve the pages for browsers, read-only, as 127.0.0.1:8080", value="ADDRESS"),
+    Option(
+        "serve-config",
+        "with --serve: a TOML file that says who may see the pages, and what",
+        value="FILE",
+        completes=FILES,
+    ),
     Option("read-only", "never send signals"),
     Option("theme", "colours: one of your own, or", value="THEME", words=THEME_NAMES),
     Option("ascii", "draw with ASCII characters alone"),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ssl
-import tomllib
 from base64 import b64encode
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.text.option_file import place_of, read_options
 from neurontools.text.terminal import cut, visible
-
-_MOST_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +69,12 @@ class Access:
 
 def read_access(path: str) -> Access:
     """What a file says; UserError with its name for whatever is wrong."""
-    at = f"--prometheus-config {cut(visible(path), 200)}"
-    try:
-        with Path(path).open("rb") as opened:
-            data = opened.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise UserError(f"{at}: is larger than {_MOST_BYTES >> 10} KiB; it has a few lines", EXIT_USAGE)
-        table = tomllib.loads(data.decode())
-    except FileNotFoundError:
-        raise UserError(f"{at}: there is no such file; see neuron-top(1)", EXIT_NOT_FOUND) from None
-    except OSError as error:
-        raise UserError(f"{at}: {error.strerror}; give a readable file", EXIT_USAGE) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{at}: is no TOML: {cut(visible(str(error)), 100)}", EXIT_USAGE) from None
-    known = [field.name for field in fields(Access)]
-    for name, value in table.items():
-        if name not in known:
-            raise UserError(f"{at}: {cut(visible(name), 40)!r} is not known; there are {', '.join(known)}", EXIT_USAGE)
-        if not isinstance(value, str) or not value or "\0" in value:
-            raise UserError(f"{at}: {name} is no text in quotes", EXIT_USAGE)
-    access = Access(**table)
+    usual = {field.name: field.default for field in fields(Access)}
+    access = Access(**read_options("--prometheus-config", path, usual))
     try:
         access.check()
     except UserError as error:
-        raise UserError(f"{at}: {error}", EXIT_USAGE) from None
+        raise UserError(f"{place_of('--prometheus-config', path)}: {error}", EXIT_USAGE) from None
     return access
 
 

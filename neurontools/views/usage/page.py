@@ -61,7 +61,7 @@ def _ended(scene: Scene, ended: list[EndedProcess], width: int, height: int) -> 
         return page
     columns = chosen(_ENDED_COLUMNS, width)
     page.add(title_line(columns, width))
-    footer = _footer(scene, ended, width) if height >= _FOOTER_HEIGHT else []
+    footer = _footer(scene, ended, width) if height >= _FOOTER_HEIGHT and scene.cursor >= 0 else []
     list_height = max(1, height - len(page.lines) - len(footer))
     cursor = min(scene.cursor, len(ended) - 1)
     top = visible_top(cursor, scene.top, list_height, len(ended))

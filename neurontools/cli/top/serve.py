@@ -1,0 +1,174 @@
+"""`neuron-top --serve`: the pages for browsers, of one host or of many."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from functools import partial
+
+from neurontools.cli.line.frame import EndedBySignal
+from neurontools.cli.line.telling import tell
+from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.fleet.direct_feed import DirectFeed
+from neurontools.fleet.feed import FleetFeed
+from neurontools.history.feed import Feed, LiveFeed
+from neurontools.history.timeline import LIVE_BYTES
+from neurontools.http.access import Access
+from neurontools.http.host_check import HostCheck
+from neurontools.http.limits import Limits
+from neurontools.http.openness import refuse_open
+from neurontools.http.request import Request
+from neurontools.http.response import Response, refusal
+from neurontools.http.server import HttpServer
+from neurontools.http.site import Page, Site
+from neurontools.sockets.listen_address import listen_address
+from neurontools.text.option_file import read_options
+from neurontools.tls.server import ServerFiles, ServerTls
+from neurontools.tls.subjects import Role
+from neurontools.web.fleet_view import FleetView
+from neurontools.web.gallery import Gallery
+from neurontools.web.guard import Guard
+from neurontools.web.hiding import Hiding, HidingTimeline
+from neurontools.web.host_view import HostView
+from neurontools.web.pages import BASE, WebPages
+from neurontools.web.places import ManyHosts, OneHost, Places
+from neurontools.web.session import Sessions
+
+_RENEWAL_SECONDS = 5.0
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What a file says of who may see the pages, and what."""
+
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    bearer_token_file: str | None = None
+    hosts: tuple[str, ...] = ()
+    show_commands: bool = False
+    show_users: bool = False
+
+    def access(self) -> Access:
+        """Who is let in; UserError when a file is wrong."""
+        tls = None
+        if self.tls_certificate is not None:
+            tls = ServerTls(ServerFiles(self.tls_certificate, self.tls_key, self.tls_client_ca), "--serve-config: tls_")
+        elif self.tls_key is not None or self.tls_client_ca is not None:
+            raise UserError("--serve-config: tls_key and tls_client_ca need tls_certificate", EXIT_USAGE)
+        return Access(tls, bearer_token_file=self.bearer_token_file, place="--serve-config: ")
+
+
+def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str, troubles: tuple[str, ...] = ()) -> int:
+    """Serve the pages of many hosts, or of the daemon at a socket, until a signal ends that."""
+    settings = ServeSettings()
+    if "serve-config" in given:
+        usual = {field.name: field.default for field in fields(ServeSettings)}
+        settings = ServeSettings(**read_options("--serve-config", given["serve-config"], usual))
+    try:
+        host, port = listen_address(given["serve"])
+    except ValueError as error:
+        raise UserError(f"--serve: {error}", EXIT_USAGE) from None
+    access = settings.access()
+    refuse_open(host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca")
+    number = asyncio.run(_served((host, port), given["serve"], access, settings, interval_seconds, feed, troubles))
+    raise EndedBySignal(number)
+
+
+async def _served(
+    address: tuple[str | None, int],
+    asked: str,
+    access: Access,
+    settings: ServeSettings,
+    interval_seconds: float,
+    feed: FleetFeed | str,
+    troubles: tuple[str, ...],
+) -> int:
+    """Serves until a signal comes; its number."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(number: int) -> None:
+        if not ended.done():
+            ended.set_result(number)
+
+    for each in _ENDING_SIGNALS:
+        loop.add_signal_handler(each, end, each)
+    gallery = Gallery()
+    hiding = Hiding(settings.show_commands, settings.show_users)
+
+    def tell_news() -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(gallery.news)
+
+    places = _places(feed, hiding, interval_seconds, tell_news, troubles)
+    pages = WebPages(gallery, places, Guard(HostCheck(settings.hosts)), Sessions(access))
+    site = Site({BASE: pages.page}, Page(_front, is_open=True), access)
+    most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    server = HttpServer(site, name="pages", limits=Limits().with_files(most_files))
+    try:
+        bound = await server.listen(*address)
+    except OSError as error:
+        raise UserError(f"--serve {asked}: {error.strerror or error}; give another address", EXIT_FAILURE) from None
+    try:
+        shown = f"[{address[0]}]" if address[0] and ":" in address[0] else address[0] or "this-host"
+        tell(f"neuron-top: serving at http{'s' * (access.context is not None)}://{shown}:{bound}{BASE}")
+        while not ended.done():
+            await asyncio.wait([ended], timeout=_RENEWAL_SECONDS)
+            access.renew()
+    finally:
+        server.close()
+        gallery.close()
+    return ended.result()
+
+
+def _places(
+    feed: FleetFeed | str,
+    hiding: Hiding,
+    interval_seconds: float,
+    tell_news: Callable[[], None],
+    troubles: tuple[str, ...],
+) -> Places:
+    notes = hiding.notes("the file of --serve-config")
+
+    def opened(path: str) -> Feed:
+        made = _ServedFeed(path, interval_seconds)
+        made.timeline = HidingTimeline(LIVE_BYTES, hiding)
+        made.start(tell_news)
+        return made
+
+    if isinstance(feed, str):
+        return OneHost({Role.FULL: HostView(BASE, partial(opened, feed), hiding, notes=notes)})
+    feed.start(tell_news)
+    known = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
+
+    def reach(name: str) -> str | None:
+        """Nothing of a Prometheus: no visitor has ssh started here."""
+        return feed.socket_path(name) if name in known else None
+
+    def open_host(name: str, base: str, path: str) -> HostView:
+        above = (("Hosts", f"{BASE}hosts"),)
+        return HostView(base, partial(opened, path), hiding, notes=notes, above=above, name=name)
+
+    return ManyHosts(BASE, FleetView(BASE, feed, reach, troubles), reach, open_host)
+
+
+class _ServedFeed(LiveFeed):
+    """A feed whose end nobody waits for."""
+
+    def close(self) -> None:
+        """As in Feed."""
+        threading.Thread(target=super().close, daemon=True).start()
+
+
+def _front(request: Request) -> Response:
+    """What is at all other paths: from the front one leads to the pages."""
+    if request.path != "/":
+        return refusal(404, f"the pages are at {BASE}", close=False)
+    return Response(b"", status=303, headers=(("Location", BASE),))

@@ -1,0 +1,57 @@
+"""What viewers are not shown of processes: their commands, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from neurontools.history.timeline import Timeline
+from neurontools.model import EndedProcess, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Hiding:
+    """What is shown all the same."""
+
+    shows_commands: bool = False
+    shows_users: bool = False
+
+    @property
+    def _changes(self) -> dict[str, object]:
+        changes: dict[str, object] = {} if self.shows_commands else {"command": ""}
+        return changes if self.shows_users else {**changes, "user": None}
+
+    def snapshot(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot without what is hidden."""
+        changes = self._changes
+        if not changes:
+            return snapshot
+        processes = tuple(replace(process, **changes) for process in snapshot.processes)  # type: ignore[arg-type]
+        return replace(snapshot, processes=processes, ended=self.ended(snapshot.ended))
+
+    def ended(self, ended: Iterable[EndedProcess]) -> tuple[EndedProcess, ...]:
+        """The same of what has ended."""
+        return tuple(replace(process, **self._changes) for process in ended)  # type: ignore[arg-type]
+
+    def notes(self, where: str) -> tuple[str, ...]:
+        """What is hidden, and where that is decided; nothing where all is shown."""
+        hidden = [
+            name for name, is_shown in (("commands", self.shows_commands), ("users", self.shows_users)) if not is_shown
+        ]
+        return (f"{' and '.join(hidden).capitalize()} are hidden here; {where} says what is shown.",) if hidden else ()
+
+
+class HidingTimeline(Timeline):
+    """A timeline whose snapshots are without what is hidden."""
+
+    def __init__(self, limit_bytes: int, hiding: Hiding) -> None:
+        super().__init__(limit_bytes)
+        self._hiding = hiding
+        self._shown: tuple[Snapshot, Snapshot] | None = None
+
+    def snapshot(self, index: int) -> Snapshot:
+        """As in Timeline."""
+        whole = super().snapshot(index)
+        if self._shown is None or self._shown[0] is not whole:
+            self._shown = whole, self._hiding.snapshot(whole)
+        return self._shown[1]

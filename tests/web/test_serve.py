@@ -1,0 +1,182 @@
+"""neuron-top --serve: many hosts, and one, in a browser; real daemons, a real process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.paths import ROOT
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.web_site import Site
+
+NEURON_TOP = str(ROOT / "scripts/neuron-top")
+
+
+def neuron_top(*arguments: str) -> list[str]:
+    return [sys.executable, NEURON_TOP, *arguments]
+
+
+Serve = Callable[..., "Served"]
+
+
+class Served(Site):
+    """A running neuron-top --serve."""
+
+    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(port)
+        self.process = process
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(HANG_SECONDS)
+
+
+@pytest.fixture
+def serve(port: int) -> Iterator[Serve]:
+    """Starts `neuron-top --serve` with these options, and waits until it says that it serves."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*arguments: str) -> Served:
+        command = neuron_top("--serve", f"127.0.0.1:{port}", *arguments)
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        started.append(process)
+        assert process.stderr is not None
+        line = process.stderr.readline().decode()
+        assert line == f"neuron-top: serving at http://127.0.0.1:{port}/top/\n"
+        return Served(port, process)
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        said = process.stderr.read().decode()
+        process.stderr.close()
+        assert "Traceback" not in said, said
+
+
+@pytest.fixture
+def hostfile(start_daemon: StartDaemon, tmp_path: Path) -> tuple[Path, list[RunningDaemon]]:
+    """Two hosts, and one that isn't there."""
+    flags = ("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.05")
+    daemons = [start_daemon(*flags, name=f"{number}.sock") for number in (1, 2)]
+    file = tmp_path / "hosts"
+    lines = [f"node-{number} unix:{daemon.socket}" for number, daemon in enumerate(daemons, 1)]
+    file.write_text("\n".join([*lines, f"gone unix:{tmp_path}/nobody.sock", ""]))
+    return file, daemons
+
+
+def test_many_hosts_and_each_of_them(serve: Serve, hostfile: tuple[Path, list[RunningDaemon]]) -> None:
+    file, daemons = hostfile
+    site = serve("--hostfile", str(file))
+    assert site.ask("/", {"Accept": "text/html"})[1]["Location"] == "/top/"
+    assert site.ask("/top/")[1]["Location"] == "/top/hosts"
+    text = wait_until(lambda: "2 live, 1 lost" in (found := site.ask("/top/hosts")[2]) and found)
+    assert isinstance(text, str)
+    assert 'role="columnheader"' in text
+    assert 'href="/top/host/node-1/overview"' in text
+    status, _, host = site.ask("/top/host/node-1/overview")
+    assert status == 200
+    assert 'href="/top/hosts"' in host
+    wait_until(lambda: "LIVE" in site.ask("/top/host/node-1/overview")[2])
+    assert site.ask("/top/host/other/overview")[0] == 404
+    assert site.ask("/top/host/node-1/nonsense")[0] == 404
+    assert site.ask("/top/host/node-1")[0] == 404
+    assert site.ask("/elsewhere")[0] == 404
+    assert site.ask("/top/hosts", {"Host": "evil.example"})[0] == 421
+    with site.stream("/top/host/node-2/overview") as event:
+        first = event()
+        assert event()["id"] != first["id"]
+        daemons[1].stop()
+        wait_until(lambda: "LOST" in event()["data"])
+    wait_until(lambda: "1 live, 2 lost" in site.ask("/top/hosts")[2])
+
+
+def test_hosts_are_ordered_and_filtered_by_the_address(
+    serve: Serve, hostfile: tuple[Path, list[RunningDaemon]]
+) -> None:
+    site = serve("--hostfile", str(hostfile[0]))
+    wait_until(lambda: "2 live, 1 lost" in site.ask("/top/hosts")[2])
+    by_name = site.ask("/top/hosts?sort=by+name")[2]
+    links = [by_name.index(f"/top/host/{name}/overview") for name in ("gone", "node-1", "node-2")]
+    assert links == sorted(links)
+    filtered = site.ask("/top/hosts?filter=node-2")[2].partition("<main")[2]
+    assert "node-2/overview" in filtered
+    assert "node-1/overview" not in filtered
+
+
+def test_one_host_of_a_daemon_that_runs(serve: Serve, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    site = serve("--socket", daemon.socket)
+    assert site.ask("/top/")[1]["Location"] == "/top/overview"
+    text = wait_until(lambda: "LIVE" in (found := site.ask("/top/overview")[2]) and found)
+    assert isinstance(text, str)
+    assert "trn1.2xlarge" in text
+    assert "are hidden here" in text
+    with site.stream() as event:
+        assert "rows" in json.loads([event() for _ in range(2)][1]["data"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_it(serve: Serve, start_daemon: StartDaemon, number: signal.Signals) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    site = serve("--socket", daemon.socket)
+    with site.stream() as event:
+        event()
+        assert site.end(number) == -number
+
+
+def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    (tmp_path / "token").write_text("sesame\n")
+    file = tmp_path / "serve.toml"
+    file.write_text(f'bearer_token_file = "{tmp_path}/token"\nshow_users = true\nhosts = ["fleet.example.org"]\n')
+    site = serve("--socket", daemon.socket, "--serve-config", str(file))
+    assert site.ask("/top/overview")[0] == 401
+    assert site.ask("/top/overview", {"Authorization": "Bearer sesame", "Host": "fleet.example.org"})[0] == 200
+    assert site.ask("/top/usage", {"Authorization": "Bearer sesame"})[0] == 200, "users are shown"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "error"),
+    [
+        (("--serve", ":8080"), "", "--serve: others reach this address, and there is no TLS; listen on 127.0.0.1, or"),
+        (("--serve", "here"), "", "--serve: 'here' has no port from 0 to 65535"),
+        (("--serve", "127.0.0.1:0", "--json"), "", "--serve and --json exclude each other"),
+        (("--serve", "127.0.0.1:0"), "nonsense = 1", "--serve-config FILE: 'nonsense' is not known; there are tls_"),
+        (("--serve", "127.0.0.1:0"), "show_users = 1", "--serve-config FILE: show_users is neither true nor false"),
+        (("--serve", "127.0.0.1:0"), "hosts = [1]", "--serve-config FILE: hosts is no list of texts in quotes"),
+        (("--serve", "127.0.0.1:0"), "tls_key = ''", "--serve-config FILE: tls_key is no text in quotes"),
+        (("--serve", "127.0.0.1:0"), "tls_key = 'x'", "--serve-config: tls_key and tls_client_ca need tls_certificate"),
+        (("--serve", "127.0.0.1:0"), "bearer_token_file = '/nobody'", "--serve-config: bearer_token_file: /nobody: No"),
+        ((), "show_users = true", "--serve-config needs --serve ADDRESS"),
+    ],
+)
+def test_what_can_not_be_meant_is_told(
+    start_daemon: StartDaemon, tmp_path: Path, arguments: tuple[str, ...], content: str, error: str
+) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    file = tmp_path / "serve.toml"
+    file.write_text(content)
+    config = ("--serve-config", str(file)) if content else ()
+    command = neuron_top("--socket", daemon.socket, *arguments, *config)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+    assert (done.returncode, done.stdout) in [(2, ""), (1, "")]
+    assert done.stderr.replace(str(file), "FILE").startswith(f"neuron-top: {error}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_address_that_is_taken_is_told(serve: Serve, start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    site = serve("--socket", daemon.socket)
+    command = neuron_top("--socket", daemon.socket, "--serve", f"127.0.0.1:{site.port}")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+    assert done.returncode == 1
+    assert "Address already in use; give another address" in done.stderr
