@@ -8,18 +8,21 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
+from typing import IO
 
 from neurontools.fleet.hosts import Place, read_hostfile
 
 _START_SECONDS, _START_SECONDS_A_HOST = 60.0, 3.0  # also where other work takes the vCPUs
 _STOP_SECONDS = 60.0
-_SHORT = "/tmp"  # noqa: S108 - mkdtemp makes a directory of our own in it; paths of sockets are short
+_SHORT = "/tmp"  # noqa: S108 - the command makes a directory of its own in it; paths of sockets are short
 
 
 class SimulatedFleet:
     """A context with a running `neuron-fleet-sim`. `hostfile` is for `neuron-top --hostfile`, `places` for programs.
 
+    It ends with this process, however that ends, and leaves nothing.
     `mix` is as the command has it. `stop` kills the process of a host, with all the hosts that it serves: with as many
     processes as hosts, that one alone. Entering raises RuntimeError with the command's own words when it doesn't start.
     """
@@ -39,8 +42,9 @@ class SimulatedFleet:
         self._start_seconds = _START_SECONDS + hosts * _START_SECONDS_A_HOST
         self._flags += [f"--processes={processes}", *([f"--mix={mix}"] if mix else [])]
         self._flags += [f"--metrics-from={metrics_from}"] if metrics_from is not None else []
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._said: IO[bytes] | None = None
+        self._lifeline = -1  # closed with this process, however it ends
         self.directory = ""
 
     @property
@@ -59,13 +63,18 @@ class SimulatedFleet:
         lines = Path(self.directory, "pids").read_text("ascii").splitlines()
         return {name: int(pid) for name, _, pid in (line.partition(" ") for line in lines)}
 
+    @property
+    def log(self) -> str:
+        """What the command has told of so far."""
+        if self._said is None:
+            return ""
+        return os.pread(self._said.fileno(), 2**20, 0).decode("utf-8", "replace")
+
     def stop(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Sends a signal to the process of a host; SIGSTOP and SIGCONT make it stand still and go on."""
         os.kill(self.pids[name], number)
 
     def __enter__(self) -> SimulatedFleet:
-        self._temporary = tempfile.TemporaryDirectory(prefix="fleet-", dir=_SHORT, ignore_cleanup_errors=True)
-        self.directory = self._temporary.name
         try:
             self._start()
         except BaseException:
@@ -81,33 +90,37 @@ class SimulatedFleet:
             except subprocess.TimeoutExpired:
                 self._child.kill()
                 self._child.wait()
-        if self._temporary is not None:
-            self._temporary.cleanup()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
+        if self._said is not None:
+            self._said.close()
+            self._said = None
 
     def _start(self) -> None:
-        readable, writable = os.pipe()
-        log = Path(self.directory, "log")
-        try:
-            with log.open("wb") as narration:
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 - it lasts as long as the command
+        with ExitStack() as stack:
+            readable, writable = os.pipe()
+            stack.callback(os.close, readable)
+            held, self._lifeline = os.pipe()
+            try:
                 self._child = subprocess.Popen(
                     [
                         # -P: the current directory is no place to import from.
                         *(sys.executable, "-P", "-c", "from neurond.fleet.command import main; main()"),
                         *self._flags,
-                        *(f"--directory={self.directory}", f"--ready-fd={writable}"),
+                        *(f"--ready-fd={writable}", f"--while-fd={held}"),
                     ],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    stderr=narration,
-                    pass_fds=(writable,),
+                    stderr=self._said,
+                    pass_fds=(writable, held),
+                    env=os.environ | {"TMPDIR": _SHORT},
                 )
-        finally:
-            os.close(writable)
-        try:
-            is_ready = (
-                bool(select.select([readable], [], [], self._start_seconds)[0]) and os.read(readable, 16) == b"ready\n"
-            )
-        finally:
-            os.close(readable)
-        if not is_ready:
-            raise RuntimeError(log.read_text("utf-8", "replace").strip() or "the simulated fleet did not start")
+            finally:
+                os.close(writable)
+                os.close(held)
+            is_told = bool(select.select([readable], [], [], self._start_seconds)[0])
+            self.directory = os.read(readable, 4096).decode().strip() if is_told else ""
+            if not self.directory:
+                raise RuntimeError(self.log.strip() or "the simulated fleet did not start")

@@ -59,7 +59,7 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
                 found.append(client.snapshot().instance.instance_type)
         assert sorted(found) == ["inf2.xlarge", "inf2.xlarge", "trn1.2xlarge"]
         fleet.stop("host-001")
-        wait_until(lambda: "host-001" in (directory / "log").read_text())
+        wait_until(lambda: "host-001" in fleet.log)
         with Client(fleet.places[0].address) as client:
             client.snapshot()
     assert not directory.exists()
@@ -116,7 +116,7 @@ def test_a_signal_takes_the_directory_away_too() -> None:
         command = [*COMMAND, "--hosts", "1", "--mix", "inf2.xlarge", "--ready-fd", str(writable)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=(writable,))
         os.close(writable)
-        assert ready.readline() == b"ready\n"
+        assert Path(ready.readline().decode().strip()).is_dir()
     assert process.stdout is not None
     hostfile = Path(process.stdout.readline().split("--hostfile ")[1].strip())
     assert hostfile.read_text().startswith("host-000 unix:")
@@ -124,3 +124,23 @@ def test_a_signal_takes_the_directory_away_too() -> None:
     assert process.wait(HANG_SECONDS) == -signal.SIGTERM
     process.stdout.close()
     assert not hostfile.parent.exists()
+
+
+KILLED = """
+import os, signal, sys
+from neurontools.testing import SimulatedFleet
+with SimulatedFleet(2, mix="inf2.xlarge", processes=2) as fleet:
+    print(fleet.directory, *fleet.pids.values(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_it_ends_and_leaves_nothing_when_its_user_is_killed() -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    directory, *pids = killed.stdout.split()
+    assert len(pids) == 2
+    wait_until(lambda: not Path(directory).exists())
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

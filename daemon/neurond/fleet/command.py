@@ -61,7 +61,8 @@ def parser() -> argparse.ArgumentParser:
     add("--interval", metavar="SECONDS", type=float, help="time between two snapshots; default: 1, more for many hosts")
     add("--processes", metavar="N", type=int, help="how many processes serve them; default: one a vCPU")
     add("--metrics-from", metavar="PORT", type=int, help="serve metrics on 127.0.0.1, of the first host on this port")
-    add("--ready-fd", metavar="FD", type=int, help="write a line to this file descriptor once all hosts are served")
+    add("--ready-fd", metavar="FD", type=int, help="write the directory to this file descriptor once all are served")
+    add("--while-fd", metavar="FD", type=int, help="end, too, when nobody holds the other end of this pipe any more")
     return made
 
 
@@ -85,10 +86,10 @@ def _run(arguments: list[str]) -> int:
             directory.replace(name, text.encode())
             stack.callback(_removed, directory, name)
         if given.ready_fd is not None:
-            os.write(given.ready_fd, b"ready\n")
+            os.write(given.ready_fd, f"{path}\n".encode())
             os.close(given.ready_fd)
         write_text(f"{len(plans)} hosts; look at them with: neuron-top --hostfile {path}/{HOSTFILE}\n")
-        _wait(processes)
+        _wait(processes, given.while_fd)
     return 0
 
 
@@ -151,11 +152,13 @@ def _removed(directory: Directory, name: str) -> None:
         directory.remove(name)
 
 
-def _wait(processes: Processes) -> None:
-    """Until a signal ends the command; hosts whose process ended meanwhile are told of once."""
+def _wait(processes: Processes, while_fd: int | None) -> None:
+    """Until a signal or the end of a pipe ends the command; hosts whose process ended meanwhile are told of once."""
     told: set[str] = set()
+    watched = [] if while_fd is None else [while_fd]
     while True:
-        select.select([], [], [], _LOOK_SECONDS)
+        if select.select(watched, [], [], _LOOK_SECONDS)[0] and not os.read(watched[0], 1):
+            return
         gone = [name for name in processes.ended() if name not in told]
         if gone:
             told.update(gone)
