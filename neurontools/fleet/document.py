@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
+from neurontools.fleet.groups import HostGroup, groups, together
 from neurontools.fleet.jobs import FleetJob, FleetStandstill, MissingRank, SlowFleetRank, StepSeconds, fleet_jobs
-from neurontools.fleet.states import HostState
+from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
@@ -69,6 +70,7 @@ class FleetHost:
 
     name: str
     place: str
+    labels: dict[str, str]
     link: str  # live, lost, connecting, waiting
     trouble: str  # why it is lost
     age_seconds: float | None
@@ -128,6 +130,23 @@ class FleetDocumentJob:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetDocumentGroup:
+    """Hosts that have something in common."""
+
+    by: str
+    value: str
+    hosts: tuple[str, ...]
+    live_host_count: int
+    health: str | None  # of the live ones, the gravest
+    neuroncore_count: int | None
+    held_neuroncore_count: int | None
+    busy_neuroncore_count: int | None
+    free_neuroncore_count: int | None
+    utilization_ratio: float | None
+    mfu_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class FleetDocument:
     """Many hosts at one moment."""
 
@@ -135,6 +154,7 @@ class FleetDocument:
     taken_at: str
     hosts: tuple[FleetHost, ...]
     jobs: tuple[FleetDocumentJob, ...]
+    groups: tuple[FleetDocumentGroup, ...]  # with --group-by
     troubles: tuple[str, ...]  # what was wrong with the names of hosts
 
 
@@ -146,14 +166,19 @@ _FROM_SUMMARY = tuple(
 
 
 def document(
-    states: Sequence[HostState], now_seconds: float, now_unix_seconds: float, troubles: Sequence[str] = ()
+    states: Sequence[HostState],
+    now_seconds: float,
+    now_unix_seconds: float,
+    troubles: Sequence[str] = (),
+    group_by: str = "",
 ) -> FleetDocument:
-    """The document, hosts in the order given. `now_seconds` is time.monotonic()."""
+    """The document, hosts in the order given. `now_seconds` is time.monotonic(); `group_by` one of `groups.ways`."""
     return FleetDocument(
         schema_version=SCHEMA_VERSION,
         taken_at=_time(now_unix_seconds) or "",
         hosts=tuple(_host(state, now_seconds) for state in states),
         jobs=tuple(map(_fleet_job, fleet_jobs(states))),
+        groups=tuple(map(_group, groups(states, group_by))) if group_by else (),
         troubles=tuple(troubles),
     )
 
@@ -163,18 +188,20 @@ def text_of(made: FleetDocument, *, indent: int | None = None) -> str:
     return json_text(asdict(made), indent=indent)
 
 
-_CSV_LEFT_OUT = ("findings", "devices", "jobs")
+_CSV_LEFT_OUT = ("findings", "devices", "jobs", "labels")
 
 
 def csv_text(made: FleetDocument | None) -> str:
     """A line for each host; for None the header."""
     names = [field.name for field in fields(FleetHost) if field.name not in _CSV_LEFT_OUT]
     if made is None:
-        return csv_line([*names, "worst"])
+        return csv_line([*names, "worst", "labels"])
     lines = []
     for host in made.hosts:
         worst = host.findings[0].reason if host.findings else ""
-        lines.append(csv_line([_cell(getattr(host, name)) for name in names] + [foreign_cell(worst)]))
+        labels = " ".join(f"{name}={value}" for name, value in host.labels.items())
+        cells = [_cell(getattr(host, name)) for name in names]
+        lines.append(csv_line([*cells, foreign_cell(worst), foreign_cell(labels)]))
     return "".join(lines)
 
 
@@ -191,6 +218,7 @@ def _host(state: HostState, now_seconds: float) -> FleetHost:
     return FleetHost(
         name=state.place.name,
         place=state.place.text,
+        labels=dict(state.place.labels),
         link=str(state.link),
         trouble=state.trouble,
         age_seconds=_rounded(state.age_seconds(now_seconds)),
@@ -237,6 +265,25 @@ def _fleet_job(job: FleetJob) -> FleetDocumentJob:
     own = ("hosts", "health")
     facts = {field.name: getattr(job, field.name) for field in fields(FleetDocumentJob) if field.name not in own}
     return FleetDocumentJob(hosts=job.host_names, health=job.severity.name.lower(), **facts)
+
+
+def _group(group: HostGroup) -> FleetDocumentGroup:
+    told = together(group)
+    found = told.summary
+    return FleetDocumentGroup(
+        by=group.by,
+        value=group.value,
+        hosts=tuple(state.place.name for state in group.states),
+        live_host_count=sum(state.link is Link.LIVE for state in group.states),
+        health=_name(told.severity),
+        **{name: None if found is None else getattr(found, name) for name in _OF_GROUP},
+    )
+
+
+_OF_GROUP = (
+    *("neuroncore_count", "held_neuroncore_count", "busy_neuroncore_count", "free_neuroncore_count"),
+    *("utilization_ratio", "mfu_ratio"),
+)
 
 
 def _name(severity: Severity | None) -> str | None:

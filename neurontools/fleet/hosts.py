@@ -1,8 +1,8 @@
 """Which hosts are looked at, and where each is reached: `--hosts` and hostfiles.
 
 A hostfile has a host a line: a name, and where to reach it if that isn't SSH to the name: `unix:/path` of a daemon's
-socket, or `ssh:destination`. `trn[1-4,7]` stands for five hosts, as in Slurm. What is wrong with a line is told, and
-the other lines count.
+socket, or `ssh:destination`; behind that labels, as `rack=a1`. `trn[1-4,7]` stands for five hosts, as in Slurm. What is
+wrong with a line is told, and the other lines count.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ _MOST_FILE_BYTES = 4 * 2**20
 _MOST_TROUBLES = 20
 _LONGEST_NAME = 253
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%+-]*")  # never a dash first, which ssh would take for an option
+_LABEL = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,63})=(\S*)$")
+MOST_LABELS, LONGEST_LABEL = 16, 128
 _BRACKETS = re.compile(r"([^\[\]]*)\[([^\[\]]*)\](.*)")
 
 
@@ -39,6 +41,7 @@ class Place:
     name: str
     reach: Reach
     address: str  # the path of a socket, or what ssh is given
+    labels: tuple[tuple[str, str], ...] = ()  # what it is grouped by: names and values
 
     @property
     def text(self) -> str:
@@ -56,39 +59,45 @@ class Hosts:
 
 def hostfile_text(places: Iterable[Place]) -> str:
     """The hostfile of these hosts."""
-    return "".join(f"{place.name} {place.text}\n" for place in places)
+    return "".join(
+        " ".join((place.name, place.text, *(f"{name}={value}" for name, value in place.labels))) + "\n"
+        for place in places
+    )
 
 
 def read_hostfile(path: str) -> Hosts:
     """The hosts of a file; UserError when it can't be read or is too large to be meant."""
-    at = cut(visible(path), 200)
+    collected = Collected()
+    for number, line in enumerate(file_text("--hostfile", path, "a host a line").splitlines(), 1):
+        text = line.partition("#")[0].strip()
+        if text:
+            collected.add(text, f"{cut(visible(path), 200)}:{number}")
+    return collected.hosts()
+
+
+def file_text(flag: str, path: str, content: str) -> str:
+    """What is in a file that names hosts; UserError when it can't be read or is too large to be meant."""
+    at = f"{flag} {cut(visible(path), 200)}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-                raise UserError(f"--hostfile {at}: is a directory; give a file with a host a line", EXIT_USAGE)
+                raise UserError(f"{at}: is a directory; give a file with {content}", EXIT_USAGE)
             data = _read(descriptor)
         finally:
             os.close(descriptor)
     except FileNotFoundError:
-        raise UserError(
-            f"--hostfile {at}: there is no such file; give one with a host a line", EXIT_NOT_FOUND
-        ) from None
+        raise UserError(f"{at}: there is no such file; give one with {content}", EXIT_NOT_FOUND) from None
     except OSError as error:
-        raise UserError(f"--hostfile {at}: {error.strerror}; give a readable file", EXIT_USAGE) from None
+        raise UserError(f"{at}: {error.strerror}; give a readable file", EXIT_USAGE) from None
     if len(data) > _MOST_FILE_BYTES:
-        raise UserError(f"--hostfile {at}: is larger than {_MOST_FILE_BYTES >> 20} MiB; name fewer hosts", EXIT_USAGE)
-    collected = _Collected()
-    for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
-        text = line.partition("#")[0].strip()
-        if text:
-            collected.add(text, f"{at}:{number}")
-    return collected.hosts()
+        raise UserError(f"{at}: is larger than {_MOST_FILE_BYTES >> 20} MiB; name fewer hosts", EXIT_USAGE)
+    return data.decode("utf-8", "replace")
 
 
 def named_hosts(text: str) -> Hosts:
     """The hosts of `--hosts`: names or places with commas between them; UserError when none of them can be meant."""
-    collected = _Collected()
+    collected = Collected()
     for part in _split(text):
         collected.add(part, "--hosts")
     hosts = collected.hosts()
@@ -98,7 +107,7 @@ def named_hosts(text: str) -> Hosts:
     return hosts
 
 
-class _Collected:
+class Collected:
     """Hosts as they are named, each once."""
 
     def __init__(self) -> None:
@@ -116,10 +125,14 @@ class _Collected:
                     raise ValueError(f"{place.name} is named twice; the first counts")
                 self._places[place.name] = place
         except ValueError as error:
-            if len(self._troubles) < _MOST_TROUBLES:
-                self._troubles.append(f"{at}: {error}")
-            else:
-                self._untold += 1
+            self.trouble(at, str(error))
+
+    def trouble(self, at: str, cause: str) -> None:
+        """Tell what is wrong with a part, as far as there is room."""
+        if len(self._troubles) < _MOST_TROUBLES:
+            self._troubles.append(f"{at}: {cause}")
+        else:
+            self._untold += 1
 
     def hosts(self) -> Hosts:
         """All of them."""
@@ -130,7 +143,7 @@ class _Collected:
 def _places(text: str) -> list[Place]:
     """The hosts of one line; ValueError says why it is none."""
     name, _, where = text.partition(" ")
-    where = where.strip()
+    where, labels = _labels_of(where.strip())
     if not where and ":" in name and name.partition(":")[0] in tuple(Reach):
         where = name
         name = _name_of(where)
@@ -139,7 +152,7 @@ def _places(text: str) -> list[Place]:
         if not _NAME.fullmatch(found) or len(found) > _LONGEST_NAME:
             raise ValueError(f"{cut(visible(found), 60)!r} is no name of a host")
     if not where:
-        return [Place(found, Reach.SSH, found) for found in names]
+        return [Place(found, Reach.SSH, found, labels) for found in names]
     kind, colon, address = where.partition(":")
     if not colon or kind not in tuple(Reach):
         raise ValueError(f"{cut(visible(where), 60)!r} is no place; write unix:/path or ssh:destination")
@@ -150,7 +163,18 @@ def _places(text: str) -> list[Place]:
         raise ValueError(f"{cut(visible(address), 60)!r} is nothing that ssh could be given")
     if reach is Reach.SOCKET and (not address.startswith("/") or "\0" in address):
         raise ValueError("the path of a socket begins with a slash")
-    return [Place(names[0], reach, address)]
+    return [Place(names[0], reach, address, labels)]
+
+
+def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """What stands before the labels at the end of a line, and these."""
+    labels: list[tuple[str, str]] = []
+    while found := _LABEL.search(text):
+        if len(labels) >= MOST_LABELS:
+            raise ValueError(f"more than {MOST_LABELS} labels")
+        labels.insert(0, (found[1], cut(visible(found[2]), LONGEST_LABEL)))
+        text = text[: found.start()].rstrip()
+    return text, tuple(labels)
 
 
 def _name_of(where: str) -> str:

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from neurontools.fleet.feed import FleetFeed
 from neurontools.views.drawing.glyphs import BLOCKS
 from neurontools.views.drawing.line import Target
+from neurontools.views.fleet.listing import Listed
 from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
 from neurontools.web.choice import Choice
 from neurontools.web.markup import Frame
@@ -55,7 +56,7 @@ class FleetView:
         found = SORTS[sort]([state for state in every if passes(state, choice.filter)])
         shown = found[choice.first : choice.first + _MOST_HOSTS]
         scene = FleetScene(
-            states=shown,
+            rows=[Listed(state, state.place.name) for state in shown],
             all_states=every,
             now_seconds=time.monotonic(),
             now_unix_seconds=time.time(),

@@ -72,7 +72,8 @@ def test_metrics_are_served_where_prometheus_is_told() -> None:
         port = taken.getsockname()[1]
     with SimulatedFleet(1, mix="inf2.xlarge", metrics_from=port) as fleet:
         (target,) = json.loads(Path(fleet.directory, "file_sd.json").read_text())
-        assert target == {"targets": [f"127.0.0.1:{port}"], "labels": {"node": "host-000"}}
+        labels = {"node": "host-000", "__neuron_place__": fleet.places[0].text}
+        assert target == {"targets": [f"127.0.0.1:{port}"], "labels": labels}
         with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=HANG_SECONDS) as reply:
             assert b"neuron" in reply.read()
 

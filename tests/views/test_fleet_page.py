@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from neurontools.fleet.groups import ways
 from neurontools.fleet.hosts import Place, Reach
 from neurontools.fleet.states import HostState, worst_first
 from neurontools.fleet.summary_job import SummaryJob
@@ -13,6 +14,7 @@ from neurontools.model import Finding, Health, Severity
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.line import line_width, plain
 from neurontools.views.fleet.cells import folded
+from neurontools.views.fleet.listing import listed
 from neurontools.views.fleet.page import FleetScene, fleet_lines, fleet_page, passes
 from tests.harness.fleet import live, lost
 from tests.harness.scenario_host import ScenarioHost
@@ -39,7 +41,14 @@ HOSTS = [
 
 def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, filter_text: str = "") -> FleetScene:
     return FleetScene(
-        worst_first(states), tuple(states), 100.0, 1.7e9, 1.0, cursor=cursor, glyphs=glyphs, filter_text=filter_text
+        listed(states, worst_first),
+        tuple(states),
+        100.0,
+        1.7e9,
+        1.0,
+        cursor=cursor,
+        glyphs=glyphs,
+        filter_text=filter_text,
     )
 
 
@@ -142,3 +151,37 @@ def test_of_many_jobs_the_page_says_how_many_more_there_are() -> None:
     text = "\n".join(map(plain, fleet_page(scene(states), 120, 40).lines))
     assert "more jobs" in text
     assert "WORST" in text
+
+
+def test_groups_fold_and_open_and_are_told_as_one_host() -> None:
+    racks = [("a", IDLE), ("a", AT_WORK), ("b", IDLE), ("", SICK)]
+    states = []
+    for number, (rack, snapshot) in enumerate(racks):
+        state = live(f"host-{number}", snapshot)
+        states.append(replace(state, place=replace(state.place, labels=(("rack", rack),) if rack else ())))
+    assert ways(states) == ("alike", "type", "job", "rack")
+    rows = listed(states, worst_first, "rack", {"rack=a"})
+    assert [row.name for row in rows] == ["+ no rack, 1 host", "- a, 2 hosts", "  host-0", "  host-1", "+ b, 1 host"]
+    of_a = rows[1].state.summary
+    assert of_a is not None
+    parts = [state.summary for state in states[:2] if state.summary is not None]
+    assert of_a.neuroncore_count == sum(part.neuroncore_count or 0 for part in parts)
+    assert of_a.utilization_ratio == parts[1].utilization_ratio, "the mean over the held cores"
+    assert rows[0].state.severity is Severity.CRITICAL
+    page = fleet_page(replace(scene(states), rows=rows, group_by="rack"), 140, 40)
+    assert "Hosts by rack" in "".join(map(plain, page.lines))
+    assert [row.key for row in rows] == ["rack=no rack", "rack=a", "host-0", "host-1", "rack=b"]
+    assert passes(states[0], "rack=a")
+    assert not passes(states[2], "rack=a")
+
+
+def test_equal_hosts_are_one_row_and_others_themselves() -> None:
+    states = [live(f"host-{number}", IDLE) for number in range(2000)]
+    states += [live("odd", SICK), lost("gone", "no route"), lost("away", "no route")]
+    rows = listed(states, worst_first, "alike")
+    assert [row.name for row in rows] == [
+        "odd",
+        "+ lost, 2 hosts",
+        "+ trn1.32xlarge, health not known, free, 2000 hosts",
+    ]
+    assert rows[1].state.summary is None

@@ -21,6 +21,7 @@ from neurontools.cli.line.frame import end_on_signal, write_text
 from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.files.directory import Directory, NotTrusted
+from neurontools.fleet.file_sd import PLACE_LABEL
 from neurontools.fleet.hosts import hostfile_text
 
 HOSTFILE, PIDS, FILE_SD = "hosts", "pids", "file_sd.json"
@@ -142,7 +143,13 @@ def _files(plans: tuple[HostPlan, ...], processes: Processes) -> dict[str, str]:
         PIDS: "".join(f"{name} {pid}\n" for name, pid in sorted(processes.pids.items())),
     }
     if plans[0].settings.metrics_listen is not None:
-        targets = [{"targets": [plan.settings.metrics_listen], "labels": {"node": plan.place.name}} for plan in plans]
+        targets = [
+            {
+                "targets": [plan.settings.metrics_listen],
+                "labels": {"node": plan.place.name, PLACE_LABEL: plan.place.text},
+            }
+            for plan in plans
+        ]
         files[FILE_SD] = json.dumps(targets, indent=1) + "\n"
     return files
 

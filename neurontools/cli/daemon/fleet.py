@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
+from neurontools.fleet.file_sd import read_file_sd
 from neurontools.fleet.hosts import Hosts, named_hosts, read_hostfile
+from neurontools.fleet.slurm import job_hosts
 
 
 def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None) -> tuple[FleetFeed, tuple[str, ...]]:
@@ -26,9 +28,15 @@ def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None)
 
 
 def asked_hosts(given: Mapping[str, str]) -> Hosts:
-    """The hosts of --hosts or --hostfile; UserError when there is none."""
-    hosts = read_hostfile(given["hostfile"]) if "hostfile" in given else named_hosts(given["hosts"])
+    """The hosts that an option names; UserError when there is none."""
+    if "hosts" in given:
+        return named_hosts(given["hosts"])
+    name = next(name for name in _READ if name in given)
+    hosts = _READ[name](given[name])
     if not hosts.places:
-        cause = hosts.troubles[0] if hosts.troubles else f"--hostfile {given.get('hostfile', '')[:200]}: names no host"
-        raise UserError(f"{cause}; write a host a line", EXIT_USAGE)
+        cause = hosts.troubles[0] if hosts.troubles else f"--{name} {given[name][:200]}: names no host"
+        raise UserError(f"{cause}; name one", EXIT_USAGE)
     return hosts
+
+
+_READ: dict[str, Callable[[str], Hosts]] = {"hostfile": read_hostfile, "file-sd": read_file_sd, "slurm": job_hosts}

@@ -2,7 +2,7 @@
 
 from neurontools.cli.line.options import FILES, Option
 
-NAMES = ("hosts", "hostfile", "prometheus")
+NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
 """The options that name hosts; they exclude each other."""
 
 HOSTS = (
@@ -13,6 +13,10 @@ HOSTS = (
         joins=True,
     ),
     Option("hostfile", "many hosts: a file with a host a line, and where it is", value="FILE", completes=FILES),
+    Option("slurm", "many hosts by SSH: those of this Slurm job", value="JOBID"),
+    Option(
+        "file-sd", "many hosts by SSH: those of a JSON file of targets of Prometheus", value="FILE", completes=FILES
+    ),
     Option("prometheus", "many hosts as the Prometheus at this address knows them", value="URL"),
     Option(
         "prometheus-config",

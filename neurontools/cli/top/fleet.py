@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from neurontools.cli.daemon.fleet import opened_feed
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
 from neurontools.cli.top import options
-from neurontools.errors import EXIT_NO_DAEMON
+from neurontools.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.fleet.document import csv_text, document, text_of
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.states import Link, worst_first
+from neurontools.fleet.groups import ways
+from neurontools.fleet.states import HostState, Link, worst_first
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 from neurontools.views.drawing.line import plain
+from neurontools.views.fleet.listing import listed
 from neurontools.views.fleet.page import FleetScene, fleet_lines, passes
 
 _USUAL_SIZE = (120, 50)
@@ -64,7 +66,9 @@ def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) ->
             time.sleep(feed.interval_seconds)
         number += 1
         if any(name in given for name in ("json", "json-lines", "csv")):
-            made = document(worst_first(feed.states), time.monotonic(), time.time(), (*troubles, *feed.notes))
+            states = feed.states
+            way = checked_way(given, states)
+            made = document(worst_first(states), time.monotonic(), time.time(), (*troubles, *feed.notes), way)
             if "csv" in given:
                 write_text(csv_text(made))
             elif "json-lines" in given:
@@ -83,8 +87,10 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
 
     states = feed.states
     text = given.get("filter", "")
+    group_by = checked_way(given, states)
     scene = FleetScene(
-        states=[state for state in worst_first(states) if passes(state, text)],
+        rows=listed([state for state in states if passes(state, text)], worst_first, group_by),
+        group_by=group_by,
         all_states=states,
         now_seconds=time.monotonic(),
         now_unix_seconds=time.time(),
@@ -99,3 +105,11 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
         write_document("".join(f"{ansi(line, theme)}\x1b[0m\n" for line in lines).encode())
     else:
         write_text("".join(f"{plain(line)}\n" for line in lines))
+
+
+def checked_way(given: dict[str, str], states: Sequence[HostState]) -> str:
+    """The value of --group-by, "" without it; UserError when these hosts can't be grouped so."""
+    way = given.get("group-by", "")
+    if way and way not in (known := ways(states)):
+        raise UserError(f"--group-by {way[:40]}: give one of {', '.join(known)}", EXIT_USAGE)
+    return way

@@ -30,7 +30,13 @@ def dashboard(
     from neurontools.tui.fleet.fleet_board import FleetBoard
 
     glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
-    board = FleetBoard(feed, glyphs, filter_text=given.get("filter", ""), message=_first_message(troubles))
+    board = FleetBoard(
+        feed,
+        glyphs,
+        filter_text=given.get("filter", ""),
+        group_by=given.get("group-by", ""),
+        message=_first_message(troubles),
+    )
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
     while True:
         app = FleetTop(board, theme)

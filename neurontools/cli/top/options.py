@@ -72,6 +72,7 @@ OPTIONS = (
     ),
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
     *HOSTS,
+    Option("group-by", "with many hosts: alike, type, job or a label of theirs", value="WHAT"),
     Option("help-keys", "print the actions whose keys can be changed, and their keys", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True

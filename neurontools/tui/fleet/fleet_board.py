@@ -6,9 +6,10 @@ import time
 from collections.abc import Callable
 
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.states import HostState
+from neurontools.fleet.groups import ways
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page
+from neurontools.views.fleet.listing import Listed, listed
 from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
 
 _MESSAGE_SECONDS = 8.0
@@ -19,7 +20,9 @@ _QUIT = ("q", "ctrl+c", "ctrl+q")
 class FleetBoard:
     """What is chosen of many hosts, and the screen drawn from it. `leave` ends it, with a host to look at or None."""
 
-    def __init__(self, feed: FleetFeed, glyphs: Glyphs, *, filter_text: str = "", message: str = "") -> None:
+    def __init__(
+        self, feed: FleetFeed, glyphs: Glyphs, *, filter_text: str = "", group_by: str = "", message: str = ""
+    ) -> None:
         self.feed = feed
         self.leave: Callable[[str | None], None] = lambda _name: None
         self.suspend: Callable[[], None] = lambda: None
@@ -32,7 +35,9 @@ class FleetBoard:
         self._top = 0
         self._room = 1
         self._drawn = Page()
-        self._states: list[HostState] = []
+        self._rows: list[Listed] = []
+        self._group_by = group_by
+        self._opened: set[str] = set()  # the keys of groups whose hosts are listed
         self._message = ("", 0.0)
         if message:
             self.tell(message)
@@ -45,16 +50,18 @@ class FleetBoard:
         """The whole screen, of the hosts as they are known now."""
         all_states = self.feed.states
         text = self._filter_text
-        self._states = SORTS[self._sort]([state for state in all_states if passes(state, text)])
+        chosen = [state for state in all_states if passes(state, text)]
+        self._rows = listed(chosen, SORTS[self._sort], self._group_by, self._opened)
         message, until = self._message
         now = time.monotonic()
         scene = FleetScene(
-            states=self._states,
+            rows=self._rows,
             all_states=all_states,
             now_seconds=now,
             now_unix_seconds=time.time(),
             interval_seconds=self.feed.interval_seconds,
             sort=self._sort,
+            group_by=self._group_by,
             filter_text=text,
             is_filter_edited=self._is_filter_edited,
             cursor=self._cursor,
@@ -80,12 +87,16 @@ class FleetBoard:
         elif key in steps:
             self._move(steps[key])
         elif key in ("home", "end"):
-            self._move(-len(self._states) if key == "home" else len(self._states))
+            self._move(-len(self._rows) if key == "home" else len(self._rows))
         elif key == "enter":
             self._enter()
         elif key == "s":
             names = list(SORTS)
             self._sort = names[(names.index(self._sort) + 1) % len(names)]
+        elif key == "b":
+            choices = ["", *ways(self.feed.states)]
+            at = choices.index(self._group_by) if self._group_by in choices else 0
+            self._group_by = choices[(at + 1) % len(choices)]
         elif key == "g":
             self._is_grid_shown = not self._is_grid_shown
         elif key == "slash":
@@ -103,11 +114,11 @@ class FleetBoard:
             return False
         if target.action == "key":
             return self.press(target.argument)
-        if target.action == "row" and int(target.argument) < len(self._states):
-            name = self._states[int(target.argument)].place.name
-            if name == self._chosen:
+        if target.action == "row" and int(target.argument) < len(self._rows):
+            key = self._rows[int(target.argument)].key
+            if key == self._chosen:
                 self._enter()
-            self._chosen = name
+            self._chosen = key
             return True
         return False
 
@@ -118,17 +129,23 @@ class FleetBoard:
     @property
     def _cursor(self) -> int:
         """Where the chosen host is in the list; the first one where it is not, or no longer."""
-        return next((at for at, state in enumerate(self._states) if state.place.name == self._chosen), 0)
+        return next((at for at, row in enumerate(self._rows) if row.key == self._chosen), 0)
 
     def _move(self, steps: int) -> None:
-        if self._states:
-            at = min(len(self._states) - 1, max(0, self._cursor + steps))
-            self._chosen = self._states[at].place.name
+        if self._rows:
+            at = min(len(self._rows) - 1, max(0, self._cursor + steps))
+            self._chosen = self._rows[at].key
 
     def _enter(self) -> None:
-        if self._states:
-            self._chosen = self._states[self._cursor].place.name
-            self.leave(self._chosen)
+        """Open or close a group; look at a host."""
+        if not self._rows:
+            return
+        row = self._rows[self._cursor]
+        self._chosen = row.key
+        if row.group is None:
+            self.leave(row.key)
+        else:
+            self._opened ^= {row.key}
 
     def _edit(self, key: str, character: str | None) -> bool:
         """What a key does to the filter that is typed; False for one that moves or ends as always."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.fleet.jobs import fleet_jobs
@@ -27,6 +27,7 @@ from neurontools.views.drawing.line import (
 from neurontools.views.drawing.scene import visible_top
 from neurontools.views.fleet.cells import grid
 from neurontools.views.fleet.job_list import job_lines, worst_jobs_first
+from neurontools.views.fleet.listing import Listed
 from neurontools.views.fleet.rows import heading, row, worst_text
 
 _MOST_NAME_CELLS, _LEAST_NAME_CELLS = 28, 8
@@ -35,6 +36,7 @@ _KEYS = (
     ("q", "quit", "q"),
     ("Enter", "look at it", "enter"),
     ("s", "sort", "s"),
+    ("b", "group by", "b"),
     ("/", "filter", "slash"),
     ("g", "cells", "g"),
 )
@@ -64,12 +66,13 @@ SORTS: dict[str, Callable[[Iterable[HostState]], list[HostState]]] = {
 class FleetScene:
     """What the page is drawn from."""
 
-    states: list[HostState]  # in order, those that pass the filter
+    rows: Sequence[Listed]  # in order, those that pass the filter
     all_states: tuple[HostState, ...]
     now_seconds: float  # time.monotonic()
     now_unix_seconds: float
     interval_seconds: float
     sort: str = "worst first"
+    group_by: str = ""
     filter_text: str = ""
     is_filter_edited: bool = False
     cursor: int = -1  # -1: nothing is chosen
@@ -87,7 +90,8 @@ def passes(state: HostState, text: str) -> bool:
     found = state.summary
     jobs = " ".join(job.name or "" for job in found.jobs) if found is not None else ""
     kind = found.instance_type if found is not None else ""
-    where = f"{state.place.name} {kind} {state.link} {worst_text(state)} {jobs}".lower()
+    labels = " ".join(f"{name}={value}" for name, value in state.place.labels)
+    where = f"{state.place.name} {kind} {state.link} {worst_text(state)} {jobs} {labels}".lower()
     return all(word in where for word in text.lower().split())
 
 
@@ -105,21 +109,22 @@ def fleet_page(scene: FleetScene, width: int, height: int) -> Page:
         rows = job_lines(found, scene.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3)))
         if found:
             page.add(_rule(scene, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows)
-    sort = f"Hosts, {scene.sort}"
-    page.add(_rule(scene, sort, width))
-    names = [len(state.place.name) for state in scene.states]
+    title = f"Hosts by {scene.group_by}" if scene.group_by else "Hosts"
+    page.add(_rule(scene, f"{title}, {scene.sort}", width))
+    names = [len(listed.name) for listed in scene.rows]
     name_width = min(
         _MOST_NAME_CELLS, max(_LEAST_NAME_CELLS, max(names, default=0)), max(_LEAST_NAME_CELLS, width // 4)
     )
-    cells = max((len(state.summary.devices) for state in scene.states if state.summary is not None), default=0)
+    summaries = [listed.state.summary for listed in scene.rows]
+    cells = max((len(found.devices) for found in summaries if found is not None), default=0)
     page.add(heading(width, name_width, cells))
     room = max(1, height - len(page.lines) - 1)
-    top = visible_top(max(0, scene.cursor), scene.top, room, len(scene.states))
+    top = visible_top(max(0, scene.cursor), scene.top, room, len(scene.rows))
     shown = [
-        row(state, scene.now_seconds, scene.glyphs, width, name_width, cells, is_selected=top + at == scene.cursor)
-        for at, state in enumerate(scene.states[top : top + room])
+        row(listed, scene.now_seconds, scene.glyphs, width, name_width, cells, is_selected=top + at == scene.cursor)
+        for at, listed in enumerate(scene.rows[top : top + room])
     ]
-    page.add_list(shown, len(scene.states), room, top)
+    page.add_list(shown, len(scene.rows), room, top)
     while len(page.lines) < height - 1:
         page.add(fit((), width))
     page.lines = page.lines[: max(0, height - 1)]
@@ -131,7 +136,7 @@ def fleet_page(scene: FleetScene, width: int, height: int) -> Page:
 
 def fleet_lines(scene: FleetScene, width: int) -> list[Line]:
     """All rows, for a text that is printed once."""
-    page = fleet_page(scene, width, len(scene.states) + 8 + max(8, len(scene.all_states)))
+    page = fleet_page(scene, width, len(scene.rows) + 8 + max(8, len(scene.all_states)))
     return [line for line in page.lines[:-1] if any(text.strip() for text, _ in line)]
 
 

@@ -12,6 +12,7 @@ from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.style import SELECTED
 from neurontools.views.fleet.cells import cells_of
+from neurontools.views.fleet.listing import Listed
 
 _MINUTE_SECONDS = 60
 _CLOCK_SECONDS = 60.0  # a clock that is so much wrong is told
@@ -87,13 +88,14 @@ def heading(width: int, name_width: int, cells: int) -> Line:
 
 
 def row(
-    state: HostState, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int, *, is_selected: bool
+    listed: Listed, now_seconds: float, glyphs: Glyphs, width: int, name_width: int, cells: int, *, is_selected: bool
 ) -> Line:
-    """One host; one that is lost is grey, with the age of what is known of it and why."""
+    """One host, or a group of them; one that is lost is grey, with the age of what is known of it and why."""
+    state = listed.state
     is_lost = state.link is not Link.LIVE
-    style = "dim" if is_lost else "text"
+    style = "dim" if is_lost else "text" if listed.group is None else "strong"
     mark, mark_style = _mark(state, glyphs)
-    runs: list[Run] = [(f" {mark:<1.1} ", mark_style), (cell(foreign(state.place.name, 260), name_width), style)]
+    runs: list[Run] = [(f" {mark:<1.1} ", mark_style), (cell(foreign(listed.name, 260), name_width), style)]
     runs += [
         (f" {cell(column.read(state, now_seconds), column.width, right=column.is_right)}", style)
         for column in _shown(width)
