@@ -9,6 +9,7 @@ from operator import attrgetter
 from neurontools import catalog
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.health_families import health_families
+from neurontools.exporters.job_families import job_families
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.training_families import training_families
 from neurontools.model import (
@@ -108,6 +109,7 @@ def own_families(
     yield from health_families(snapshot, label)
     yield from _process_families(snapshot, holders, label)
     yield from training_families(holders, snapshot.taken_at_seconds, label)
+    yield from job_families(snapshot, peak_flops_per_core, label)
     yield Family(POD_ALLOCATION, list(_allocations(snapshot, label)))
     alone = label.named()()
     instance = snapshot.instance

@@ -126,8 +126,6 @@ def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[Devi
 def _job(
     job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None, longest: _Lengths, *, with_steps: bool
 ) -> SummaryJob:
-    flops, cores = job.flops_per_second, job.cores
-    known = flops is not None and peak_flops_per_core and cores
     does = doing(job, snapshot)
     return SummaryJob(
         name=_cut_or_none(job.name, longest.job),
@@ -136,7 +134,7 @@ def _job(
         world_size=job.world_size,
         utilization_ratio=job.utilization_ratio,
         steps_per_second=job.steps_per_second,
-        mfu_ratio=(flops or 0.0) / ((peak_flops_per_core or 1.0) * len(cores)) if known else None,
+        mfu_ratio=job.mfu_ratio(peak_flops_per_core),
         severity=max((finding.severity for finding in job.findings), default=Severity.OK),
         run_id=job.run_id,
         rank_runs=rank_runs(rank.number for rank in job.ranks),

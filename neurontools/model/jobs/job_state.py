@@ -36,7 +36,7 @@ class Doing:
 def doing(job: RunningJob, snapshot: Snapshot) -> Doing:
     """What a job of this snapshot does."""
     now = snapshot.taken_at_seconds
-    since_step = age_seconds(job.last_step_at_seconds, now)
+    since_step = job.since_last_step_seconds(now)
     stuck = [finding.began_at_unix_seconds for finding in job.findings if finding.kind == Kind.STUCK]
     if job.compiling_since_seconds is not None:
         return Doing(JobState.COMPILING, age_seconds(job.compiling_since_seconds, now))

@@ -14,6 +14,7 @@ from neurontools.model.jobs.slow_rank import JobSteps, RankSteps, job_steps
 from neurontools.model.neuroncore import NeuronCore
 from neurontools.model.process import Process
 from neurontools.model.snapshot import Snapshot
+from neurontools.model.training import age_seconds
 
 _MOST_RANKS_HERE = 1024  # more cores than any host has
 
@@ -138,6 +139,11 @@ class RunningJob:
         """The sum over its cores."""
         return _sum(core.flops_per_second for core in self.cores)
 
+    def mfu_ratio(self, peak_flops_per_core: float | None) -> float | None:
+        """FLOPS of its cores as a share of their peak; None where either is not known."""
+        flops, cores = self.flops_per_second, self.cores
+        return flops / (peak_flops_per_core * len(cores)) if flops is not None and peak_flops_per_core else None
+
     @property
     def device_memory_bytes(self) -> int | None:
         """The sum over its cores."""
@@ -168,6 +174,10 @@ class RunningJob:
     def last_step_at_seconds(self) -> float | None:
         """CLOCK_MONOTONIC by when all its ranks that tell steps had ended their latest one."""
         return _earliest(rank.last_step_at_seconds for rank in self.ranks)
+
+    def since_last_step_seconds(self, now_seconds: float) -> float | None:
+        """How long ago that was at `now_seconds` of CLOCK_MONOTONIC."""
+        return age_seconds(self.last_step_at_seconds, now_seconds)
 
 
 def jobs(snapshot: Snapshot) -> tuple[RunningJob, ...]:

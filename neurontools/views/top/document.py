@@ -172,7 +172,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
         ),
         processes=tuple(process_part(figure, snapshot.taken_at_seconds) for figure in chosen),
         jobs=tuple(
-            job_part(job, snapshot)
+            job_part(job, snapshot, figures.peak_flops_per_core)
             for job in figures.jobs
             if pids is None or any(rank.process.pid in pids for rank in job.ranks)
         ),

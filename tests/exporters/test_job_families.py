@@ -1,0 +1,67 @@
+"""Families of jobs: what Prometheus joins over hosts by run, bounded, and silent about what is not known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neurontools.exporters.exposition import text_format
+from neurontools.exporters.job_families import job_families
+from neurontools.exporters.labels import LabelTexts
+from neurontools.model import Job, Process, RecentSteps, Snapshot, TrainingCounters, TrainingRates
+from neurontools.model.training import STEP_PARTS, WAIT_PART
+from tests.harness.snapshots import process_of, snapshot_of
+
+RUN = "0123456789ab"
+
+
+def rank(number: int, job: Job, wait: float | None = 0.25) -> Process:
+    parts = [0.0] * len(STEP_PARTS)
+    parts[0], parts[WAIT_PART] = 0.5, wait or 0.0
+    return replace(
+        process_of(100 + number, "python train.py", (0,)),
+        core_indices=(number % 32,),
+        neuroncore_indices=(number % 32,),
+        job=job,
+        reporting=True,
+        training=TrainingCounters(steps_total=50, last_step_at_seconds=0.5),
+        training_rates=TrainingRates(steps_per_second=1.25),
+        recent_steps=None if wait is None else RecentSteps(16, tuple(parts), wait, wait),
+    )
+
+
+def told(*ranks: Process) -> list[str]:
+    snapshot: Snapshot = replace(snapshot_of("trn1.32xlarge", list(ranks)), taken_at_seconds=3.0)
+    text = text_format(job_families(snapshot, None, LabelTexts())).decode()
+    return [line.removeprefix("neurontools_job_") for line in text.splitlines() if not line.startswith("#")]
+
+
+def test_a_job_of_several_hosts_tells_its_part_with_its_run() -> None:
+    ranks = [rank(number, Job("torchrun exp1", number, 8, RUN, 4, 4)) for number in (4, 5, 7)]
+    labels = f'job_name="torchrun exp1",run_id="{RUN}"'
+    assert told(*ranks) == [
+        f"ranks{{{labels}}} 3",
+        f"world_size{{{labels}}} 8",
+        f"missing_ranks{{{labels}}} 1",
+        f"neuroncores{{{labels}}} 3",
+        f'state{{{labels},state="training"}} 1',
+        f"seconds_since_last_step{{{labels}}} 2.5",
+        f"steps_per_second{{{labels}}} 1.25",
+        f"step_seconds{{{labels}}} 0.75",
+        *(
+            f'rank_collective_wait_seconds{{job_name="torchrun exp1",rank="{number}",run_id="{RUN}"}} 0.25'
+            for number in (4, 5, 7)
+        ),
+    ]
+
+
+def test_what_works_alone_is_no_job_and_what_is_not_known_has_no_sample() -> None:
+    assert told(rank(0, Job("process group 7"))) == []
+    silent = [replace(rank(number, Job("process group 7"), None), training=None) for number in range(2)]
+    names = {line.partition("{")[0] for line in told(*silent)}
+    assert names == {"ranks", "missing_ranks", "neuroncores", "state"}
+
+
+def test_of_many_jobs_the_largest_are_told() -> None:
+    ranks = [rank(number, Job(f"process group {number // 2}")) for number in range(200)]
+    lines = told(*ranks)
+    assert sum(line.startswith("ranks{") for line in lines) == 32
