@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from neurontools.errors import UserError
 from neurontools.model import EndedProcess
-from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 
 if TYPE_CHECKING:
@@ -48,8 +46,7 @@ class EndedBook:
             last = moments[max(position, end - 1)]
             if self._read.get(step) != last.at_seconds:
                 self._read[step] = last.at_seconds
-                message = neuron_pb2.GetSnapshotResponse.FromString(zlib.decompress(last.packed))
-                self.take(from_message(EndedProcess, ended) for ended in message.snapshot.ended)
+                self.take(from_message(EndedProcess, ended) for ended in last.message().ended)
             position = max(position + 1, end)
 
     def until(self, unix_seconds: float) -> tuple[EndedProcess, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from neurontools.history.events import Event, events_between
+from neurontools.history.packing import Packed, Packer
 from neurontools.history.samples import Sample, sample_of
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
@@ -14,7 +16,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import MAX_REPLY_BYTES
 from neurontools.rpc.convert import snapshot_on_demand
 
-_COMPRESSION_LEVEL = 1
+_OWN_BYTES = 600  # of the objects that a moment and its sample are
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,22 +30,39 @@ class Moment:
     at_unix_seconds: float  # what the clock of the host showed, which may be set back and forward
     sequence: int
     daemon_pid: int
-    packed: bytes
+    packed: Packed
     sample: Sample
     events: tuple[Event, ...]  # since the moment before
 
     def snapshot(self) -> Snapshot:
         """The snapshot, unpacked: some milliseconds. Parts of its processes are made when they are asked for."""
-        return snapshot_on_demand(unpacked(self.packed))
+        return snapshot_on_demand(self.message())
+
+    def message(self) -> neuron_pb2.Snapshot:
+        """The snapshot as the API has it, unpacked."""
+        return _parsed(self.packed.message())
+
+    @property
+    def size_bytes(self) -> int:
+        """About what it takes."""
+        return _OWN_BYTES + self.packed.size_bytes + self.sample.size_bytes
 
 
-def unpacked(packed: bytes) -> neuron_pb2.Snapshot:
-    """The message that `packed` holds; ValueError for what is no such thing, or too much."""
+def _parsed(message: bytes) -> neuron_pb2.Snapshot:
+    return neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
+
+
+def _inflated(packed: bytes) -> bytes:
+    """The message that a daemon has packed; ValueError for what is no such thing, or too much."""
     try:
-        message = zlib.decompressobj().decompress(packed, MAX_REPLY_BYTES)
+        return zlib.decompressobj().decompress(packed, MAX_REPLY_BYTES)
     except zlib.error as error:
         raise ValueError(f"what the daemon keeps can't be unpacked: {error}") from error
-    return neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
+
+
+def is_older_first(packed: Sequence[bytes]) -> bool:
+    """Whether replies that a daemon has packed are in the order in which they were made."""
+    return len(packed) > 1 and _parsed(_inflated(packed[0])).sequence < _parsed(_inflated(packed[-1])).sequence
 
 
 class MomentMaker:
@@ -52,16 +71,17 @@ class MomentMaker:
     def __init__(self) -> None:
         self.latest: neuron_pb2.Snapshot | None = None
         self._time = HostTime()
+        self._packer = Packer()
 
     def make(self, message: bytes) -> Moment | None:
         """The moment of a reply; None when it isn't newer than the one before, or of no time that can be shown."""
-        snapshot = neuron_pb2.GetSnapshotResponse.FromString(message).snapshot
+        snapshot = _parsed(message)
         before = self.latest
         at_seconds = self._time.place(snapshot) if _has_time(snapshot) else None
         if at_seconds is None:
             return None
         self.latest = snapshot
-        return _moment(snapshot, at_seconds, zlib.compress(message, _COMPRESSION_LEVEL), before)
+        return _moment(snapshot, at_seconds, self._packer.pack(message), before)
 
 
 class PastMaker:
@@ -73,7 +93,8 @@ class PastMaker:
     def __init__(self, newest: Moment, oldest: Moment | None) -> None:
         self._oldest = oldest
         self._known = self._after = newest
-        self._after_message = unpacked(newest.packed)
+        self._after_message = newest.message()
+        self._packer = Packer()
         self._begun_seconds = newest.at_seconds - self._after_message.taken_at_seconds
         self.is_complete = False
 
@@ -88,14 +109,15 @@ class PastMaker:
         None of them when the reply isn't older, as one of another daemon. Where it reaches what is known, the past
         is complete.
         """
-        message = unpacked(packed)
+        reply = _inflated(packed)
+        message = _parsed(reply)
         at_seconds = self._begun_seconds + message.taken_at_seconds
         if not _has_time(message) or order(message) >= order(self._after_message):
             return ()
         if self._oldest is not None and at_seconds <= self._oldest.at_seconds:
             return self.finish()
         after = _with_events(self._after, message, self._after_message)
-        before = _moment(message, at_seconds, packed, None)
+        before = _moment(message, at_seconds, self._packer.pack(reply), None)
         self._after, self._after_message = before, message
         return before, after
 
@@ -104,11 +126,11 @@ class PastMaker:
         self.is_complete = True
         if self._oldest is None:
             return ()
-        return (_with_events(self._after, unpacked(self._oldest.packed), self._after_message),)
+        return (_with_events(self._after, self._oldest.message(), self._after_message),)
 
 
 def _moment(
-    snapshot: neuron_pb2.Snapshot, at_seconds: float, packed: bytes, before: neuron_pb2.Snapshot | None
+    snapshot: neuron_pb2.Snapshot, at_seconds: float, packed: Packed, before: neuron_pb2.Snapshot | None
 ) -> Moment:
     return Moment(
         at_seconds,

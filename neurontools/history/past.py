@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from neurontools.errors import UserError
-from neurontools.history.moment import Moment, PastMaker, unpacked
+from neurontools.history.moment import Moment, PastMaker, is_older_first
 
 if TYPE_CHECKING:
     from neurontools.client import Client
@@ -112,7 +112,7 @@ class Past:
                 failure = error
             except Closed:
                 return True
-        if len(received) > 1 and unpacked(received[0]).sequence < unpacked(received[-1]).sequence:
+        if is_older_first(received):
             # An older daemon answers oldest first: of a part of that nothing joins what is known.
             received = received[::-1] if failure is None else []
         made = self._made(stretch, received)

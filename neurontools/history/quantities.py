@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +52,7 @@ def latency_p99(pid: int) -> Quantity:
     return Quantity("latency_p99", True, pid=pid)
 
 
-def _chosen(quantity: Quantity, sample: Sample, values: array[float]) -> Sequence[float]:
+def _chosen(quantity: Quantity, sample: Sample, values: Sequence[float]) -> Sequence[float]:
     """The known values of the cores that a quantity is of: of a process those that it held."""
     if quantity.pid is not None:
         pid = quantity.pid
@@ -92,7 +91,7 @@ def _latency_p99(quantity: Quantity, sample: Sample) -> float | None:
     return None if quantity.pid is None else _of_process(quantity.pid, sample, sample.latency_p99_seconds)
 
 
-def _of_process(pid: int, sample: Sample, values: array[float]) -> float | None:
+def _of_process(pid: int, sample: Sample, values: Sequence[float]) -> float | None:
     if pid not in sample.pids:
         return None
     value = values[sample.pids.index(pid)]

@@ -24,14 +24,44 @@ class Sample:
     """The numbers of one snapshot, by index of the physical core and by process; NaN is unknown."""
 
     at_seconds: float  # where its moment is in the timeline
-    utilization_ratio: array[float]
-    flops_per_second: array[float]
-    memory_bytes: array[float]
     owners: tuple[int, ...]  # PID by core, 0 for none
     pids: tuple[int, ...]
-    executions_per_second: array[float]  # in the order of the PIDs
-    latency_p99_seconds: array[float]  # total latency, in the order of the PIDs
+    numbers: array[float]  # one array, for there are thousands of samples: three for each core, two for each process
     interval_seconds: float = 1.0  # at which the daemon samples
+
+    @property
+    def utilization_ratio(self) -> Sequence[float]:
+        """By core."""
+        return self._of_cores(0)
+
+    @property
+    def flops_per_second(self) -> Sequence[float]:
+        """By core."""
+        return self._of_cores(1)
+
+    @property
+    def memory_bytes(self) -> Sequence[float]:
+        """By core."""
+        return self._of_cores(2)
+
+    @property
+    def executions_per_second(self) -> Sequence[float]:
+        """In the order of the PIDs."""
+        return self.numbers[3 * len(self.owners) : 3 * len(self.owners) + len(self.pids)]
+
+    @property
+    def latency_p99_seconds(self) -> Sequence[float]:
+        """Total latency, in the order of the PIDs."""
+        return self.numbers[3 * len(self.owners) + len(self.pids) :]
+
+    @property
+    def size_bytes(self) -> int:
+        """What its numbers take; PIDs are shared with other samples."""
+        return self.numbers.itemsize * len(self.numbers)
+
+    def _of_cores(self, place: int) -> array[float]:
+        count = len(self.owners)
+        return self.numbers[place * count : (place + 1) * count]
 
 
 def sample_of(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> Sample:
@@ -40,17 +70,17 @@ def sample_of(snapshot: neuron_pb2.Snapshot, at_seconds: float) -> Sample:
     if cores and snapshot.cores[-1].index != len(cores) - 1:  # devices are missing in between
         present = {core.index: core for core in snapshot.cores if core.index < _MOST_CORES}
         cores = [present.get(index) for index in range(1 + max(present, default=-1))]
-    memory = array("f", [_memory_bytes(core) for core in cores])
     processes = snapshot.processes
+    numbers = [core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores]
+    numbers += [core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores]
+    numbers += [_memory_bytes(core) for core in cores]
+    numbers += [p.executions_per_second if p.HasField("executions_per_second") else nan for p in processes]
+    numbers += [p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes]
     return Sample(
         at_seconds,
-        array("f", [core.utilization_ratio if core and core.HasField("utilization_ratio") else nan for core in cores]),
-        array("f", [core.flops_per_second if core and core.HasField("flops_per_second") else nan for core in cores]),
-        memory,
         _shared(tuple([core.owner_pid if core else 0 for core in cores])),
         _shared(tuple([process.pid for process in processes])),
-        array("f", [p.executions_per_second if p.HasField("executions_per_second") else nan for p in processes]),
-        array("f", [p.total_latency.p99_seconds if p.HasField("total_latency") else nan for p in processes]),
+        array("f", numbers),
         snapshot.interval_seconds,
     )
 

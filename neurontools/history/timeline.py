@@ -14,10 +14,9 @@ from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import snapshot_on_demand
 
-LIVE_BYTES = 12 * 2**20
-"""How much packed past a live view keeps; about 30 minutes of a trn1.32xlarge at 1 Hz."""
+LIVE_BYTES = 5632 * 2**10
+"""How much past a live view keeps; 20 minutes of a trn1.32xlarge at 1 Hz, twice what a daemon has by default."""
 
-_SAMPLE_BYTES = 1500  # about what a moment costs besides its packed bytes
 _at = attrgetter("at_seconds")
 
 
@@ -44,7 +43,7 @@ class Timeline:
         self._samples.append(moment.sample)
         if moment.events:
             self._eventful.append(moment)
-        self._bytes += len(moment.packed) + _SAMPLE_BYTES
+        self._bytes += moment.size_bytes
         self._drop_beyond_the_limit()
 
     def merge(self, moments: Sequence[Moment]) -> int:
@@ -62,7 +61,7 @@ class Timeline:
         self.moments[low:high] = sorted({**known, **given}.values(), key=_at)
         self._samples.insert([moment.sample for moment in new])
         self._eventful = [moment for moment in self.moments if moment.events]
-        self._bytes += sum(len(moment.packed) + _SAMPLE_BYTES for moment in new)
+        self._bytes += sum(moment.size_bytes for moment in new)
         return len(new) - self._drop_beyond_the_limit()
 
     def _drop_beyond_the_limit(self) -> int:
@@ -70,7 +69,7 @@ class Timeline:
             return 0
         drop = 0
         while self._bytes > self._limit_bytes and drop < len(self.moments) - 1:
-            self._bytes -= len(self.moments[drop].packed) + _SAMPLE_BYTES
+            self._bytes -= self.moments[drop].size_bytes
             drop += 1
         if drop:
             self.is_full = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from neurontools.history import quantities
 from neurontools.history.moment import Moment, MomentMaker, PastMaker
-from neurontools.history.samples import Sample, Samples
+from neurontools.history.samples import Samples, sample_of
 from neurontools.history.series import Series
 from neurontools.history.timeline import Timeline
+from neurontools.rpc import neuron_pb2
 from tests.harness.examples import examples
 from tests.harness.still_feed import StillFeed, message_of, snapshots
 
@@ -25,6 +27,11 @@ QUANTITIES = (
     quantities.flops(first_core=1, core_count=1),
     quantities.executions(),
 )
+
+
+def reply(moment: Moment) -> bytes:
+    """As a daemon answers with it."""
+    return zlib.compress(moment.packed.message())
 
 
 def in_order(moments: list[Moment]) -> Timeline:
@@ -83,9 +90,9 @@ def test_from_the_newest_down_the_moments_are_those_in_order() -> None:
     timeline = Timeline(None)
     timeline.append(oldest)
     for moment in reversed(between):
-        timeline.merge(past.make(moment.packed))
+        timeline.merge(past.make(reply(moment)))
     was_complete = past.is_complete
-    timeline.merge(past.make(oldest.packed))
+    timeline.merge(past.make(reply(oldest)))
     assert (was_complete, past.is_complete) == (False, True)
     assert timeline.moments == forward
     assert any(moment.events for moment in forward)
@@ -93,12 +100,12 @@ def test_from_the_newest_down_the_moments_are_those_in_order() -> None:
 
 def test_a_reply_that_is_not_older_is_passed_over() -> None:
     past = PastMaker(MOMENTS[5], None)
-    assert past.make(MOMENTS[5].packed) == past.make(MOMENTS[9].packed) == ()
-    assert [moment.sequence for moment in past.make(MOMENTS[4].packed)] == [5, 6]
+    assert past.make(reply(MOMENTS[5])) == past.make(reply(MOMENTS[9])) == ()
+    assert [moment.sequence for moment in past.make(reply(MOMENTS[4]))] == [5, 6]
 
 
 def test_the_oldest_are_dropped_with_all_that_was_gathered_of_them() -> None:
-    limit_bytes = sum(len(moment.packed) + 1500 for moment in MOMENTS[-20:])
+    limit_bytes = sum(moment.size_bytes for moment in MOMENTS[-20:])
     timeline = Timeline(limit_bytes)
     for moment in MOMENTS[-15:]:
         timeline.append(moment)
@@ -167,10 +174,9 @@ def test_between_two_samples_the_later_one_is_shown() -> None:
 def test_of_unequal_hosts_each_core_is_known_where_it_was() -> None:
     """As where a device came back while it was looked at."""
     first = MOMENTS[0].sample
-    less: Sample = replace(
-        first, at_seconds=1.0, utilization_ratio=first.utilization_ratio[:4], owners=first.owners[:4]
-    )
-    series = Series(Samples([less, replace(first, at_seconds=2.0)]))
+    taken = neuron_pb2.GetSnapshotResponse.FromString(message_of(snapshots()[0])).snapshot
+    del taken.cores[4:]
+    series = Series(Samples([sample_of(taken, 1.0), replace(first, at_seconds=2.0)]))
     steps = series.core_steps(series.axis(2, 2.0))
     assert [step and len(step.means) for step in steps] == [4, 32]
     assert series.curve(quantities.utilization(first_core=9, core_count=1), series.axis(2, 2.0)).values[0] is None
