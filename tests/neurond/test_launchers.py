@@ -72,6 +72,10 @@ def test_a_run_of_one_host_is_of_that_host() -> None:
             Launch(5, 16, None, None, ("MPI", "prterun-n1-77@1", "", ""), None),
         ),
         (
+            {b"SLURM_PROCID": b"5", b"SLURM_NTASKS": b"16", b"SLURM_JOB_ID": b"17", b"SLURM_STEP_ID": b"0"},
+            Launch(5, 16, None, None, ("Slurm", "", "17", "0"), None),
+        ),
+        (
             {b"PMI_RANK": b"1", b"PMI_SIZE": b"2", b"PMI_PORT": b"n1:4711"},
             Launch(1, 2, None, None, ("MPI", "", "", "n1:4711"), None),
         ),

@@ -22,11 +22,12 @@ _TORCHRUN = b"TORCHELASTIC_RUN_ID"
 _STORE = (b"MASTER_ADDR", b"MASTER_PORT")
 _ROOT = b"NEURON_RT_ROOT_COMM_ID"  # "address:port" of rank 0, for the collectives of the original runtime
 _MPI = (b"PMIX_NAMESPACE", b"OMPI_MCA_orte_hnp_uri", b"PMI_PORT")  # Open MPI 5, Open MPI 4 beside it, MPICH
+_SLURM = (b"SLURM_CLUSTER_NAME", b"SLURM_JOB_ID", b"SLURM_STEP_ID")
 _LOCAL_RANK, _LOCAL_WORLD_SIZE = b"LOCAL_RANK", b"LOCAL_WORLD_SIZE"
 _LOCAL_WORLD_SIZES = (_LOCAL_WORLD_SIZE, b"OMPI_COMM_WORLD_LOCAL_SIZE", b"MPI_LOCALNRANKS")
 
 VARIABLES = frozenset(
-    (*_RANKS, *_WORLD_SIZES, _PJRT_DEVICES, _TORCHRUN, *_STORE, _ROOT, *_MPI, _LOCAL_RANK, *_LOCAL_WORLD_SIZES)
+    (*_RANKS, *_WORLD_SIZES, _PJRT_DEVICES, _TORCHRUN, *_STORE, _ROOT, *_MPI, *_SLURM, _LOCAL_RANK, *_LOCAL_WORLD_SIZES)
 )
 _NO_ID = "none"  # what torchrun calls a run that was given no id
 _LOOPBACK = ("127.", "localhost", "::1", "0.0.0.0")  # noqa: S104 - as somebody may have written it
@@ -83,6 +84,8 @@ def _run(environment: Mapping[bytes, bytes], machine: str) -> tuple[tuple[str, .
         return ("torchrun", told, store, _place(store, machine)), _cut(name)
     if any(variable in environment for variable in _MPI):
         return ("MPI", *(_text(environment, variable) for variable in _MPI)), None
+    if b"SLURM_PROCID" in environment and _text(environment, b"SLURM_JOB_ID"):
+        return ("Slurm", *(_text(environment, variable) for variable in _SLURM)), None
     root = store or _text(environment, _ROOT)
     return (("store", root, _place(root, machine)), _cut(f"ranks of {root}")) if root else (None, None)
 
