@@ -59,19 +59,25 @@ class SummaryJob:
         runs = self.rank_runs
         if len(runs) % 3 or len(runs) > 3 * MOST_RUNS or sum(runs[2::3]) > _MOST_RANKS_HERE or 0 in runs[1::3]:
             raise ValueError("it has ranks that there are not")
-        absent = self.standstill.absent_ranks if self.standstill is not None else ()
+        steps, standstill = self.recent_steps, self.standstill
+        absent = standstill.absent_ranks if standstill is not None else ()
         if any(rank >= _HIGHEST_RANK for rank in (*runs, *self.missing_ranks, *absent)):
             raise ValueError("it has ranks that there are not")
-        steps = self.recent_steps
+        if standstill is not None and not _is_time(standstill.seconds):
+            raise ValueError("it has numbers that are none")
         if steps is None:
             return
+        if not len(steps.part_seconds) == len(steps.busiest.part_seconds) == len(STEP_PARTS):
+            raise ValueError("it has other parts of steps; update the older side")
         numbers = [*steps.part_seconds, *steps.busiest.part_seconds]
         for part in (steps, steps.busiest):
             numbers += [value for name in part.__slots__ if isinstance(value := getattr(part, name), float)]
-        if not all(isfinite(value) and value >= 0.0 for value in numbers) or not steps.rank_count:
+        if not all(map(_is_time, numbers)) or not 0 < steps.rank_count <= _MOST_RANKS_HERE:
             raise ValueError("it has steps that there are not")
-        if not len(steps.part_seconds) == len(steps.busiest.part_seconds) == len(STEP_PARTS):
-            raise ValueError("it has other parts of steps; update the older side")
+
+
+def _is_time(seconds: float) -> bool:
+    return isfinite(seconds) and seconds >= 0.0
 
 
 def rank_runs(ranks: Iterable[int | None]) -> tuple[int, ...]:
