@@ -24,7 +24,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import NoDaemon, TimedOut, ask_error
 from neurontools.rpc.call import MAX_TIMEOUT_SECONDS, CallError
 from neurontools.rpc.convert import from_message
-from neurontools.rpc.socket_path import candidates, checked, named
+from neurontools.rpc.socket_path import candidates, checked, named, place
 from neurontools.rpc.stream import StreamConnection
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Client:
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Client of unix:{self.socket_path}{', closed' if self._is_closed else ''}>"
+        return f"<Client of {place(self.socket_path)}{', closed' if self._is_closed else ''}>"
 
     def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
         """The latest snapshot; or the one of so many seconds ago, else the oldest that the daemon keeps."""
@@ -129,7 +129,7 @@ class Client:
         for message in self._stream("GetSnapshot", request.SerializeToString(), self._timeout_seconds):
             return message
         raise NoDaemon(
-            f"the monitor daemon at unix:{self.socket_path} answered nothing; restart it",
+            f"the monitor daemon at {place(self.socket_path)} answered nothing; restart it",
             EXIT_NO_DAEMON,
             is_absent=False,
         )

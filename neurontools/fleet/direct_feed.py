@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -31,16 +32,21 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, RpcError, Status, Unreachable
 from neurontools.rpc.convert import from_message
 from neurontools.rpc.polled_stream import PolledStream
+from neurontools.rpc.remote.address import remote_address
+from neurontools.rpc.socket_path import stands_for
 from neurontools.text.terminal import cut, visible
+
+if TYPE_CHECKING:
+    from neurontools.rpc.remote.tunnels import Tunnels
 
 MAX_SUMMARY_BYTES = 2**15
 _METHOD = "/neurontools.v1.MonitorService/WatchHostSummary"
 _INTERVALS = ((10, 1.0), (50, 2.0), (100, 3.0), (500, 5.0))  # up to so many hosts, seconds
 _SLOWEST_SECONDS = 10.0
-_MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16}
-_SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05}  # between two starts
-_ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0}  # for the first word of a host
-_SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0}
+_MOST_CONNECTING = {Reach.SOCKET: 64, Reach.SSH: 16, Reach.TLS: 32}
+_SPACING_SECONDS = {Reach.SOCKET: 0.004, Reach.SSH: 0.05, Reach.TLS: 0.01}  # between two starts
+_ANSWER_SECONDS = {Reach.SOCKET: 5.0, Reach.SSH: 20.0, Reach.TLS: 12.0}  # for the first word of a host
+_SETTLED_SECONDS = {Reach.SOCKET: 8.0, Reach.SSH: 30.0, Reach.TLS: 15.0}
 _SETTLED_SECONDS_A_HOST = 0.1  # hosts are asked so many at a time
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _LONGEST_SAMPLED_SECONDS = 3600.0  # that a daemon can be told
@@ -70,11 +76,15 @@ def silence_seconds(asked_seconds: float, sampled_seconds: float) -> float:
 class DirectFeed(FleetFeed):
     """Summaries from the daemons themselves. `states` may be asked from any thread; `notify` is called in the feed's.
 
-    `socket_path` is where all else of a host can be asked, for as long as the feed runs.
+    `socket_path` is where all else of a host can be asked, for as long as the feed runs. `tunnels` lead to the hosts
+    that are reached over TLS, and end with it.
     """
 
-    def __init__(self, places: Sequence[Place], interval_seconds: float | None = None) -> None:
+    def __init__(
+        self, places: Sequence[Place], interval_seconds: float | None = None, tunnels: Tunnels | None = None
+    ) -> None:
         super().__init__()
+        self._tunnels = tunnels
         self.interval_seconds = interval_for(len(places)) if interval_seconds is None else interval_seconds
         self._hosts = [_Host(number, HostState(place)) for number, place in enumerate(places)]
         self._by_name = {host.state.place.name: host for host in self._hosts}
@@ -112,9 +122,7 @@ class DirectFeed(FleetFeed):
     def socket_path(self, name: str) -> str | None:
         """Where the daemon of a host can be asked from here; None for one that was not reached yet."""
         host = self._by_name[name]
-        if host.state.place.reach is Reach.SOCKET:
-            return host.state.place.address
-        return None if host.tunnel is None else host.tunnel.path
+        return host.state.place.address if host.state.place.reach is Reach.SOCKET else host.path
 
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
         """Begin to ask."""
@@ -137,6 +145,8 @@ class DirectFeed(FleetFeed):
             tunnel.close()
         for tunnel in tunnels:
             tunnel.wait(_STOP_SECONDS)
+        if self._tunnels is not None:
+            self._tunnels.close()
         for descriptor in (self._waker, self._wakened):
             os.close(descriptor)
         self._waker = -1
@@ -187,7 +197,10 @@ class DirectFeed(FleetFeed):
             if place.reach is Reach.SSH and host.tunnel is None:
                 host.tunnel = Tunnel(place, self._directory, os.environ)
                 self._selector.register(host.tunnel, selectors.EVENT_READ, host.tunnel)
-            path = host.tunnel.path if host.tunnel is not None else place.address
+                host.path = host.tunnel.path
+            elif place.reach is Reach.TLS and host.path is None:
+                host.path = self._opened(place)
+            path = host.path or place.address
             host.stream = PolledStream(path, _METHOD, self._request, max_reply_bytes=MAX_SUMMARY_BYTES)
         except (CallError, OSError, ValueError) as error:
             self._lose(host, _told(error))
@@ -199,6 +212,14 @@ class DirectFeed(FleetFeed):
         self._selector.register(host.stream, selectors.EVENT_READ, host)
         host.is_read = True
         self._set_timer(host, _ANSWER_SECONDS[place.reach])
+
+    def _opened(self, place: Place) -> str:
+        """A socket here that leads to a daemon that serves over TLS."""
+        if self._tunnels is None:
+            raise ValueError("there is no certificate to reach it with")
+        path = self._tunnels.open(remote_address(place.text))
+        stands_for(path, place.text)
+        return path
 
     def _read(self, host: _Host) -> None:
         assert host.stream is not None  # noqa: S101 - it is registered while there is one
@@ -293,6 +314,7 @@ class _Host:
         "is_connecting",
         "is_read",
         "number",
+        "path",
         "state",
         "stream",
         "timer",
@@ -304,6 +326,7 @@ class _Host:
         self.state = state
         self.stream: PolledStream | None = None
         self.tunnel: Tunnel | None = None
+        self.path: str | None = None  # of the socket here that leads to it
         self.timer = 0  # the one that counts; those set before it don't
         self.failures = 0
         self.fruitless_reads = 0

@@ -1,8 +1,8 @@
 """Which hosts are looked at, and where each is reached: `--hosts` and hostfiles.
 
 A hostfile has a host a line: a name, and where to reach it if that isn't SSH to the name: `unix:/path` of a daemon's
-socket, or `ssh:destination`; behind that labels, as `rack=a1`. `trn[1-4,7]` stands for five hosts, as in Slurm. What is
-wrong with a line is told, and the other lines count.
+socket, `ssh:destination`, or `grpcs://host:port` where a daemon serves over TLS; behind that labels, as `rack=a1`.
+`trn[1-4,7]` stands for five hosts, as in Slurm. What is wrong with a line is told, and the other lines count.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.rpc.remote.address import SCHEME, remote_address
 from neurontools.text.terminal import cut, visible
 
 MOST_HOSTS = 10_000
 _MOST_FILE_BYTES = 4 * 2**20
 _MOST_TROUBLES = 20
 _LONGEST_NAME = 253
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%+-]*")  # never a dash first, which ssh would take for an option
+_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:@%+-]*")  # never a dash first, which ssh would take for an option
 _LABEL = re.compile(r"(?:^|\s)([A-Za-z_][A-Za-z0-9_]{0,63})=(\S*)$")
 MOST_LABELS, LONGEST_LABEL = 16, 128
 _BRACKETS = re.compile(r"([^\[\]]*)\[([^\[\]]*)\](.*)")
@@ -32,6 +33,10 @@ class Reach(StrEnum):
 
     SOCKET = "unix"
     SSH = "ssh"
+    TLS = "grpcs"
+
+
+_TLS = f"{Reach.TLS}:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Place:
 
     name: str
     reach: Reach
-    address: str  # the path of a socket, or what ssh is given
+    address: str  # the path of a socket, what ssh is given, or //host:port
     labels: tuple[tuple[str, str], ...] = ()  # what it is grouped by: names and values
 
     @property
@@ -144,6 +149,8 @@ def _places(text: str) -> list[Place]:
     """The hosts of one line; ValueError says why it is none."""
     name, _, where = text.partition(" ")
     where, labels = _labels_of(where.strip())
+    if not where and name.startswith(_TLS):
+        return [_over_tls(None, address, labels) for address in _expanded_addresses(name)]
     if not where and ":" in name and name.partition(":")[0] in tuple(Reach):
         where = name
         name = _name_of(where)
@@ -153,9 +160,15 @@ def _places(text: str) -> list[Place]:
             raise ValueError(f"{cut(visible(found), 60)!r} is no name of a host")
     if not where:
         return [Place(found, Reach.SSH, found, labels) for found in names]
+    if where.startswith(_TLS):
+        if len(names) > 1:
+            raise ValueError("several names can't have one place; give each a line of its own")
+        return [_over_tls(names[0], where, labels)]
     kind, colon, address = where.partition(":")
     if not colon or kind not in tuple(Reach):
-        raise ValueError(f"{cut(visible(where), 60)!r} is no place; write unix:/path or ssh:destination")
+        raise ValueError(
+            f"{cut(visible(where), 60)!r} is no place; write unix:/path, ssh:destination or grpcs://host:port"
+        )
     if len(names) > 1:
         raise ValueError("several names can't have one place; give each a line of its own")
     reach = Reach(kind)
@@ -175,6 +188,16 @@ def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
         labels.insert(0, (found[1], cut(visible(found[2]), LONGEST_LABEL)))
         text = text[: found.start()].rstrip()
     return text, tuple(labels)
+
+
+def _expanded_addresses(text: str) -> list[str]:
+    """The addresses of `grpcs://trn[1-4]:8001`; brackets around an IPv6 address stand for nothing else."""
+    return [text] if text.startswith(f"{SCHEME}[") and text.partition("]")[0].count(":") > 1 else expanded(text)
+
+
+def _over_tls(name: str | None, where: str, labels: tuple[tuple[str, str], ...]) -> Place:
+    address = remote_address(where)
+    return Place(address.host if name is None else name, Reach.TLS, address.text.removeprefix(_TLS), labels)
 
 
 def _name_of(where: str) -> str:

@@ -12,6 +12,7 @@ from neurontools.errors import (
     UserError,
 )
 from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
+from neurontools.rpc.socket_path import place
 
 # Status of the call: the exit code, and what to say.
 _TOLD = {
@@ -62,10 +63,10 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
     if isinstance(error, Unreachable):
         return _unreachable(socket_path, error)
     if not isinstance(error, RpcError):
-        return UserError(f"the reply of unix:{socket_path} is no gRPC ({error}); is something else listening there?")
+        return UserError(f"the reply of {place(socket_path)} is no gRPC ({error}); is something else listening there?")
     exit_code, text = _TOLD.get(error.code, _OTHERWISE)
     status = STATUS_NAMES.get(error.code, str(error.code))
-    told = text.format(at=f"unix:{socket_path}", details=error.details or status, status=status)
+    told = text.format(at=place(socket_path), details=error.details or status, status=status)
     if error.code in (Status.UNAVAILABLE, Status.CANCELLED):
         return NoDaemon(told, exit_code, is_absent=False)
     if error.code == Status.DEADLINE_EXCEEDED:
@@ -74,7 +75,7 @@ def ask_error(socket_path: str, error: CallError) -> UserError:
 
 
 def _unreachable(socket_path: str, error: Unreachable) -> NoDaemon:
-    at, cause = f"unix:{socket_path}", error.reason[:1].lower() + error.reason[1:]
+    at, cause = place(socket_path), error.reason[:1].lower() + error.reason[1:]
     if isinstance(error.__cause__, PermissionError):
         told = f"no access to the monitor daemon at {at} ({cause}); use an account that its socket admits"
         return NoDaemon(told, EXIT_PERMISSION, is_absent=False)

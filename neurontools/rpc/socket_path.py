@@ -12,6 +12,8 @@ VARIABLE = "NEURONTOOLS_SOCKET"
 SYSTEM_SOCKET = "/run/neurond/neurond.sock"
 LONGEST_PATH_BYTES = 107  # sun_path of Linux is 108 bytes, the last of them NUL
 _ATTACH_SUFFIX = ".attach"
+REMOTE_SCHEME = "grpcs://"
+_stands_for: "dict[str, str]" = {}
 
 
 def attach_socket(socket: str) -> str:
@@ -19,8 +21,23 @@ def attach_socket(socket: str) -> str:
     return socket + _ATTACH_SUFFIX
 
 
+def stands_for(path: str, place: str) -> None:
+    """From here on the daemon at this socket is told to be at this place: the socket only leads there."""
+    _stands_for[path] = place
+
+
+def place(path: str) -> str:
+    """Where the daemon at a socket is, for what a user is told."""
+    return _stands_for.get(path) or f"unix:{path}"
+
+
 def checked(path: str, given_by: str) -> str:
     """An API socket path as a user gave it, `unix:` removed; UserError when no socket can have this path."""
+    if path.startswith(REMOTE_SCHEME):
+        raise UserError(
+            f"{given_by}: {path[:60]} is an address that monitors read from; give the path of a socket of this host",
+            EXIT_USAGE,
+        )
     bare = path.removeprefix("unix://").removeprefix("unix:")
     if not bare or "\0" in bare:
         raise UserError(

@@ -21,6 +21,17 @@ def test_names_stand_for_ssh_and_places_for_themselves() -> None:
     )
 
 
+def test_addresses_over_tls_are_named_by_their_hosts() -> None:
+    found = named_hosts("grpcs://trn[1-2]:8001, grpcs://[::1]:8002,b grpcs://10.0.0.1:1").places
+    assert found == (
+        Place("trn1", Reach.TLS, "//trn1:8001"),
+        Place("trn2", Reach.TLS, "//trn2:8001"),
+        Place("::1", Reach.TLS, "//[::1]:8002"),
+        Place("b", Reach.TLS, "//10.0.0.1:1"),
+    )
+    assert hostfile_text(found).splitlines()[2:] == ["::1 grpcs://[::1]:8002", "b grpcs://10.0.0.1:1"]
+
+
 def test_lists_as_slurm_writes_them() -> None:
     assert expanded("trn[01-03,7]-x[1-2]") == [
         "trn01-x1", "trn01-x2", "trn02-x1", "trn02-x2", "trn03-x1", "trn03-x2", "trn7-x1", "trn7-x2",
@@ -44,6 +55,8 @@ def test_a_hostfile_reads_back_what_was_written(tmp_path: Path) -> None:
         ("a ssh:-oProxyCommand=evil", "is nothing that ssh could be given"),
         ("a ssh:b;rm", "is nothing that ssh could be given"),
         ("a tcp:b:1", "is no place"),
+        ("a grpcs://b", "is no address; write grpcs://HOST:PORT"),
+        ("a[1-2] grpcs://b:1", "several names can't have one place"),
         ("a unix:relative", "begins with a slash"),
         ("a[1-2] unix:/x", "several names can't have one place"),
         ("a[1-", "brackets that don't match"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.file_sd import read_file_sd
-from neurontools.fleet.hosts import Hosts, named_hosts, read_hostfile
+from neurontools.fleet.hosts import Hosts, Reach, named_hosts, read_hostfile
 from neurontools.fleet.slurm import job_hosts
+
+if TYPE_CHECKING:
+    from neurontools.rpc.remote.tunnels import Tunnels
 
 
 def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None) -> tuple[FleetFeed, tuple[str, ...]]:
@@ -24,7 +29,13 @@ def opened_feed(given: Mapping[str, str], interval_seconds: float | None = None)
         access = read_access(given["prometheus-config"]) if "prometheus-config" in given else Access()
         return PrometheusFeed(given["prometheus"], access, interval_seconds), ()
     hosts = asked_hosts(given)
-    return DirectFeed(hosts.places, interval_seconds), hosts.troubles
+    tunnels: Tunnels | None = None
+    if any(place.reach is Reach.TLS for place in hosts.places):
+        from neurontools.rpc.remote.certificates import client_tls
+        from neurontools.rpc.remote.tunnels import Tunnels
+
+        tunnels = Tunnels(client_tls(given, os.environ))
+    return DirectFeed(hosts.places, interval_seconds, tunnels), hosts.troubles
 
 
 def asked_hosts(given: Mapping[str, str]) -> Hosts:

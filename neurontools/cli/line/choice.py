@@ -14,10 +14,13 @@ if TYPE_CHECKING:
 SIMULATE_VARIABLE = "NEURONTOOLS_SIMULATE"
 
 
-def named_or_simulated(given: dict[str, str], environment: "Mapping[str, str]") -> tuple[str | None, str | None]:
+def named_or_simulated(
+    given: dict[str, str], environment: "Mapping[str, str]", *, reads_only: bool = True
+) -> tuple[str | None, str | None]:
     """The socket that was named, or else the instance type to simulate; what was said by a flag goes first.
 
     Two times None where it is all the same which daemon it is. UserError when both were given, or no path of a socket.
+    For who `reads_only`, a daemon that serves over TLS gets a socket here.
     """
     if given:  # else there is nothing to exclude, and neuron-ls has not loaded what reads options
         from neurontools.cli.line.options import exclude_each_other
@@ -25,6 +28,12 @@ def named_or_simulated(given: dict[str, str], environment: "Mapping[str, str]") 
         exclude_each_other(given, "simulate", "socket")
     instance_type = given.get("simulate")
     if instance_type is None:
+        text = given.get("socket") or environment.get(socket_path.VARIABLE, "")
+        if reads_only and text.startswith(socket_path.REMOTE_SCHEME):
+            from neurontools.rpc.remote.standing import standing_socket
+
+            by = "--socket" if "socket" in given else socket_path.VARIABLE
+            return standing_socket(text, by, given, environment), None
         named = socket_path.named(given.get("socket"), environment)
         if named is not None:
             return named, None

@@ -125,6 +125,10 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
         if isinstance(end.code, str):
             raise UserError(end.code) from end
         return end.code or 0
+    finally:
+        standing = sys.modules.get("neurontools.rpc.remote.standing")  # where nothing was far away, nothing is loaded
+        if standing is not None:
+            standing.end_all()
 
 
 def _flush() -> None:

@@ -8,7 +8,7 @@ NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
 HOSTS = (
     Option(
         "hosts",
-        "many hosts by SSH: names, lists as trn[1-4,7], or unix:/path of a socket",
+        "many hosts by SSH: names, lists as trn[1-4,7], grpcs://host:port, or unix:/path of a socket",
         value="LIST",
         joins=True,
     ),
@@ -24,6 +24,13 @@ HOSTS = (
         value="FILE",
         completes=FILES,
     ),
+)
+
+
+TLS = (
+    Option("tls-cert", "for grpcs://: the certificate to show, a PEM file", value="FILE", completes=FILES),
+    Option("tls-key", "for grpcs://: its key", value="FILE", completes=FILES),
+    Option("tls-ca", "for grpcs://: who signs the certificates of daemons", value="FILE", completes=FILES),
 )
 
 

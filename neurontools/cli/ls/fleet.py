@@ -19,7 +19,7 @@ from neurontools.text.ranges import ranges
 from neurontools.text.table import Column, ascii_table
 from neurontools.text.terminal import visible
 
-_GO_WITH = frozenset((*NAMES, "prometheus-config", "json-output", "health"))
+_GO_WITH = frozenset((*NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca"))
 
 
 def write(given: dict[str, str]) -> int:

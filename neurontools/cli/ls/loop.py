@@ -17,6 +17,7 @@ from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.model import Snapshot
 from neurontools.query.device_rows import device_rows, header
 from neurontools.query.document import further_lines
+from neurontools.rpc.socket_path import place
 from neurontools.text.screen import terminal_size
 
 _AGAIN_SECONDS = 0.25
@@ -56,11 +57,11 @@ class LoopQuery(ScriptQuery):
                     for snapshot in client.watch(self._seconds):
                         if is_lost:
                             is_lost = False
-                            tell(f"neuron-ls: the monitor daemon at unix:{path} is back")
+                            tell(f"neuron-ls: the monitor daemon at {place(path)} is back")
                         self._print(snapshot)
                         if self._done == self._times:
                             return ""
-                    trouble = f"the monitor daemon at unix:{path} has ended"
+                    trouble = f"the monitor daemon at {place(path)} has ended"
                 except (NoDaemon, TimedOut) as error:
                     if not self._done:
                         raise

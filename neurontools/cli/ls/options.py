@@ -1,6 +1,6 @@
 """The options of neuron-ls; parsing, help and completion all come from this table."""
 
-from neurontools.cli.line.hosts import HOSTS
+from neurontools.cli.line.hosts import HOSTS, TLS
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 
 OPTIONS = (
@@ -40,6 +40,7 @@ OPTIONS = (
         completes=INSTANCE_TYPES,
     ),
     *HOSTS,
+    *TLS,
     Option("relay", "become a connection to the daemon, by standard input and output: for neuron-top --hosts"),
     Option("completion", "print a completion script for this shell", value="SHELL", words=("bash", "zsh", "fish")),
     Option("version", "print the version", ends=True),

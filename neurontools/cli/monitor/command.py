@@ -22,6 +22,7 @@ from neurontools.monitor.configuration import MonitorConfiguration, read_configu
 from neurontools.monitor.record import group_periods
 from neurontools.monitor.record_types import Record
 from neurontools.monitor.recorder import Recorder
+from neurontools.rpc.socket_path import place
 from neurontools.text.json_text import json_text
 
 _COMMAND = "neuron-monitor"
@@ -152,7 +153,7 @@ class Stream:
                 continue
             if self._is_lost:
                 self._is_lost = False
-                self._output.tell(1, f"the monitor daemon at unix:{self._snapshots.socket_path} is back")
+                self._output.tell(1, f"the monitor daemon at {place(self._snapshots.socket_path)} is back")
             interval_seconds = latest.interval_seconds
             self._output.write(recorder.make(latest))
 

@@ -63,7 +63,7 @@ def _main(arguments: list[str]) -> int:
     exclude_each_other(given, "ignore", "no-advice")
     _ignored(given)
     estimates = _estimates(given)
-    named, instance_type = named_or_simulated(given, os.environ)
+    named, instance_type = named_or_simulated(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
         raise UserError("--export-sysfs is for a simulated host; add --simulate TYPE", EXIT_USAGE)
     workers = options.count(given, "nproc-per-node", _MOST_WORKERS)
@@ -109,7 +109,7 @@ def _estimates(given: dict[str, str]) -> Estimates | None:
     from neurontools.cli.run.estimates import Estimates
 
     made = Estimates.of(given, options.count(given, "samples", 10**15))
-    if named_or_simulated(given, os.environ) == (None, None):
+    if named_or_simulated(given, os.environ, reads_only=False) == (None, None):
         given["simulate"] = made.instance_types[0]
     return made
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from neurontools.cli.line import intervals
 from neurontools.cli.line.devices import DeviceSelection
-from neurontools.cli.line.hosts import HOSTS
+from neurontools.cli.line.hosts import HOSTS, TLS
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
@@ -73,6 +73,7 @@ OPTIONS = (
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
     *HOSTS,
     Option("group-by", "with many hosts: alike, type, job or a label of theirs", value="WHAT"),
+    *TLS,
     Option("help-keys", "print the actions whose keys can be changed, and their keys", ends=True),
     Option(
         "completion", "print the completion script for a shell", value="SHELL", words=("bash", "zsh", "fish"), ends=True
