@@ -129,7 +129,7 @@ def _grave(scene: Scene, *, is_brief: bool) -> list[Run]:
         if count and (not is_brief or not runs):
             plural = "s" if count > 1 and severity is Severity.WARNING else ""
             runs.append((f" {mark} {count} " if is_brief or runs else f" {mark} {count} {noun}{plural} ", style))
-    if runs and not is_brief and scene.clock.badge:
+    if runs and not is_brief and scene.clock.badge and scene.has_keys:
         runs[-1] = (f"{runs[-1][0]}{scene.glyphs.track} e ", runs[-1][1])
     return runs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from neurontools.health import Severity, counts
 from neurontools.history.feed import Feed, Link
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
 from neurontools.tui.settings import Settings
@@ -116,7 +117,12 @@ class HostView:
 
     def _window_title(self, scene: Scene) -> str:
         instance = scene.snapshot.instance
-        badge = "" if self._feed is None or self._feed.status.link is Link.LIVE else f"{scene.clock.badge}: "
+        found = counts(scene.snapshot)
+        words = [(Severity.CRITICAL, "critical"), (Severity.WARNING, "warning")]
+        told = [f"{found[severity]} {word}" for severity, word in words if found.get(severity)]
+        if self._feed is not None and self._feed.status.link is not Link.LIVE:
+            told = [scene.clock.badge]
+        badge = f"{', '.join(told)}: " if told else ""
         return f"{badge}{foreign(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
 
     def frame(self, choice: Choice, title: str) -> Frame:

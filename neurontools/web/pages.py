@@ -85,8 +85,12 @@ class WebPages:
 
     def _page(self, view: PageView, choice: Choice) -> Response:
         picture = self._gallery.picture(view, choice)
-        made = document(BASE, view.frame(choice, picture.title), picture.rows, picture.version, choice.columns)
-        return Response(Document([Part(made)]), _HTML, headers=(("Vary", "Accept, Cookie"),))
+
+        def made() -> bytes:
+            frame = view.frame(choice, picture.title)
+            return document(BASE, frame, picture.rows, picture.version, choice.columns)
+
+        return Response(picture.page(made), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
     def _stream(self, request: Request, view: PageView, choice: Choice) -> Response:
         self._gallery.check_room()

@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 
+from neurontools.http.compression import Document, Part
 from neurontools.web.rows import Row
 
 _EPOCH = secrets.token_hex(4)
@@ -23,6 +24,7 @@ class Picture:
         self._whole_since = 0  # the version since which rows only changed, each in its place
         self._events: dict[int, bytes] = {}
         self._changed = asyncio.Event()
+        self._page: tuple[int, Document] | None = None
         self.rows: tuple[Row, ...] = ()
         self.title = ""
         self.number = 0
@@ -71,6 +73,12 @@ class Picture:
             text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
             event = self._events[number] = f"event: rows\nid: {self.version}\ndata: {text}\n\n".encode()
         return event
+
+    def page(self, made: Callable[[], bytes]) -> Document:
+        """The page that is sent first; made once for all who ask for it as it is now."""
+        if self._page is None or self._page[0] != self.number:
+            self._page = self.number, Document([Part(made())])
+        return self._page[1]
 
     async def newer_than(self, number: int) -> None:
         """Wait until there is a version behind this one."""

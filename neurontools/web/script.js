@@ -69,7 +69,9 @@
   };
   const hear = () => {
     heard = performance.now();
-    if (lost) { lost = 0; screen.classList.remove("lost"); say(""); }
+    lost = 0;
+    screen.classList.remove("lost");
+    say("");
   };
 
   const take = event => {
@@ -90,10 +92,7 @@
     source = new EventSource(news);
     source.addEventListener("rows", take);
     source.addEventListener("beat", hear);
-    source.addEventListener("error", () => {
-      lose();
-      if (source.readyState === EventSource.CLOSED) ask();
-    });
+    source.addEventListener("error", () => source.readyState === EventSource.CLOSED ? ask() : lose());
   };
   // The stream was refused, and a stream doesn't say why: the page does.
   const ask = async () => {
@@ -101,7 +100,10 @@
     try {
       const answer = await fetch(location.href, {method: "HEAD"});
       if (answer.status === 401 || answer.status === 404) return location.reload();
-      if (answer.ok) say("as many look on as may: trying again");
+      if (!answer.ok) throw answer.status;
+      lost = 0;
+      screen.classList.remove("lost");
+      say("as many look on as may: these are the figures of before; trying again");
     } catch { lose(); }
     timer = setTimeout(open, 3000);
   };

@@ -23,6 +23,7 @@ a:focus-visible,input:focus-visible,button:focus-visible{outline:2px solid curre
 header a[aria-current]{font-weight:bold;text-decoration:none}
 .skip{position:absolute;left:-999em}.skip:focus{position:static}
 #state{margin:0}#state:not(:empty){padding:.3rem 1ch;margin-bottom:.3rem;font-weight:bold}
+.lost{opacity:.6}
 footer{margin-top:1rem;max-width:80ch}footer p{margin:.2rem 0}
 .notice{white-space:normal;max-width:72ch}.notice h1{font-weight:bold;font-size:1.3rem;margin:.5rem 0}
 [class^=_],[class*=" _"]{display:inline-block;vertical-align:top;height:1.25em;overflow:hidden}

@@ -283,6 +283,47 @@ def test_over_tls_the_cookie_is_for_tls_alone(configured: Configured, tmp_path: 
         event()
 
 
+@needs_openssl
+def test_certificates_see_what_their_names_may(start_daemon: StartDaemon, tmp_path: Path, port: int) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    file = tmp_path / "neurond.toml"
+    file.write_text(
+        f'[metrics]\nlisten = "127.0.0.1:{port}"\n[web]\nenabled = true\nshow_commands = true\nshow_users = true\n'
+        f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\nclient_ca = "{authority.file}"\n'
+        'summary = ["viewer.example.org"]\nfull = ["admin.example.org"]\n',
+        "utf-8",
+    )
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", "--config", str(file))
+
+    def shown_to(name: str) -> Site:
+        context = ssl.create_default_context(cafile=str(authority.file))
+        context.load_cert_chain(*authority.sign(name, f"DNS:{name}.example.org"))
+        return Site(port, context)
+
+    with attached(daemon, "mine", "--secret-argument") as pid:
+        wait_until(lambda: daemon.find(pid))
+        details = f"/top/processes?details={pid}&columns=240"
+        wait_until(lambda: "attached_child" in shown_to("admin").ask(details)[2])
+        viewer = shown_to("viewer")
+        text = viewer.ask(details)[2]
+        assert "mine" in text
+        assert "attached_child" not in text
+        assert viewer.ask("/top/usage")[0] == 404
+        assert shown_to("admin").ask("/top/usage")[0] == 200
+        assert shown_to("other").ask(PAGE)[0] == 403
+
+
+def test_what_has_ended_has_no_command_where_commands_are_hidden(configured: Configured, port: int) -> None:
+    daemon = configured(show_users=True)
+    site = Site(port)
+    with attached(daemon, "over-soon", "--secret-argument") as pid:
+        wait_until(lambda: daemon.find(pid))
+    text = wait_until(lambda: "over-soon" in (found := site.ask("/top/usage?columns=240")[2]) and found)
+    assert isinstance(text, str)
+    assert "attached_child" not in text
+
+
 def test_thirty_two_look_on_and_one_more_is_told_so(site: Site) -> None:
     with contextlib.ExitStack() as stack:
         events = [stack.enter_context(site.stream()) for _ in range(32)]

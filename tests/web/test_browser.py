@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ from tests.harness.attached_child import TAG
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
+from tests.harness.web_site import Site
 
 pytestmark = pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
 
@@ -199,6 +201,44 @@ def content(browser: chromium.Chromium) -> str:
     told = browser.tried("DOM.getDocument", depth=0)
     found = told and browser.tried("DOM.getOuterHTML", nodeId=told["root"]["nodeId"])
     return str(found["outerHTML"]) if found else ""
+
+
+def test_who_is_one_too_many_is_told_so(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
+    site = Site(port)
+    with contextlib.ExitStack() as stack:
+        for _ in range(32):
+            stack.enter_context(site.stream())()
+        browser.load(address(port))
+        assert "NeuronCore v2 Utilization" in text(browser), "the page as it stands"
+        wait_until(lambda: text(browser, "#state").startswith("as many look on as may"))
+        assert "LOST" not in text(browser, "#state")
+    before = text(browser, "h1")
+    wait_until(lambda: text(browser, "#state") == "" and text(browser, "h1") != before)
+
+
+def test_a_tab_that_nobody_sees_gives_its_connection_back(
+    browser: chromium.Chromium, daemon: RunningDaemon, port: int
+) -> None:
+    browser.load(address(port))
+    before = text(browser, "h1")
+    wait_until(lambda: text(browser, "h1") != before)
+    browser.value(HIDE)
+    gone = text(browser, "h1")
+    site = Site(port)
+    with site.stream() as event:
+        for _ in range(3):
+            event()
+    assert text(browser, "h1") == gone
+    browser.value("isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
+    wait_until(lambda: text(browser, "h1") != gone)
+    assert text(browser, "#state") == ""
+
+
+HIDE = """
+isHidden = true;
+Object.defineProperty(document, "hidden", {get: () => isHidden, configurable: true});
+document.dispatchEvent(new Event("visibilitychange"));
+"""
 
 
 def test_without_a_script_the_page_is_whole_and_comes_again(

@@ -22,9 +22,8 @@ def finding_lines(scene: Scene, width: int, height: int) -> list[Line]:
         return []
     with_action = 1 + 2 * len(found) <= height
     more = len(found) - (height - 1)
-    lines = [
-        heading(scene, "What is wrong", width, f"e: all {len(found)}" if more > 0 and not with_action else "e: events")
-    ]
+    hint = f"e: all {len(found)}" if more > 0 and not with_action else "e: events"
+    lines = [heading(scene, "What is wrong", width, scene.key_hint(hint))]
     for finding, devices in found:
         style = _STYLES[finding.severity]
         mark = scene.glyphs.bad if finding.severity is Severity.CRITICAL else scene.glyphs.warn
