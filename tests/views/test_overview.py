@@ -253,3 +253,13 @@ def test_a_job_says_that_it_compiles_and_how_long_ago_its_last_step_was(width: i
 def test_who_does_not_report_is_not_said_to_compile_now() -> None:
     assert "compiling" not in text(compiling(SNAPSHOT, (12.0, 30.0), is_reporting=False))
     assert "LAST STEP" not in text(compiling(SNAPSHOT, (None, None)))
+
+
+def test_a_job_says_which_of_its_ranks_are_missing() -> None:
+    first, *others = SNAPSHOT.processes
+    assert first.job is not None
+    started = replace(first.job, first_rank_here=0, ranks_here=len(SNAPSHOT.processes) + 1)
+    now = replace(SNAPSHOT, processes=(replace(first, job=started), *others))
+    assert f"rank {len(SNAPSHOT.processes)} missing: " in text(now, 200)
+    (job,) = document(now).jobs
+    assert (job.missing_ranks, job.state) == ((len(SNAPSHOT.processes),), "unknown")

@@ -99,6 +99,15 @@ def test_where_the_time_goes_and_since_when_it_compiles() -> None:
     assert "last step" not in shown["training"]
 
 
+def test_who_waits_in_a_collective_for_long_says_in_which() -> None:
+    told = replace(COUNTERS, collective_since_seconds=HOST.taken_at_seconds - 12.0, latest_collective="all_reduce")
+    first, *others = HOST.processes
+    changed = replace(HOST, processes=(replace(first, training=told, reporting=True), *others))
+    assert "in all_reduce since 12.0 s" in text_of(Scene.of(changed, details_pid=first.pid), 200)
+    short = replace(told, collective_since_seconds=HOST.taken_at_seconds - 0.5)
+    assert "collective" not in details(short, RATES)
+
+
 def test_unknown_rates_and_things_that_did_not_happen() -> None:
     shown = details(TrainingCounters(steps_total=1), None)
     assert shown["training"] == "- steps/s, 1 so far"

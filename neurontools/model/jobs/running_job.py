@@ -141,8 +141,8 @@ class RunningJob:
 
     def mfu_ratio(self, peak_flops_per_core: float | None) -> float | None:
         """FLOPS of its cores as a share of their peak; None where either is not known."""
-        flops, cores = self.flops_per_second, self.cores
-        return flops / (peak_flops_per_core * len(cores)) if flops is not None and peak_flops_per_core else None
+        flops, count = self.flops_per_second, len(self.cores)
+        return flops / (peak_flops_per_core * count) if flops is not None and peak_flops_per_core and count else None
 
     @property
     def device_memory_bytes(self) -> int | None:

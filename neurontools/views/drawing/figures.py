@@ -27,6 +27,7 @@ from neurontools.model import (
     sum_host_memory,
 )
 from neurontools.model.jobs.running_job import Rank, RunningJob, jobs
+from neurontools.model.jobs.standstill import in_collective_since
 from neurontools.model.training import age_seconds
 
 _MOST_DEVICES = 64
@@ -50,6 +51,7 @@ class ProcessFigures:
     steps_per_second: float | None
     since_last_step_seconds: float | None
     compiling_for_seconds: float | None  # None: it waits for no program, or nobody tells
+    in_collective_for_seconds: float | None = None  # None: it is in none, nobody tells, or it is a job
 
     @property
     def pid(self) -> int:
@@ -232,6 +234,7 @@ class Figures:
             steps_per_second=rank.steps_per_second,
             since_last_step_seconds=age_seconds(rank.last_step_at_seconds, self.snapshot.taken_at_seconds),
             compiling_for_seconds=age_seconds(rank.compiling_since_seconds, self.snapshot.taken_at_seconds),
+            in_collective_for_seconds=age_seconds(in_collective_since(process), self.snapshot.taken_at_seconds),
         )
 
 

@@ -197,13 +197,17 @@ def _script(scene: Scene, row: JobRow) -> str:
     rank = row.rank or row.job.ranks[0]
     script = script_text(foreign(rank.process.command)) or "-"
     since = (row.rank or row.job).compiling_since_seconds
+    missing = row.job.missing_ranks if row.rank is None else ()
+    if missing:
+        script = f"rank{'s' * (len(missing) > 1)} {ranges(missing)} missing: {script}"
     if since is None:
         return script
     return f"compiling {units.short_duration_text(scene.snapshot.taken_at_seconds - since)}: {script}"
 
 
 def _script_style(_scene: Scene, row: JobRow) -> str:
-    return "text" if (row.rank or row.job).compiling_since_seconds is None else "warn"
+    is_well = (row.rank or row.job).compiling_since_seconds is None and (row.rank or not row.job.missing_ranks)
+    return "text" if is_well else "warn"
 
 
 def _last_step(scene: Scene, row: JobRow) -> str:

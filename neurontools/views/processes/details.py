@@ -20,6 +20,7 @@ from neurontools.views.processes.surroundings import surroundings_page
 from neurontools.views.processes.time_page import time_page
 
 COMPILING, ADVICE = "compiling", "advice"
+_LONG_WAIT_SECONDS = 2.0  # in a collective: less is told by the shares of step time
 
 
 def when_text(unix_seconds: float | None) -> str:
@@ -187,6 +188,10 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     if counters.compilations_total:
         seconds = units.duration_text(counters.compile_seconds_total)
         facts.append(("compiled", f"{units.count_text(counters.compilations_total)} graphs in {seconds}"))
+    standing = figures.in_collective_for_seconds
+    if standing is not None and standing >= _LONG_WAIT_SECONDS:
+        kind = foreign(counters.latest_collective or "one", 40)
+        facts.append(("collective", f"in {kind} since {units.duration_text(standing)}"))
     if counters.collectives_total:
         text = (
             f"{units.percent_text(rates.collective_ratio)} of the time, "

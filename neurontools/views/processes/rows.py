@@ -63,7 +63,6 @@ def whole_job(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> Proc
     parts = [figures.by_pid[rank.process.pid] for rank in job.ranks]
     processes = [part.process for part in parts]
     first = processes[0]
-    cores, peak, flops = job.cores, figures.peak_flops_per_core, job.flops_per_second
     last = job.last_execution_at_unix_seconds
     latencies = [process.total_latency for process in processes if process.total_latency is not None]
     process = replace(
@@ -72,7 +71,7 @@ def whole_job(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> Proc
         tag=job.name or "",
         user="several" if len(job.users) > 1 else next(iter(job.users), None),
         uid=_same([process.uid for process in processes]),
-        core_indices=tuple(core.index for core in cores),
+        core_indices=tuple(core.index for core in job.cores),
         neuroncore_indices=job.neuroncore_indices,
         device_indices=job.device_indices,
         models=tuple(model for process in processes for model in process.models),
@@ -88,15 +87,15 @@ def whole_job(figures: Figures, of: RunningJob, ranks: tuple[Rank, ...]) -> Proc
         process=process,
         core_count=len(job.neuroncore_indices),
         utilization_ratio=job.utilization_ratio,
-        flops_per_second=flops,
-        mfu_ratio=flops / (peak * len(cores)) if flops is not None and peak and cores else None,
+        flops_per_second=job.flops_per_second,
+        mfu_ratio=job.mfu_ratio(figures.peak_flops_per_core),
         device_memory_bytes=job.device_memory_bytes,
         host_memory_bytes=_sum([part.host_memory_bytes for part in parts]),
         errors_total=_sum([part.errors_total for part in parts]),
         failed_executions_total=_sum([part.failed_executions_total for part in parts]),
         since_last_execution_seconds=None if last is None else max(0.0, figures.snapshot.taken_at_unix_seconds - last),
         steps_per_second=job.steps_per_second,
-        since_last_step_seconds=age_seconds(job.last_step_at_seconds, figures.snapshot.taken_at_seconds),
+        since_last_step_seconds=job.since_last_step_seconds(figures.snapshot.taken_at_seconds),
         compiling_for_seconds=age_seconds(job.compiling_since_seconds, figures.snapshot.taken_at_seconds),
     )
 
