@@ -135,9 +135,16 @@ class Directory:
 
     def read(self, name: str, most_bytes: int) -> bytes | None:
         """A file that this user, root, or a member of `shared_group` wrote; None for another's, or a larger one."""
+        return self._read(name, most_bytes, self.shared_group, 0)
+
+    def read_own(self, name: str, most_bytes: int) -> bytes | None:
+        """A file that this user or root wrote and nobody else may write to; None for another, or a larger one."""
+        return self._read(name, most_bytes, None, stat.S_IWGRP | stat.S_IWOTH)
+
+    def _read(self, name: str, most_bytes: int, group: int | None, refused_mode: int) -> bytes | None:
         with os.fdopen(self.open_file(name, os.O_RDONLY), "rb") as file:
             found = os.fstat(file.fileno())
-            if not _is_trusted(found, self.shared_group) or not stat.S_ISREG(found.st_mode):
+            if not _is_trusted(found, group) or not stat.S_ISREG(found.st_mode) or found.st_mode & refused_mode:
                 return None
             content = file.read(most_bytes + 1)
         return content if len(content) <= most_bytes else None

@@ -26,6 +26,7 @@ from neurontools.runtime.execution.policy import FAIL_ON_NAN, Policy
 from neurontools.runtime.execution.profiled import FIRST_GRAPH, GraphOrigin, described
 from neurontools.runtime.execution.target import check_load
 from neurontools.runtime.execution.work import Work
+from neurontools.runtime.native.native_program import MachineCode
 from neurontools.runtime.operators.bounded import RecentlyUsed
 from neurontools.runtime.profiling.ring import GraphEntry, ring
 from neurontools.runtime.programs import compiler, compiler_flags
@@ -54,7 +55,7 @@ class Executor:
         self.cores: list[Core] = []
         self.environment = environment
         recent = environment.get(RECENT_MODELS, "")
-        capacity = int(recent) if recent.isdigit() and int(recent) else DEFAULT_PROGRAMS
+        capacity = (int(recent) if recent.isdigit() else 0) or DEFAULT_PROGRAMS
         self.programs: RecentlyUsed[tuple[Any, ...], LoadedProgram] = RecentlyUsed(capacity)
         self.extracted: RecentlyUsed[tuple[Any, ...], CompiledGraph] = RecentlyUsed(capacity)
         self.loaded: dict[int, dict[int, LoadedProgram]] = {}
@@ -62,6 +63,7 @@ class Executor:
         self._operator_times = OperatorTimes()
         self.graph_changes = GraphChanges()
         self.cache = CompileCache(environment)
+        self.machine_code = MachineCode(environment, self.cache)
         self._policy: Policy | None = None
         self._flags_text: str | None = None
         self._flags = compiler_flags.CompilerFlags()
@@ -154,7 +156,7 @@ class Executor:
         run = struck(program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
         entry = loaded.entry if ring.is_on and run is None else None
         samples = loaded.samples
-        is_sampled = loaded.executions >= samples.next_at and run is None and samples.is_due()
+        is_sampled = loaded.executions >= samples.next_at and run is None and loaded.may_sample and samples.is_due()
         is_timed = is_sampled or entry is not None
         if is_timed:
             loaded.program.prepare_timed()
@@ -174,7 +176,7 @@ class Executor:
                 torch._C.DisableTorchFunction(),
             ):
                 if not is_timed:
-                    outputs = (run or program.run)(inputs, scalars, hosts, core.generator)
+                    outputs = (run or loaded.run)(inputs, scalars, hosts, core.generator)
                 else:
                     outputs, times = loaded.program.run_timed(inputs, scalars, hosts, core.generator)
                 deadline.check()
@@ -273,6 +275,7 @@ class Executor:
             compiled = self._compiled(core, graph, alive, flags)
             was_cached = core.statistics.compilations_total == compilations
             reason = self.graph_changes.latest[-1] if self.graph_changes.latest else FIRST_GRAPH
+            reason += self.machine_code.remark(flags)
             origin = GraphOrigin(time.perf_counter_ns() - began_ns, was_cached, reason)
             loaded = self._load(core, compiled, flags, origin)
         finally:
@@ -322,11 +325,9 @@ class Executor:
         self, core: Core, compiled: CompiledGraph, flags: compiler_flags.CompilerFlags, origin: GraphOrigin
     ) -> LoadedProgram:
         reporter = getattr(self.monitor, "reporter", None)
-        instance_type, lnc = (
-            (None, None) if reporter is None else (reporter.instance_type, reporter.logical_neuroncore_config)
-        )
+        kind, lnc = getattr(reporter, "instance_type", None), getattr(reporter, "logical_neuroncore_config", None)
         try:
-            check_load(flags, compiled.module, instance_type, lnc, self.environment)
+            check_load(flags, compiled.module, kind, lnc, self.environment)
         except ExecutionFailed:
             self.monitor.error("model")
             raise
@@ -341,7 +342,8 @@ class Executor:
         numerics = Numerics(flags.auto_cast, flags.auto_cast_type, self.policy.stochastic)
         handle = self.monitor.load_model(core, compiled.module, code_bytes, compiled.scratchpad_bytes)
         check = None if self.policy.timeout_seconds is None else deadline.check
-        loaded = LoadedProgram(Program(compiled, numerics, check), code_bytes, handle, origin)
+        program = Program(compiled, numerics, check)
+        loaded = LoadedProgram(program, code_bytes, handle, origin, self.machine_code.of(program, flags))
         self.loaded.setdefault(core.local_index, {})[id(loaded)] = loaded
         return loaded
 

@@ -9,6 +9,7 @@ from neurontools.runtime.execution.numerical_errors import NanCheck
 from neurontools.runtime.execution.operator_times import OperatorSamples
 from neurontools.runtime.execution.profiled import GraphOrigin
 from neurontools.runtime.execution.work import work_of
+from neurontools.runtime.native.native_program import NativeProgram
 from neurontools.runtime.profiling.ring import GraphEntry
 from neurontools.runtime.programs.program import Program
 
@@ -23,18 +24,29 @@ class LoadedProgram:
         "flops",
         "handle",
         "nan_check",
+        "native",
         "origin",
         "output_bytes",
         "output_bytes_total",
         "place",
         "program",
+        "run",
         "samples",
         "work",
     )
 
-    def __init__(self, program: Program, code_bytes: int, handle: Any, origin: GraphOrigin) -> None:
+    def __init__(
+        self,
+        program: Program,
+        code_bytes: int,
+        handle: Any,
+        origin: GraphOrigin,
+        native: NativeProgram | None = None,
+    ) -> None:
         compiled = program.compiled
         self.program = program
+        self.native = native  # what may be machine code by and by
+        self.run = program.run if native is None else native.run
         self.code_bytes = code_bytes
         self.handle = handle
         self.flops = compiled.flops
@@ -47,3 +59,8 @@ class LoadedProgram:
         self.samples = OperatorSamples([instruction.operator.name for instruction in compiled.instructions])
         self.origin = origin
         self.entry: GraphEntry | None = None  # what a profile knows it by
+
+    @property
+    def may_sample(self) -> bool:
+        """Whether its operators can be timed one by one without another way of computing."""
+        return self.native is None or not self.native.is_native

@@ -1,7 +1,7 @@
 """The compile cache on disk, in the layout of the Neuron SDK: compiled models that outlive the process.
 
     <cache>/neuronxcc-<version>+<hash>/MODULE_<graph hash>+<flags hash>/{model.hlo.pb, model.neff, model.done,
-    compile_flags.json, model.lock, model.log}
+    compile_flags.json, model.lock, model.log, machine-code-<machine>.bin}
 
 An entry is complete when `model.done` is there; it holds the digest of `model.neff`. A compilation that failed leaves
 `model.log` with the reason instead, and is not tried again without --retry_failed_compilation. A full disk, missing
@@ -35,6 +35,7 @@ LOG_LEVEL = "NEURON_RT_LOG_LEVEL"
 _LARGEST_MODEL_BYTES = 256 << 20
 _LARGEST_REASON_BYTES = 1 << 20
 _LONGEST_REASON = 2000
+_MACHINE_CODE = "machine-code-{}.bin"
 _OWN_MODE, _NAMED_MODE = 0o700, 0o755
 
 
@@ -127,7 +128,7 @@ class CompileCache:
                 entry.replace("model.log", reason.encode())
 
     @contextlib.contextmanager
-    def locked(self, graph_hash: str, flags: CompilerFlags) -> Iterator[None]:
+    def locked(self, graph_hash: str, flags: CompilerFlags, name: str = "model.lock") -> Iterator[None]:
         """Held while one of several ranks compiles a graph; the others wait and then find it.
 
         A rank that dies meanwhile frees it at once; one that is stopped keeps the others waiting, but not for ever.
@@ -143,7 +144,7 @@ class CompileCache:
                         minutes = seconds / 60
                         self._info(f"Another process must be compiling {neff}, been waiting for: {minutes:.1f} minutes")
 
-                    stack.enter_context(entry_lock.held(entry, "model.lock", waiting, self.longest_wait_seconds))
+                    stack.enter_context(entry_lock.held(entry, name, waiting, self.longest_wait_seconds))
             yield
 
     def store(self, compiled: CompiledGraph, text: str, flags: CompilerFlags) -> None:
@@ -164,6 +165,23 @@ class CompileCache:
             return
         self.stored_total += 1
         self._info("Compiler status PASS")
+
+    def machine_code(self, graph_hash: str, flags: CompilerFlags, key: str) -> bytes | None:
+        """Machine code of a graph for the machine of this key; None where there is none.
+
+        It is executed as it is, so that of other members of a group is not taken.
+        """
+        with self._opened(graph_hash, flags) as entry:
+            try:
+                return None if entry is None else entry.read_own(_MACHINE_CODE.format(key), _LARGEST_MODEL_BYTES)
+            except OSError:
+                return None
+
+    def store_machine_code(self, graph_hash: str, flags: CompilerFlags, key: str, data: bytes) -> None:
+        """Writes machine code of a graph, for this user alone."""
+        with contextlib.suppress(OSError), self._opened(graph_hash, flags, make=True) as entry:
+            if entry is not None:
+                entry.replace(_MACHINE_CODE.format(key), data, mode=0o600)
 
     @contextlib.contextmanager
     def _opened(self, graph_hash: str, flags: CompilerFlags, *, make: bool = False) -> Iterator[Directory | None]:

@@ -49,6 +49,11 @@ class Numerics:
     auto_cast_type: str = "bf16"
     stochastic: torch.Generator | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether programs compute just what the CPU does."""
+        return self.auto_cast == "none" and self.stochastic is None and not layouts.narrowed
+
     def multiplied(self, dtype: str) -> str:
         """The element type in which matrices of this one are multiplied, as torch names types."""
         if dtype != "float32" or self.auto_cast == "none":

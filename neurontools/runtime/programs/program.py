@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -44,6 +44,16 @@ class MetaMismatch(RuntimeError):
             f"{layout.text()}; it runs at once from now on: begin the step anew"
         )
         distrust(operator)
+
+
+class Replacement(Protocol):
+    """What computes the instructions from `first` to `end` (excluded) in their place: `outputs` out of `inputs`."""
+
+    run: Callable[[list[Tensor], Sequence[Any]], list[Tensor]]
+    first: int
+    end: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 class Program:
@@ -119,8 +129,8 @@ def _interpret(
 
     made: Tensor | None
     for instruction, call in zip(compiled.instructions, program.calls, strict=True):
-        arguments = [_value(a, values, scalars, hosts) for a in instruction.arguments]
-        keywords = {name: _value(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
+        arguments = [value_of(a, values, scalars, hosts) for a in instruction.arguments]
+        keywords = {name: value_of(a, values, scalars, hosts) for name, a in instruction.keywords.items()}
         if instruction.operator.has_generator:
             keywords["generator"] = generator
         result = call(*arguments, **keywords)
@@ -146,7 +156,22 @@ def _nothing() -> None:
     return None
 
 
-def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor]) -> Any:
+def run_instructions(
+    program: Program, positions: Iterable[int], values: dict[int, Tensor], scalars: Sequence[Any]
+) -> None:
+    """Executes some instructions of a program that was executed before; `values` gets what they make."""
+    for position in positions:
+        instruction = program.compiled.instructions[position]
+        arguments = [value_of(a, values, scalars) for a in instruction.arguments]
+        keywords = {name: value_of(a, values, scalars) for name, a in instruction.keywords.items()}
+        result = program.calls[position](*arguments, **keywords)
+        results = result if len(instruction.results) > 1 else (result,) if instruction.results else ()
+        for number, made in _pairs(instruction.results, results):
+            is_as_announced = number not in program.restrided
+            values[number] = made if is_as_announced else restride(made, program.compiled.layouts[number])
+
+
+def value_of(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: Sequence[Tensor] = ()) -> Any:
     """What an argument of an instruction stands for. No closure: a recursive one would keep the values alive."""
     if isinstance(part, Use):
         offset = 0 if part.offset is None else scalars[part.offset]
@@ -156,7 +181,7 @@ def _value(part: Any, values: dict[int, Tensor], scalars: Sequence[Any], hosts: 
     if isinstance(part, HostInput):
         return hosts[part.index]
     if isinstance(part, (list, tuple)):
-        return [_value(item, values, scalars, hosts) for item in part]
+        return [value_of(item, values, scalars, hosts) for item in part]
     return _on_device(part)
 
 
@@ -262,9 +287,29 @@ class _Writer:
         return self.name(_on_device(part), "k")
 
 
-def _generate(program: Program, *, is_timed: bool = False) -> tuple[str, Any]:
+def with_replacements(program: Program, replacements: Sequence[Replacement]) -> Run:
+    """What runs a program some of whose instructions are replaced."""
+    run: Run = _generate(program, replacements=replacements)[1]
+    return run
+
+
+def _replaced(writer: _Writer, program: Program, replacement: Replacement) -> list[str]:
+    """The lines of a replacement. It is looked up at each execution: what runs it may change after the first."""
+    inputs = ",".join(f"v{number}" for number in replacement.inputs)
+    line = f"{writer.name(replacement, 'r')}.run([{inputs}], S)"
+    if replacement.outputs:
+        line = "".join(f"v{number}, " for number in replacement.outputs) + f"= {line}"
+    known = {*replacement.inputs, *replacement.outputs}
+    instructions = program.compiled.instructions[replacement.first : replacement.end]
+    dead = [number for instruction in instructions for number in instruction.dead if number in known]
+    return [f"    {line}"] + (["    del " + ", ".join(f"v{number}" for number in dead)] if dead else [])
+
+
+def _generate(program: Program, *, is_timed: bool = False, replacements: Sequence[Replacement] = ()) -> tuple[str, Any]:
     """The source of a program and what runs it: a Run, or a TimedRun."""
     compiled, writer = program.compiled, _Writer()
+    replacing = {each.first: each for each in replacements}
+    left_out = {position for each in replacements for position in range(each.first, each.end)}
     lines = ["def run(I, S, H, G):"]
     times: list[str] = []
 
@@ -278,7 +323,13 @@ def _generate(program: Program, *, is_timed: bool = False) -> tuple[str, Any]:
     made_layouts = compiled.layouts
     sources: dict[int, Layout] = {number: made_layouts[number] for number in made_layouts}
     take_time()
-    for instruction, operator_call in zip(compiled.instructions, program.calls, strict=True):
+    for position, (instruction, operator_call) in enumerate(zip(compiled.instructions, program.calls, strict=True)):
+        if position in left_out:
+            if position in replacing:
+                lines += _replaced(writer, program, replacing[position])
+                if program.check is not None:
+                    lines.append(f"    {writer.name(program.check, 'c')}()")
+            continue
         call = operator_call
         arguments = [_view(writer, a, sources) for a in instruction.arguments]
         arguments += [f"{name}={_view(writer, a, sources)}" for name, a in instruction.keywords.items()]

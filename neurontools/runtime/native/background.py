@@ -1,0 +1,143 @@
+"""Machine code made by a process beside the training, which never waits for it, or found in the compile cache."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.native.archive import LARGEST_BYTES, Archive, InvalidArchive
+from neurontools.runtime.programs.compile_cache import CompileCache
+from neurontools.runtime.programs.compiled_graph import CompiledGraph
+from neurontools.runtime.programs.compiler_flags import VARIABLE, CompilerFlags
+from neurontools.runtime.reporting.narration import say_once
+
+_ROOT = Path(__file__).parents[3]
+_OF_THE_TRAINING = ("NEURON", "XLA_", "TORCH", "RANK", "LOCAL_", "WORLD_", "MASTER_")
+
+
+def compiler_of(environment: Mapping[str, str]) -> str | None:
+    """The C++ compiler that torch's inductor would take; None where there is none."""
+    named = shlex.split(environment.get("CXX", "")) or ["g++"]
+    return shutil.which(named[0], path=environment.get("PATH"))
+
+
+class Request:
+    """A build that runs."""
+
+    def __init__(self, module: str, key: str, process: subprocess.Popen[bytes], result: int) -> None:
+        self.module = module
+        self.key = key
+        self.process = process
+        self.result = result
+
+
+class Builder:
+    """One build at a time for this process; under the runtime's lock."""
+
+    def __init__(self, environment: Mapping[str, str], cache: CompileCache, flags: CompilerFlags) -> None:
+        self.environment = environment
+        self.cache = cache
+        self.flags = flags
+        self._running: Request | None = None
+        self._pid = os.getpid()
+
+    @property
+    def is_free(self) -> bool:
+        """Whether none runs, and this is not a fork of the training."""
+        return self._running is None and self._pid == os.getpid()
+
+    def find(self, compiled: CompiledGraph, key: str) -> Archive | None:
+        """What the cache has for a graph on this machine."""
+        data = self.cache.machine_code(compiled.graph_hash, self.flags, key)
+        return None if data is None else _read(data, compiled.module, key)
+
+    def begin(
+        self, compiled: CompiledGraph, key: str, scalars: Sequence[Any], changing: Collection[int]
+    ) -> Request | None:
+        """Starts the process; None where there is no compiler, or no process."""
+        if compiler_of(self.environment) is None:
+            say_once(
+                "no C++ compiler",
+                "--optlevel 3: no C++ compiler (g++) is there, so graphs run as without it; install g++ or set CXX",
+            )
+            return None
+        request = json.dumps(
+            {
+                "graph": compiled.to_json().decode(),
+                "key": key,
+                "threads": torch.get_num_threads(),
+                "scalars": [value.hex() if isinstance(value, float) else value for value in scalars],
+                "changing": sorted(changing),
+                "environment": {n: v for n, v in self.environment.items() if n.startswith("NEURON")},
+                "flags": self.environment.get(VARIABLE, ""),
+            }
+        )
+        try:
+            with contextlib.ExitStack() as stack:
+                result = os.memfd_create("result", os.MFD_CLOEXEC)
+                undo = stack.enter_context(contextlib.ExitStack())
+                undo.callback(os.close, result)
+                given = os.memfd_create("request", os.MFD_CLOEXEC)
+                stack.callback(os.close, given)
+                with os.fdopen(os.dup(given), "wb") as file:
+                    file.write(request.encode())
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "neurontools.runtime.building.supervisor", str(given), str(result)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    pass_fds=(given, result),
+                    env=_environment(self.environment),
+                    start_new_session=True,
+                    cwd="/",
+                )
+                undo.pop_all()
+        except OSError as error:
+            say_once("no machine code", f"--optlevel 3: no process for the compiler ({error.strerror})")
+            return None
+        metrics.count("MachineCodeBuild")
+        self._running = Request(compiled.module, key, process, result)
+        return self._running
+
+    def result(self, request: Request) -> Archive | None:
+        """What came of a build; None while it runs."""
+        if self._pid != os.getpid() or request.process.poll() is None:
+            return None
+        self._running = None
+        if request.process.stdin is not None:
+            request.process.stdin.close()
+        try:
+            data = os.pread(request.result, LARGEST_BYTES, 0)
+        finally:
+            os.close(request.result)
+        found = _read(data, request.module, request.key)
+        if found is not None:
+            return found
+        return Archive(
+            request.module, request.key, refusal=f"its compiler ended with status {request.process.returncode}"
+        )
+
+
+def _read(data: bytes, module: str, key: str) -> Archive | None:
+    try:
+        return Archive.from_bytes(data, module, key)
+    except (InvalidArchive, ValueError, KeyError, TypeError):
+        return None
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """That of the script without what is meant for its training; our modules are found as they are here."""
+    kept = {n: v for n, v in environment.items() if not n.startswith(_OF_THE_TRAINING)}
+    paths = [str(_ROOT), *filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "OMP_NUM_THREADS": "1"}

@@ -1,0 +1,141 @@
+"""Which instructions of a graph may be machine code: runs of those that only compute, with floats and booleans.
+
+Left as they are: random numbers and collectives, whose order and generator count; everything with integers, because
+generated code would end the process where the CPU's kernels raise (an index out of bounds, a division by zero); and
+operators that are not in the list, about which nobody has looked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.programs.compiled_graph import (
+    CompiledGraph,
+    HostInput,
+    Instruction,
+    ScalarInput,
+    Use,
+    flattened,
+)
+
+_SHORTEST = 2
+_TYPES = frozenset({torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.bool})
+_NAMES = frozenset(
+    """add sub mul div rsub neg abs sqrt rsqrt reciprocal exp log log1p expm1 sin cos tanh sigmoid relu gelu silu
+ leaky_relu elu hardtanh clamp clamp_min clamp_max minimum maximum pow square addcmul addcdiv lerp where eq ne
+ lt le gt ge masked_fill threshold_backward gelu_backward silu_backward tanh_backward sigmoid_backward mse_loss
+ leaky_relu_backward elu_backward hardtanh_backward softplus softplus_backward clone copy zero fill zeros_like
+ ones_like full_like logical_and logical_or logical_not native_dropout_backward mse_loss_backward sum mean amax
+ amin _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data native_layer_norm
+ native_layer_norm_backward native_batch_norm native_batch_norm_backward mm bmm addmm baddbmm linear
+ linear_backward convolution convolution_backward cat stack select_backward slice_backward constant_pad_nd norm
+ linalg_vector_norm _scaled_dot_product_flash_attention_for_cpu
+ _scaled_dot_product_flash_attention_for_cpu_backward""".split()
+)
+_CHANGING = frozenset({"add", "sub", "mul", "div", "addcmul", "addcdiv", "lerp"})
+"""Operators into which a number can go that is another one at each execution."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Instructions `first` to `end`, the last one excluded, as one function.
+
+    `inputs` and `outputs` are value numbers, `updated` those of the inputs that it changes in place. `fixed` are the
+    scalars that are constants in it, `changing` those that are given to it.
+    """
+
+    first: int
+    end: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    updated: tuple[int, ...]
+    fixed: tuple[int, ...]
+    changing: tuple[int, ...]
+
+
+def base_name(name: str) -> str:
+    """An operator's name without overload, and without what says that it works in place or on lists."""
+    short = name.removeprefix("aten::").partition(".")[0].removeprefix("_foreach_")
+    return short if short.startswith("_") else short.rstrip("_")
+
+
+def segments_of(compiled: CompiledGraph, changing: Collection[int]) -> list[Segment]:
+    """The runs of instructions that may be machine code; `changing` are the scalars that are not the same each time."""
+    found = []
+    first = 0
+    count = len(compiled.instructions)
+    for position in range(count + 1):
+        if position < count and _is_computation(compiled.instructions[position], compiled, changing):
+            continue
+        if position - first >= _SHORTEST:
+            found.append(_segment(compiled, first, position, changing))
+        first = position + 1
+    return [segment for segment in found if segment.outputs or segment.updated]
+
+
+def _is_computation(instruction: Instruction, compiled: CompiledGraph, changing: Collection[int]) -> bool:
+    operator = instruction.operator
+    name = base_name(operator.name)
+    if not operator.name.startswith("aten::") or name not in _NAMES:
+        return False
+    if operator.random or operator.effect or operator.dynamic or not operator.trusted or operator.has_generator:
+        return False
+    parts = list(_parts(instruction))
+    if any(isinstance(part, HostInput) for part in parts):
+        return False
+    if name not in _CHANGING and any(isinstance(part, ScalarInput) and part.index in changing for part in parts):
+        return False
+    if any(isinstance(part, Use) and part.offset in changing for part in parts):
+        return False
+    numbers = {part.value for part in parts if isinstance(part, Use)} | set(flattened(list(instruction.results)))
+    types = {compiled.layouts[number].device_dtype for number in numbers}
+    seen = {part.layout.device_dtype for part in parts if isinstance(part, Use) and part.layout is not None}
+    if not numbers or not (types | seen) <= _TYPES or layouts.narrowed:
+        return False
+    return all(
+        part.layout is None or part.layout.device_dtype is compiled.layouts[part.value].device_dtype
+        for part in parts
+        if isinstance(part, Use)
+    )
+
+
+def _parts(instruction: Instruction) -> Iterator[Any]:
+    yield from flattened([list(instruction.arguments), list(instruction.keywords.values())])
+
+
+def _segment(compiled: CompiledGraph, first: int, end: int, changing: Collection[int]) -> Segment:
+    inside = compiled.instructions[first:end]
+    made = {number for instruction in inside for number in flattened(list(instruction.results))}
+    used: dict[int, None] = {}
+    scalars: set[int] = set()
+    for instruction in inside:
+        for part in _parts(instruction):
+            if isinstance(part, Use):
+                if part.value not in made:
+                    used[part.value] = None
+                if part.offset is not None:
+                    scalars.add(part.offset)
+            elif isinstance(part, ScalarInput):
+                scalars.add(part.index)
+    later = {
+        part.value
+        for instruction in compiled.instructions[end:]
+        for part in _parts(instruction)
+        if isinstance(part, Use)
+    }
+    needed = later.union(compiled.outputs)
+    written = {number for instruction in inside for number in instruction.written}
+    return Segment(
+        first,
+        end,
+        tuple(used),
+        tuple(sorted(made & needed)),
+        tuple(number for number in used if number in written),
+        tuple(sorted(scalars.difference(changing))),
+        tuple(sorted(scalars.intersection(changing))),
+    )
