@@ -19,9 +19,10 @@ _README_SIZE = (120, 42)
 _README_CORES = 20
 
 
-async def picture(app: NeuronTop, size: tuple[int, int]) -> str:
-    """What the application shows, its times in the zone that is set."""
+async def picture(app: NeuronTop, size: tuple[int, int], keys: tuple[str, ...] = ()) -> str:
+    """What the application shows after these keys, its times in the zone that is set."""
     async with app.run_test(size=size) as pilot:
+        await pilot.press(*keys)
         await pilot.pause()
         drawn = app.export_screenshot(title="neuron-top")
     return re.sub(r"terminal-\d+", "terminal", drawn)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.top.options import PAGE_NAMES
+from neurontools.model import Snapshot
 from neurontools.tui import keys
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
@@ -17,9 +18,20 @@ from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.style import THEMES
 from tests.harness.pictures import README_PICTURE, is_as_stored, picture, readme_picture, without_version
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
+from tests.harness.told_process import ADVICE, COUNTERS, OPERATORS, RATES, with_told
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 36), (200, 50))
+INNER_PAGES = {
+    "compact": ("o", "v"),
+    "tree": ("o", "x"),
+    "details": ("w", "enter", "down", "enter"),
+    "time": ("w", "enter", "down", "enter", "P"),
+    "past": ("h", "[", "[", "{"),
+    "setup": ("O",),
+    "help": ("?",),
+}
+"""What keys lead to that is drawn otherwise than the pages themselves."""
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +40,10 @@ def _fixed_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     time.tzset()
 
 
-def app_of(*, theme: str = "dark", is_ascii: bool = False, **choices: object) -> NeuronTop:
-    taken = (*snapshots()[:-1], nearly_full(snapshots()[-1]))
+def app_of(
+    *, theme: str = "dark", is_ascii: bool = False, last: Snapshot | None = None, **choices: object
+) -> NeuronTop:
+    taken = (*snapshots()[:-1], last or nearly_full(snapshots()[-1]))
     dashboard = Dashboard(StillFeed(taken), Settings(**choices), ASCII if is_ascii else UNICODE)  # type: ignore[arg-type]
     return NeuronTop(dashboard, theme)
 
@@ -129,6 +143,17 @@ async def test_ascii_is_ascii() -> None:
 async def test_pictures_of_every_page(page: str, size: tuple[int, int]) -> None:
     path = GOLDEN / f"{page}-{size[0]}x{size[1]}.svg"
     drawn = without_version(await picture(app_of(page=page), size))
+    assert is_as_stored(drawn, path), f"{path.name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", INNER_PAGES)
+async def test_pictures_of_what_keys_lead_to(name: str, size: tuple[int, int]) -> None:
+    told = with_told(
+        nearly_full(snapshots()[-1]), training=COUNTERS, training_rates=RATES, operators=OPERATORS, advice=ADVICE
+    )
+    path = GOLDEN / f"{name}-{size[0]}x{size[1]}.svg"
+    drawn = without_version(await picture(app_of(last=told), size, INNER_PAGES[name]))
     assert is_as_stored(drawn, path), f"{path.name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
 
 
