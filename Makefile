@@ -12,7 +12,7 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test campaign mutants consumers viewers frameworks check lint types imports spelling generated package man-pages format proto benchmarks clean
+.PHONY: help demo test campaign mutants consumers viewers frameworks check lint types imports spelling generated api package man-pages format proto benchmarks clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
@@ -22,7 +22,7 @@ help:
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes and Grafana"
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, HolisticTraceAnalysis"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL"
-	@echo "make check       run all checks: lint, types, imports, spelling, generated code, manual pages, package"
+	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"
 	@echo "make benchmarks  measure the figures that the documents tell"
@@ -46,7 +46,7 @@ viewers: $(VENV)/viewers/stamp
 
 frameworks: $(VENV)/frameworks/stamp
 
-check: lint types imports spelling generated man-pages package
+check: lint types imports spelling generated api man-pages package
 
 lint: $(VENV)/test.stamp
 	$(BIN)/ruff check
@@ -67,6 +67,15 @@ generated: $(VENV)/proto/stamp
 	@for file in $(VENV)/generated/neurontools/rpc/*; do \
 	    cmp "$$file" "neurontools/rpc/$${file##*/}" || { echo "$${file##*/} is out of date; run make proto"; exit 1; }; \
 	done
+
+# What clients of the last release go by is still there; and buf's rules, where npm can have it.
+api: $(VENV)/test.stamp
+	$(BIN)/python scripts/check-api
+	@if npm install --silent --no-audit --no-fund --prefix $(VENV)/buf @bufbuild/buf@1.75.0 >/dev/null 2>&1; then \
+	    $(VENV)/buf/node_modules/.bin/buf lint --path neurontools/v1; \
+	else \
+	    echo "npm can't install buf: nobody looks whether neuron.proto keeps to its rules"; \
+	fi
 
 man-pages:
 	@scripts/check-man-pages

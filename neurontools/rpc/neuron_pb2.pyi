@@ -30,7 +30,9 @@ class _FaultState:
 class _FaultStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_FaultState.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     FAULT_STATE_WAITING: _FaultState.ValueType  # 0
-    """Its time, or the execution that is to meet it, has not come."""
+    """Its time, or the execution that is to meet it, has not come.
+    buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
+    """
     FAULT_STATE_HOLDS: _FaultState.ValueType  # 1
     """It is there."""
     FAULT_STATE_OVER: _FaultState.ValueType  # 2
@@ -40,7 +42,9 @@ class FaultState(_FaultState, metaclass=_FaultStateEnumTypeWrapper):
     """How far a fault has come."""
 
 FAULT_STATE_WAITING: FaultState.ValueType  # 0
-"""Its time, or the execution that is to meet it, has not come."""
+"""Its time, or the execution that is to meet it, has not come.
+buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
+"""
 FAULT_STATE_HOLDS: FaultState.ValueType  # 1
 """It is there."""
 FAULT_STATE_OVER: FaultState.ValueType  # 2
@@ -54,7 +58,9 @@ class _Severity:
 class _SeverityEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Severity.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SEVERITY_OK: _Severity.ValueType  # 0
-    """Of a device or a host, never of a finding: there are none."""
+    """Of a device or a host, never of a finding: there are none.
+    buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
+    """
     SEVERITY_NOTICE: _Severity.ValueType  # 1
     """Worth knowing; nothing is broken."""
     SEVERITY_WARNING: _Severity.ValueType  # 2
@@ -66,7 +72,9 @@ class Severity(_Severity, metaclass=_SeverityEnumTypeWrapper):
     """How grave a finding is."""
 
 SEVERITY_OK: Severity.ValueType  # 0
-"""Of a device or a host, never of a finding: there are none."""
+"""Of a device or a host, never of a finding: there are none.
+buf:lint:ignore ENUM_ZERO_VALUE_SUFFIX
+"""
 SEVERITY_NOTICE: Severity.ValueType  # 1
 """Worth knowing; nothing is broken."""
 SEVERITY_WARNING: Severity.ValueType  # 2

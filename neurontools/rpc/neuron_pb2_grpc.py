@@ -3,7 +3,7 @@
 import grpc
 import warnings
 
-from neurontools.rpc import neuron_pb2 as neurontools_dot_rpc_dot_neuron__pb2
+from neurontools.rpc import neuron_pb2 as neurontools_dot_v1_dot_neuron__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
 GRPC_VERSION = grpc.__version__
@@ -18,7 +18,7 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + f' but the generated code in neurontools/rpc/neuron_pb2_grpc.py depends on'
+        + f' but the generated code in neurontools/v1/neuron_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
@@ -37,33 +37,33 @@ class MonitorServiceStub(object):
         """
         self.GetSnapshot = channel.unary_unary(
                 '/neurontools.v1.MonitorService/GetSnapshot',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.GetSnapshotRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.GetSnapshotResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.GetSnapshotRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.GetSnapshotResponse.FromString,
                 _registered_method=True)
         self.WatchSnapshots = channel.unary_stream(
                 '/neurontools.v1.MonitorService/WatchSnapshots',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.WatchSnapshotsRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.WatchSnapshotsResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.WatchSnapshotsRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.WatchSnapshotsResponse.FromString,
                 _registered_method=True)
         self.ListHistory = channel.unary_stream(
                 '/neurontools.v1.MonitorService/ListHistory',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.ListHistoryRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.ListHistoryResponse.FromString,
                 _registered_method=True)
         self.ListEnded = channel.unary_stream(
                 '/neurontools.v1.MonitorService/ListEnded',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.ListEndedRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.ListEndedResponse.FromString,
                 _registered_method=True)
         self.WatchHostSummary = channel.unary_stream(
                 '/neurontools.v1.MonitorService/WatchHostSummary',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.WatchHostSummaryRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.WatchHostSummaryResponse.FromString,
                 _registered_method=True)
         self.RenderDeviceList = channel.unary_unary(
                 '/neurontools.v1.MonitorService/RenderDeviceList',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.RenderDeviceListRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.RenderDeviceListResponse.FromString,
                 _registered_method=True)
 
 
@@ -119,33 +119,33 @@ def add_MonitorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'GetSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSnapshot,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.GetSnapshotRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.GetSnapshotResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.GetSnapshotRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.GetSnapshotResponse.SerializeToString,
             ),
             'WatchSnapshots': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchSnapshots,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.WatchSnapshotsRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.WatchSnapshotsResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.WatchSnapshotsRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.WatchSnapshotsResponse.SerializeToString,
             ),
             'ListHistory': grpc.unary_stream_rpc_method_handler(
                     servicer.ListHistory,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListHistoryResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.ListHistoryRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.ListHistoryResponse.SerializeToString,
             ),
             'ListEnded': grpc.unary_stream_rpc_method_handler(
                     servicer.ListEnded,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.ListEndedRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.ListEndedResponse.SerializeToString,
             ),
             'WatchHostSummary': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchHostSummary,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.WatchHostSummaryRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.WatchHostSummaryResponse.SerializeToString,
             ),
             'RenderDeviceList': grpc.unary_unary_rpc_method_handler(
                     servicer.RenderDeviceList,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.RenderDeviceListRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.RenderDeviceListResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -174,8 +174,8 @@ class MonitorService(object):
             request,
             target,
             '/neurontools.v1.MonitorService/GetSnapshot',
-            neurontools_dot_rpc_dot_neuron__pb2.GetSnapshotRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.GetSnapshotResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.GetSnapshotRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.GetSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -201,8 +201,8 @@ class MonitorService(object):
             request,
             target,
             '/neurontools.v1.MonitorService/WatchSnapshots',
-            neurontools_dot_rpc_dot_neuron__pb2.WatchSnapshotsRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.WatchSnapshotsResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.WatchSnapshotsRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.WatchSnapshotsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -228,8 +228,8 @@ class MonitorService(object):
             request,
             target,
             '/neurontools.v1.MonitorService/ListHistory',
-            neurontools_dot_rpc_dot_neuron__pb2.ListHistoryRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.ListHistoryResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.ListHistoryRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.ListHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -255,8 +255,8 @@ class MonitorService(object):
             request,
             target,
             '/neurontools.v1.MonitorService/ListEnded',
-            neurontools_dot_rpc_dot_neuron__pb2.ListEndedRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.ListEndedResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.ListEndedRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.ListEndedResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -282,8 +282,8 @@ class MonitorService(object):
             request,
             target,
             '/neurontools.v1.MonitorService/WatchHostSummary',
-            neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.WatchHostSummaryResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.WatchHostSummaryRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.WatchHostSummaryResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -309,8 +309,8 @@ class MonitorService(object):
             request,
             target,
             '/neurontools.v1.MonitorService/RenderDeviceList',
-            neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.RenderDeviceListResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.RenderDeviceListRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.RenderDeviceListResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -350,13 +350,13 @@ class RuntimeServiceStub(object):
         """
         self.Attach = channel.unary_unary(
                 '/neurontools.v1.RuntimeService/Attach',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.AttachRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.AttachResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.AttachRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.AttachResponse.FromString,
                 _registered_method=True)
         self.Report = channel.unary_unary(
                 '/neurontools.v1.RuntimeService/Report',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.ReportRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ReportResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.ReportRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.ReportResponse.FromString,
                 _registered_method=True)
 
 
@@ -401,13 +401,13 @@ def add_RuntimeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'Attach': grpc.unary_unary_rpc_method_handler(
                     servicer.Attach,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.AttachRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.AttachResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.AttachRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.AttachResponse.SerializeToString,
             ),
             'Report': grpc.unary_unary_rpc_method_handler(
                     servicer.Report,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.ReportRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.ReportResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.ReportRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.ReportResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -452,8 +452,8 @@ class RuntimeService(object):
             request,
             target,
             '/neurontools.v1.RuntimeService/Attach',
-            neurontools_dot_rpc_dot_neuron__pb2.AttachRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.AttachResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.AttachRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.AttachResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -479,8 +479,8 @@ class RuntimeService(object):
             request,
             target,
             '/neurontools.v1.RuntimeService/Report',
-            neurontools_dot_rpc_dot_neuron__pb2.ReportRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.ReportResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.ReportRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.ReportResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -505,13 +505,13 @@ class FaultServiceStub(object):
         """
         self.InjectFaults = channel.unary_unary(
                 '/neurontools.v1.FaultService/InjectFaults',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.InjectFaultsRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.InjectFaultsResponse.FromString,
                 _registered_method=True)
         self.HealFaults = channel.unary_unary(
                 '/neurontools.v1.FaultService/HealFaults',
-                request_serializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsRequest.SerializeToString,
-                response_deserializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsResponse.FromString,
+                request_serializer=neurontools_dot_v1_dot_neuron__pb2.HealFaultsRequest.SerializeToString,
+                response_deserializer=neurontools_dot_v1_dot_neuron__pb2.HealFaultsResponse.FromString,
                 _registered_method=True)
 
 
@@ -540,13 +540,13 @@ def add_FaultServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'InjectFaults': grpc.unary_unary_rpc_method_handler(
                     servicer.InjectFaults,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.InjectFaultsRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.InjectFaultsResponse.SerializeToString,
             ),
             'HealFaults': grpc.unary_unary_rpc_method_handler(
                     servicer.HealFaults,
-                    request_deserializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsRequest.FromString,
-                    response_serializer=neurontools_dot_rpc_dot_neuron__pb2.HealFaultsResponse.SerializeToString,
+                    request_deserializer=neurontools_dot_v1_dot_neuron__pb2.HealFaultsRequest.FromString,
+                    response_serializer=neurontools_dot_v1_dot_neuron__pb2.HealFaultsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -576,8 +576,8 @@ class FaultService(object):
             request,
             target,
             '/neurontools.v1.FaultService/InjectFaults',
-            neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.InjectFaultsResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.InjectFaultsRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.InjectFaultsResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -603,8 +603,8 @@ class FaultService(object):
             request,
             target,
             '/neurontools.v1.FaultService/HealFaults',
-            neurontools_dot_rpc_dot_neuron__pb2.HealFaultsRequest.SerializeToString,
-            neurontools_dot_rpc_dot_neuron__pb2.HealFaultsResponse.FromString,
+            neurontools_dot_v1_dot_neuron__pb2.HealFaultsRequest.SerializeToString,
+            neurontools_dot_v1_dot_neuron__pb2.HealFaultsResponse.FromString,
             options,
             channel_credentials,
             insecure,
