@@ -77,10 +77,7 @@ class Gallery:
 
     def picture(self, view: View, choice: Choice) -> Picture:
         """The picture, as it was a round ago at the latest; Crowded where too much is asked for."""
-        now = self._now()
-        if view not in self._asked_at:
-            view.wake()
-        self._asked_at[view] = now
+        now = self._ask(view)
         key = (view, choice)
         picture = self._pictures.get(key)
         if picture is None or (not picture.viewers and now - picture.drawn_at_seconds >= _ROUND_SECONDS):
@@ -93,16 +90,21 @@ class Gallery:
         self._begin()
         return picture
 
-    def check_room(self) -> None:
-        """Crowded when as many look on as may."""
+    def stream(self, view: View, choice: Choice, since: str) -> AsyncGenerator[bytes, None]:
+        """Server-sent events: what has changed since a version, as it does; who reads slowly skips to the latest.
+
+        Crowded when as many look on as may, or where the picture can't be had.
+        """
         if self.viewers >= MOST_VIEWERS:
             raise Crowded(f"{MOST_VIEWERS} viewers look on, and more may not")
+        return self._events(view, choice, self.picture(view, choice), since)
 
-    async def stream(self, view: View, choice: Choice, since: str) -> AsyncGenerator[bytes, None]:
-        """Server-sent events: what has changed since a version, as it does; who reads slowly skips to the latest."""
-        if self.viewers >= MOST_VIEWERS:
+    async def _events(self, view: View, choice: Choice, picture: Picture, since: str) -> AsyncGenerator[bytes, None]:
+        if self.viewers >= MOST_VIEWERS:  # since it was asked for
             return
-        picture = self.picture(view, choice)
+        self._ask(view)
+        picture = self._pictures.setdefault((view, choice), picture)
+        self._begin()
         self.viewers += 1
         picture.viewers += 1
         try:
@@ -121,6 +123,14 @@ class Gallery:
             self.viewers -= 1
             picture.viewers -= 1
             self._asked_at[view] = self._now()
+
+    def _ask(self, view: View) -> float:
+        """Takes note that somebody looks, and when that is."""
+        now = self._now()
+        if view not in self._asked_at:
+            view.wake()
+        self._asked_at[view] = now
+        return now
 
     def _spend(self, now: float) -> None:
         self._saved = min(_MOST_DRAWINGS_SAVED, self._saved + (now - self._saved_at) * _DRAWINGS_A_SECOND)

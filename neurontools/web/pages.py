@@ -93,7 +93,6 @@ class WebPages:
         return Response(picture.page(made), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
     def _stream(self, request: Request, view: PageView, choice: Choice) -> Response:
-        self._gallery.check_room()
         since = request.header("last-event-id") or _given(request.query, "since")
         return Response(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 

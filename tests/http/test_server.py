@@ -270,3 +270,25 @@ def test_names_that_are_not_ours_are_misdirected(serve: Serve) -> None:
         assert served.get("/echo", Host=name).status == 421
     assert served.get("http://evil.example.org/echo", Host="localhost").status == 421
     assert served.get("/", Host="evil.example.org").status == 200, "open pages are for everybody"
+
+
+def test_what_a_client_does_not_read_waits_in_no_buffer_for_long(serve: Serve) -> None:
+    """So who comes late to what is sent piece by piece finds the latest, and not what was."""
+    piece, made, ended = bytes(2**14), [0], threading.Event()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                made[0] += 1
+                yield piece
+        finally:
+            ended.set()
+
+    served = serve({"/": FRONT, "/news": Page(lambda _: Response(pieces()))}, limits=Limits(write_seconds=0.5))
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**16)
+        silent.settimeout(HANG_SECONDS)
+        silent.connect(("127.0.0.1", served.port))
+        silent.sendall(HELLO.replace(b" / ", b" /news "))
+        assert ended.wait(HANG_SECONDS)
+    assert made[0] * len(piece) < 2**20
