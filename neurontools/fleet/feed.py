@@ -43,7 +43,11 @@ class FleetFeed(ABC):
 
     @abstractmethod
     def socket_path(self, name: str) -> str | None:
-        """Where the daemon of a host can be asked from here; None for one that was not reached."""
+        """Where the daemon of a host can be asked from here by now; None for one that was not reached yet."""
+
+    def reached(self, name: str) -> str | None:
+        """The same of a host that somebody wants to look at, which it may take some seconds to reach."""
+        return self.socket_path(name)
 
     @abstractmethod
     def start(self, notify: Callable[[], None] = lambda: None) -> None:

@@ -47,9 +47,9 @@ def dashboard(
         name = app.return_value
         if name is None:
             return code
-        path = feed.socket_path(name)
+        path = feed.reached(name)
         if path is None:
-            board.tell(f"{name}: not reached yet")
+            board.tell(f"{name}: not reached")
             continue
         try:
             look_at({option: given[option] for option in _OF_A_HOST if option in given}, path)

@@ -43,6 +43,7 @@ class PrometheusFeed(FleetFeed):
         self._is_closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._looked_at: dict[str, DirectFeed] = {}
+        self.asked: dict[str, str] = {}  # the queries of the latest refresh, by name
         self.query_count = 0  # of the latest refresh
         self.answered_bytes = 0  # of the latest refresh, as they came
 
@@ -67,7 +68,12 @@ class PrometheusFeed(FleetFeed):
         return _WHOLE_SECONDS + _QUERY_SECONDS
 
     def socket_path(self, name: str) -> str | None:
-        """Where the daemon of a host can be asked from here: by SSH to it; None when that doesn't succeed."""
+        """Where the daemon of a host that was looked at can be asked; a Prometheus has no way there."""
+        feed = self._looked_at.get(name)
+        return None if feed is None else feed.socket_path(name)
+
+    def reached(self, name: str) -> str | None:
+        """The same, by SSH to it; None when that doesn't succeed."""
         feed = self._looked_at.get(name)
         if feed is None:
             place = next((state.place for state in self._states if state.place.name == name), None)
@@ -114,6 +120,7 @@ class PrometheusFeed(FleetFeed):
         try:
             self._probe(deadline, notes)
             asked = Overview(is_recorded=self.is_recorded)
+            self.asked = asked.texts
             for name, text in asked.texts.items():
                 try:
                     answer = self._asked(text, deadline)

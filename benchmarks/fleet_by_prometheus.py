@@ -1,0 +1,193 @@
+"""What an overview of many hosts by Prometheus costs: queries and bytes, with our recording rules and without.
+
+    python benchmarks/fleet_by_prometheus.py [--hosts 2000] [--kinds 8] [--interval 30]
+
+A real Prometheus scrapes so many targets of one server, which answers for each host what a simulated neurond of some
+kinds has answered, as far as the rules read it (a whole host has 15 times as many series). The bytes are those that
+came over the connection, compressed; beside them, unpacked, and one query for all series of one family, which is what
+a view without aggregates would begin with. CPU time is that of this process, memory of Prometheus its resident size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from neurontools.fleet.prometheus.access import Access
+from neurontools.fleet.prometheus.feed import PrometheusFeed
+from neurontools.fleet.prometheus.quantities import TAKEN
+from neurontools.fleet.prometheus.server import PrometheusServer
+from neurontools.fleet.states import Link
+from neurontools.testing import SimulatedFleet
+
+RULES = Path(__file__).parents[1] / "deploy/prometheus/neuron.rules.yml"
+READ = re.compile(
+    r"(neurontools_(neuroncore_(held|utilization_ratio|executions_total|mfu_ratio)|device_(health|memory_bytes)|health|"
+    r"finding_seconds|warnings|process_steps_total|devices|snapshot_timestamp_seconds)|instance_info)[{ ]"
+)
+PATIENCE_SECONDS = 600.0
+
+
+def bodies(kinds: int) -> list[bytes]:
+    """What simulated hosts answer at /metrics, as far as it is read."""
+    first = free_port(kinds)
+    found = []
+    with SimulatedFleet(kinds, interval_seconds=2, metrics_from=first) as fleet:
+        time.sleep(10)
+        for place in range(len(fleet.places)):
+            with urllib.request.urlopen(f"http://127.0.0.1:{first + place}/metrics", timeout=60) as reply:
+                lines = reply.read().decode().splitlines()
+            kept = [line for line in lines if READ.match(line) and not line.startswith(TAKEN)]
+            found.append(("\n".join(kept) + "\n").encode())
+    return found
+
+
+def free_port(count: int) -> int:
+    for first in range(21_000, 32_000, count):
+        try:
+            for port in range(first, first + count):
+                socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return first
+    raise SystemExit("no free ports")
+
+
+class Hosts(ThreadingHTTPServer):
+    """Answers for host number N at /N, with the time of now."""
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = texts[int(self.path[1:]) % len(texts)] + f"{TAKEN} {time.time()}\n".encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+
+def prometheus(
+    directory: Path, hosts: Hosts, count: int, interval: int, *, rules: bool
+) -> tuple[str, subprocess.Popen[bytes]]:
+    targets = [
+        {
+            "targets": [f"127.0.0.1:{hosts.server_port}"],
+            "labels": {
+                "instance": f"10.{number >> 8}.{number & 255}.1:8000",
+                "node": f"trn-{number:04d}",
+                "__metrics_path__": f"/{number}",
+            },
+        }
+        for number in range(count)
+    ]
+    (directory / "targets.json").write_text(json.dumps(targets))
+    configuration = {
+        "global": {"scrape_interval": f"{interval}s", "evaluation_interval": f"{interval}s"},
+        "rule_files": [str(RULES)] if rules else [],
+        "scrape_configs": [{"job_name": "neurond", "file_sd_configs": [{"files": [str(directory / "targets.json")]}]}],
+    }
+    (directory / "prometheus.yml").write_text(json.dumps(configuration))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={directory}/prometheus.yml",
+                f"--storage.tsdb.path={directory}/data",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=log,
+            stderr=log,
+        )
+    return f"http://127.0.0.1:{port}", process
+
+
+def asked(url: str, query: str) -> tuple[int, int]:
+    """How many series answer a query, and in how many bytes unpacked."""
+    try:
+        data = urllib.parse.urlencode({"query": query}).encode()
+        with urllib.request.urlopen(f"{url}/api/v1/query", data, timeout=60) as reply:
+            body = reply.read()
+    except OSError:
+        return 0, 0
+    return len(json.loads(body)["data"]["result"]), len(body)
+
+
+def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bool) -> None:
+    until = time.monotonic() + PATIENCE_SECONDS
+    wanted = "instance:neuron_devices:conditions" if rules else TAKEN
+    while asked(url, wanted)[0] < count:
+        if time.monotonic() > until or process.poll() is not None:
+            raise SystemExit(f"{asked(url, wanted)[0]} of {count} hosts are known")
+        time.sleep(1)
+    unpacked = 0
+    with PrometheusFeed(url) as feed:
+        before, began = time.process_time(), time.monotonic()
+        feed.start()
+        feed.wait_settled()
+        took, cpu = time.monotonic() - began, time.process_time() - before
+        live = sum(state.link is Link.LIVE for state in feed.states)
+        for text in feed.asked.values():
+            unpacked += asked(url, text)[1]
+        print(
+            f"{'with rules' if feed.is_recorded else 'without rules':>14}: {live} live, {feed.query_count} queries, "
+            f"{feed.answered_bytes / 1e3:.0f} kB as they came, {unpacked / 1e3:.0f} kB unpacked; {took:.2f} s, "
+            f"{cpu:.2f} s of CPU here; {resident_bytes(process.pid) / 2**20:.0f} MiB Prometheus",
+            *feed.notes,
+            flush=True,
+        )
+    series, size = asked(url, "neurontools_neuroncore_utilization_ratio")
+    server = PrometheusServer(url, Access())
+    came = server.query("neurontools_neuroncore_utilization_ratio", 60).size_bytes
+    server.close()
+    print(
+        f"{'one family':>14}: {series} series, {came / 1e3:.0f} kB as they come, {size / 1e3:.0f} kB unpacked",
+        flush=True,
+    )
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]) * 1024
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hosts", type=int, default=2000)
+    parser.add_argument("--kinds", type=int, default=8)
+    parser.add_argument("--interval", type=int, default=30)
+    given = parser.parse_args()
+    texts = bodies(given.kinds)
+    lines = sum(text.count(b"\n") for text in texts) / len(texts)
+    print(f"{given.hosts} hosts with {lines:.0f} series each, scraped every {given.interval} s", flush=True)
+    hosts = Hosts(texts)
+    for rules in (True, False):
+        with tempfile.TemporaryDirectory() as name:
+            url, process = prometheus(Path(name), hosts, given.hosts, given.interval, rules=rules)
+            try:
+                measure(url, process, given.hosts, rules=rules)
+            finally:
+                process.terminate()
+                process.wait()
+
+
+if __name__ == "__main__":
+    main()
