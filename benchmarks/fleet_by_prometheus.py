@@ -11,6 +11,7 @@ a view without aggregates would begin with. CPU time is that of this process, me
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import socket
@@ -26,12 +27,11 @@ from pathlib import Path
 
 from neurontools.fleet.prometheus.access import Access
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.quantities import TAKEN
+from neurontools.fleet.prometheus.quantities import MFU, RULES, TAKEN
 from neurontools.fleet.prometheus.server import PrometheusServer
 from neurontools.fleet.states import Link
 from neurontools.testing import SimulatedFleet
 
-RULES = Path(__file__).parents[1] / "deploy/prometheus/neuron.rules.yml"
 READ = re.compile(
     r"(neurontools_(neuroncore_(held|utilization_ratio|executions_total|mfu_ratio)|device_(health|memory_bytes)|health|"
     r"finding_seconds|warnings|process_steps_total|devices|snapshot_timestamp_seconds)|instance_info)[{ ]"
@@ -39,18 +39,30 @@ READ = re.compile(
 PATIENCE_SECONDS = 600.0
 
 
-def bodies(kinds: int) -> list[bytes]:
+def bodies(kinds: int, mix: str | None) -> list[bytes]:
     """What simulated hosts answer at /metrics, as far as it is read."""
     first = free_port(kinds)
     found = []
-    with SimulatedFleet(kinds, interval_seconds=2, metrics_from=first) as fleet:
+    with SimulatedFleet(kinds, mix=mix, interval_seconds=2, metrics_from=first) as fleet:
         time.sleep(10)
         for place in range(len(fleet.places)):
-            with urllib.request.urlopen(f"http://127.0.0.1:{first + place}/metrics", timeout=60) as reply:
-                lines = reply.read().decode().splitlines()
+            lines = scraped(f"http://127.0.0.1:{first + place}/metrics")
             kept = [line for line in lines if READ.match(line) and not line.startswith(TAKEN)]
             found.append(("\n".join(kept) + "\n").encode())
     return found
+
+
+def scraped(url: str) -> list[str]:
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=60) as reply:
+                text: str = reply.read().decode()
+                return text.splitlines()
+        except OSError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(1)
 
 
 def free_port(count: int) -> int:
@@ -77,6 +89,10 @@ class Hosts(ThreadingHTTPServer):
                 self.end_headers()
                 self.wfile.write(body)
 
+            def handle_one_request(self) -> None:
+                with contextlib.suppress(OSError):
+                    super().handle_one_request()
+
             def log_message(self, *_: object) -> None:
                 """Nothing."""
 
@@ -99,9 +115,11 @@ def prometheus(
         for number in range(count)
     ]
     (directory / "targets.json").write_text(json.dumps(targets))
+    recorded = [{"record": rule.rule, "expr": rule.expression} for rule in (*RULES, MFU)]
+    (directory / "rules.json").write_text(json.dumps({"groups": [{"name": "hosts", "rules": recorded}]}))
     configuration = {
         "global": {"scrape_interval": f"{interval}s", "evaluation_interval": f"{interval}s"},
-        "rule_files": [str(RULES)] if rules else [],
+        "rule_files": [str(directory / "rules.json")] if rules else [],
         "scrape_configs": [{"job_name": "neurond", "file_sd_configs": [{"files": [str(directory / "targets.json")]}]}],
     }
     (directory / "prometheus.yml").write_text(json.dumps(configuration))
@@ -145,12 +163,13 @@ def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bo
         feed.start()
         feed.wait_settled()
         took, cpu = time.monotonic() - began, time.process_time() - before
+        queries, came = feed.query_count, feed.answered_bytes
         live = sum(state.link is Link.LIVE for state in feed.states)
         for text in feed.asked.values():
             unpacked += asked(url, text)[1]
         print(
-            f"{'with rules' if feed.is_recorded else 'without rules':>14}: {live} live, {feed.query_count} queries, "
-            f"{feed.answered_bytes / 1e3:.0f} kB as they came, {unpacked / 1e3:.0f} kB unpacked; {took:.2f} s, "
+            f"{'with rules' if feed.is_recorded else 'without rules':>14}: {live} live, {queries} queries, "
+            f"{came / 1e3:.0f} kB as they came, {unpacked / 1e3:.0f} kB unpacked; {took:.2f} s, "
             f"{cpu:.2f} s of CPU here; {resident_bytes(process.pid) / 2**20:.0f} MiB Prometheus",
             *feed.notes,
             flush=True,
@@ -173,13 +192,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=2000)
     parser.add_argument("--kinds", type=int, default=8)
+    parser.add_argument("--mix", help="as neuron-fleet-sim has it")
     parser.add_argument("--interval", type=int, default=30)
+    parser.add_argument("--only-with-rules", action="store_true")
     given = parser.parse_args()
-    texts = bodies(given.kinds)
+    texts = bodies(given.kinds, given.mix)
     lines = sum(text.count(b"\n") for text in texts) / len(texts)
     print(f"{given.hosts} hosts with {lines:.0f} series each, scraped every {given.interval} s", flush=True)
     hosts = Hosts(texts)
-    for rules in (True, False):
+    for rules in (True,) if given.only_with_rules else (True, False):
         with tempfile.TemporaryDirectory() as name:
             url, process = prometheus(Path(name), hosts, given.hosts, given.interval, rules=rules)
             try:

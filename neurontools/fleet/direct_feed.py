@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError
 
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.same_host import once_each
 from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary import HostSummary
 from neurontools.fleet.tunnel import Tunnel, ssh_command
@@ -105,8 +106,13 @@ class DirectFeed(FleetFeed):
 
     @property
     def states(self) -> tuple[HostState, ...]:
-        """How it stands with each host, in the order they were named."""
-        return tuple([host.state for host in self._hosts])
+        """How it stands with each host, in the order they were named; one that was named twice is there once."""
+        return once_each([host.state for host in self._hosts])[0]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which hosts were named twice."""
+        return once_each([host.state for host in self._hosts])[1]
 
     @property
     def is_settled(self) -> bool:

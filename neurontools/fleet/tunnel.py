@@ -72,7 +72,11 @@ class Tunnel:
         except OSError:
             return
         with connection:
-            self._runs = [run for run in self._runs if run.poll() is None]
+            ended = [run for run in self._runs if run.poll() is not None]
+            self._runs = [run for run in self._runs if run not in ended]
+            for run in ended:
+                if run.stderr is not None:
+                    run.stderr.close()
             if len(self._runs) >= _MOST_RUNS:
                 return
             try:

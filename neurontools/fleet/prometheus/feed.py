@@ -17,6 +17,7 @@ from neurontools.fleet.prometheus.access import Access
 from neurontools.fleet.prometheus.overview import Moment, hosts
 from neurontools.fleet.prometheus.queries import MEANINGS, PROBE, Overview, has_rules
 from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample, Unasked
+from neurontools.fleet.same_host import once_each
 from neurontools.fleet.states import HostState
 
 USUAL_INTERVAL_SECONDS = 15.0  # as often as most are told to scrape
@@ -137,7 +138,8 @@ class PrometheusFeed(FleetFeed):
             self._notes = (f"Prometheus: {problem}",)
             return
         before = {state.place.name: state for state in self._states}
-        self._states = hosts(asked, answers, before, Moment(time.monotonic(), time.time()))
+        self._states, same = once_each(hosts(asked, answers, before, Moment(time.monotonic(), time.time())))
+        notes |= dict.fromkeys(same)
         if not self._states:
             notes["Prometheus has no series of neurond; has it been told to scrape the hosts? See FLEET.md"] = None
         elif not self.is_recorded and len(self._states) >= _MANY_HOSTS:
