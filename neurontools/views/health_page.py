@@ -8,7 +8,7 @@ from neurontools.history.events import Event, Severity
 from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign, styled
+from neurontools.views.drawing.line import Line, Page, Run, clip, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.own_events import devices_of, events_of
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
@@ -42,7 +42,7 @@ def health_page(scene: Scene, width: int, height: int) -> Page:
     page.add_list(lines, len(events), list_height, top)
     if not events:
         text = loading_text(scene) or f"nothing has happened since {_since(scene)}"
-        page.add(fit(((f"   {text}", "dim"),), width))
+        page.add(fit_marked(((f"   {text}", "dim"),), width))
     return page
 
 

@@ -20,6 +20,7 @@ from neurontools.views.drawing.line import Page, line_width
 from neurontools.views.drawing.scene import Cost, Scene
 from neurontools.views.host.page import host_page
 from neurontools.views.overview.host_usage import host_usage
+from neurontools.views.pages import page_named
 from neurontools.views.usage.page import usage_page
 from tests.harness.scenario_host import ScenarioHost
 
@@ -52,6 +53,25 @@ def test_users_have_what_runs_and_what_ended() -> None:
     assert ann[1:3] == [str(len(SNAPSHOT.processes)), "2"]
     assert "70.2%" in ann, "a mean goes by hours"
     assert (bob[1:3], bob[-3]) == (["0", "0"], "0.500")
+
+
+@pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
+def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
+    """On a terminal of 20 columns and on one with room."""
+    idle = ScenarioHost("trn1.2xlarge", "idle").at(30.0)
+    nothing = ("no process", "nobody holds", "nothing has")
+    narrow, wide = (
+        [
+            line
+            for line in lines_of(page_named(page).draw(Scene.of(idle, page=page), width, 30))
+            if line.strip().startswith(nothing)
+        ]
+        for width in (20, 120)
+    )
+    assert narrow
+    assert len(narrow) == len(wide)
+    for cut, whole in zip(narrow, wide, strict=True):
+        assert cut == whole or cut == whole[:19] + "…"
 
 
 def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:

@@ -12,7 +12,7 @@ from neurontools.text import units
 from neurontools.text.ranges import ranges
 from neurontools.text.script import script_text
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.line import Line, Page, Run, cell, fit, foreign, styled
+from neurontools.views.drawing.line import Line, Page, Run, cell, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED, load_style
 from neurontools.views.job_rows import JobRow, job_key, rows_of, slowest, slowest_text
@@ -38,7 +38,7 @@ def job_list(scene: Scene, rows: list[JobRow], width: int, height: int, *, with_
         page.add(_head(scene, rows, width))
     if not rows:
         nobody = "this process holds no NeuronCore" if scene.pid is not None else "nobody holds a NeuronCore"
-        page.add(fit(((f"  {nobody}", "dim"),), width))
+        page.add(fit_marked(((f"  {nobody}", "dim"),), width))
         return page
     columns = _chosen(scene, rows, width)
     titles: list[Run] = []

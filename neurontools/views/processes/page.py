@@ -7,7 +7,7 @@ from neurontools.model import Process
 from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
-from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, foreign, styled
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED, load_style
 from neurontools.views.entry import Entry
@@ -52,7 +52,7 @@ def process_page(scene: Scene, width: int, height: int) -> Page:
         nobody = "no process holds a NeuronCore"
         if scene.filter_text:
             nobody = f"no process passes the filter{scene.key_hint('; Esc clears it')}"
-        page.add(fit(((f"  {nobody}", "dim"),), width))
+        page.add(fit_marked(((f"  {nobody}", "dim"),), width))
     page.lines.extend([()] * max(0, height - len(page.lines) - len(footer)))
     page.add(*footer)
     return page

@@ -8,7 +8,7 @@ from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.line import Line, Page, clip, fit, foreign, styled
+from neurontools.views.drawing.line import Line, Page, clip, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
 from neurontools.views.entry import Entry
@@ -32,7 +32,7 @@ def usage_page(scene: Scene, width: int, height: int) -> Page:
     if len(users) > len(shown):
         page.add(fit(((f"   {scene.glyphs.ellipsis} {len(users) - len(shown)} more users", "dim"),), width))
     if not users:
-        page.add(fit((("   nobody holds a NeuronCore", "dim"),), width))
+        page.add(fit_marked((("   nobody holds a NeuronCore", "dim"),), width))
     page.append(_ended(scene, ended, width, height - len(page.lines)))
     return page
 
@@ -57,7 +57,7 @@ def _ended(scene: Scene, ended: list[EndedProcess], width: int, height: int) -> 
     known = f"{len(ended)} known, {hours_text(hours)} NeuronCore hours" if ended else ""
     page = Page([heading(scene, "Ended", width, known)])
     if not ended:
-        page.add(fit((("   no process that held NeuronCores is known to have ended", "dim"),), width))
+        page.add(fit_marked((("   no process that held NeuronCores is known to have ended", "dim"),), width))
         return page
     columns = chosen(_ENDED_COLUMNS, width)
     page.add(title_line(columns, width))
