@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -20,6 +20,7 @@ from neurond.actions.actions import Actions
 from neurond.attribution.kubelet import KubeletWatcher
 from neurond.attribution.process import Attributions
 from neurond.exports.exports import Exports
+from neurond.faults.faults import LoseHost
 from neurond.faults.kernel_log_file import KernelLogFile
 from neurond.host import kernel_log, watched_host
 from neurond.journal.accounts import Accounts
@@ -56,6 +57,7 @@ from neurond.verdicts.changes import Changes
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.errors import UserError
+from neurontools.faults.request import FaultRequest
 from neurontools.files.directory import NotTrusted
 from neurontools.rpc import socket_path
 from neurontools.sysfs.roots import Roots
@@ -76,9 +78,14 @@ T = TypeVar("T")
 
 
 class Daemon:
-    """One daemon. `run` serves until SIGTERM or SIGINT, or SIGHUP of its terminal; that of others has it reload."""
+    """One daemon. `run` serves until SIGTERM or SIGINT, or SIGHUP of its terminal; that of others has it reload.
 
-    def __init__(self, settings: Settings) -> None:
+    Where the host is simulated: `lose_host` is what losing it means, `faults` are there from the start.
+    """
+
+    def __init__(
+        self, settings: Settings, lose_host: LoseHost | None = None, faults: Sequence[FaultRequest] = ()
+    ) -> None:
         self._settings = settings
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
@@ -90,6 +97,8 @@ class Daemon:
         self._fault_due: asyncio.TimerHandle | None = None
         if host.faults is not None:
             host.faults.around.changed = self._on_fault_change
+            host.faults.around.lose_host = lose_host
+        self._first_faults = faults
         self._ticks = Ticks(settings.interval_seconds, time.monotonic())
         roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
         self._sampler = Sampler(host.source, host.ledger, host.load, settings.interval_seconds, roots, self._clock)
@@ -158,6 +167,8 @@ class Daemon:
             # What there is by now stays. To look through it for garbage takes 20 ms, in which nobody is answered.
             gc.freeze()
             turns.begin()
+            if self._faults is not None and self._first_faults:
+                self._faults.inject(self._first_faults)
             notify_ready(self._settings.ready_fd)
             on_ready()
             if is_own_process:

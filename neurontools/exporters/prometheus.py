@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from neurontools.exporters import neuron_families as known
 from neurontools.exporters.exposition import Definition, Family, Sample
+from neurontools.exporters.host_errors import ERROR_TYPES
 from neurontools.exporters.labels import LabelTexts
 from neurontools.exporters.neuron_families import instance_labels
 from neurontools.exporters.own_families import own_families
@@ -17,7 +18,6 @@ from neurontools.monitor.system_groups import instance_info
 
 _UNTAGGED = "untagged"
 _VCPU_MODES = ("user", "system")
-_ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 _STATUS_TYPES = (
     "completed",
     "completed_with_err",
@@ -184,7 +184,7 @@ class SnapshotMetrics:
 
 _COUNTERS = {
     part: (kinds, attrgetter(*(f"{kind}_total" for kind in kinds)))
-    for part, kinds in (("errors", _ERROR_TYPES), ("executions", _STATUS_TYPES))
+    for part, kinds in (("errors", ERROR_TYPES), ("executions", _STATUS_TYPES))
 }
 _read_vcpu = attrgetter(*(f"vcpu_{mode}_ratio" for mode in _VCPU_MODES))
 _read_percentiles = attrgetter(*(f"{percentile}_seconds" for percentile in known.PERCENTILES))

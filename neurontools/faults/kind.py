@@ -60,7 +60,8 @@ class FaultKind:
 
     `ecc` names the counters of the device that move when it begins, `component` the part that the driver calls
     unhealthy for as long as it lasts. `counter` is the driver's of the core that meets it, `kernel_error` the name in
-    the kernel's log. The last line of `log` is the text of the error. `findings` are kinds of `neurontools.health`.
+    the kernel's log. `loses_host`: it is of the whole host and has no other target. The last line of `log` is the text
+    of the error. `findings` are kinds of `neurontools.health`.
     """
 
     name: str
@@ -75,6 +76,7 @@ class FaultKind:
     component: str | None = None
     loses_device: bool = False
     loses_reports: bool = False
+    loses_host: bool = False
     findings: tuple[str, ...] = ()
     amount: Amount | None = None
     takes_part: bool = False

@@ -198,6 +198,12 @@ _ALL = (
         findings=("device_missing",),
     ),
     FaultKind(
+        "host-lost",
+        "a host that is gone, and boots anew when it comes back (neuron-fleet-sim)",
+        Lasting.CONDITION,
+        loses_host=True,
+    ),
+    FaultKind(
         "part-unhealthy",
         "a part that the driver calls unhealthy (Trainium2 and later)",
         Lasting.CONDITION,

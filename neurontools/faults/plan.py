@@ -2,7 +2,7 @@
 
 The default mix and the mean time between faults go by published failures of a large training run: 419 faults of 16,384
 accelerators in 54 days (Llama 3, arXiv:2407.21783), 4.7e-4 a device-day. AWS publishes none of Trainium. What no
-single fault stands for (maintenance, parts of the host: 11 %) is left out.
+single host shows (maintenance, parts of the host: 11 %) is left out; `host-lost` stands for it in a fleet.
 """
 
 from __future__ import annotations
@@ -92,11 +92,12 @@ def _of_host(plan: FaultPlan, host_index: int, device_count: int) -> Iterator[Pl
         count += 1
         if count > MOST_PLANNED:
             raise BadPlan(f"more than {MOST_PLANNED} faults on a host; shorten duration_seconds or give them more time")
+        kind, device_index = random.choices(kinds, shares)[0], random.randrange(device_count)
         yield PlannedFault(
             host_index,
             FaultRequest(
-                random.choices(kinds, shares)[0],
-                device_index=random.randrange(device_count),
+                kind,
+                device_index=None if KINDS[kind].loses_host else device_index,
                 after_seconds=round(at_seconds, 3),
                 for_seconds=plan.for_seconds,
                 seed=random.randrange(2**32),

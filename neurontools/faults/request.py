@@ -23,6 +23,8 @@ class ImpossibleFault(ValueError):
 class FaultRequest:
     """A fault that is asked for; exactly one of device, core and process is given. ImpossibleFault for rubbish.
 
+    One that loses the host is of none of them.
+
     Cores are logical, under the default LNC of the host. `after_executions` None: the next one, where executions meet
     the kind at all.
     """
@@ -41,7 +43,10 @@ class FaultRequest:
 
     def __post_init__(self) -> None:
         kind = self.definition
-        if sum(target is not None for target in (self.device_index, self.neuroncore_index, self.pid)) != 1:
+        targets = sum(target is not None for target in (self.device_index, self.neuroncore_index, self.pid))
+        if kind.loses_host and targets:
+            raise ImpossibleFault(f"{kind.name}: it is of the whole host; give no device, NeuronCore or process")
+        if not kind.loses_host and targets != 1:
             raise ImpossibleFault(f"{kind.name}: give one of a device, a NeuronCore and a process")
         for value, what in ((self.device_index, "device"), (self.neuroncore_index, "NeuronCore"), (self.pid, "PID")):
             if value is not None and not 0 <= value <= LARGEST_INDEX:

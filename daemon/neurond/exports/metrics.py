@@ -16,6 +16,7 @@ from neurontools.exporters.exposition import (
     Kind,
     label_text,
 )
+from neurontools.exporters.host_errors import HostErrors
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.http.compression import Document
@@ -40,7 +41,9 @@ class Metrics:
 
     def __init__(self, store: Store, *, untagged_together: bool = False) -> None:
         self._store = store
-        self._metrics = SnapshotMetrics(time.time(), untagged_together=untagged_together)
+        started_at_unix_seconds = time.time()
+        self._metrics = SnapshotMetrics(started_at_unix_seconds, untagged_together=untagged_together)
+        self._errors = HostErrors(started_at_unix_seconds)
         self._before: Snapshot | None = None
         self._latest: Snapshot | None = None
         self._texts: dict[bool, tuple[int, Document]] = {}
@@ -52,6 +55,7 @@ class Metrics:
     def observe(self, snapshot: Snapshot) -> None:
         """Takes note of a tick: what a later one is compared with."""
         self._before, self._latest = self._latest, snapshot
+        self._errors.observe(snapshot)
 
     def text(self, *, openmetrics: bool) -> Document:
         """The metrics in a format; made anew only for a snapshot that is new."""
@@ -68,6 +72,7 @@ class Metrics:
     def _families(self, snapshot: Snapshot) -> Iterator[Family]:
         peak_flops = catalog.peak_flops_per_core(snapshot.instance.instance_type)
         yield from self._metrics.families(snapshot, self._before, peak_flops)
+        yield self._errors.family()
         build = label_text(
             [
                 ("version", snapshot.daemon_version),

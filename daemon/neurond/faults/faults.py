@@ -34,13 +34,17 @@ class NoSuchFault(Exception):
     """There is no fault of this number; the text says so."""
 
 
+LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
+
+
 @dataclass(slots=True)
 class Surroundings:
     """What faults act on. `changed` is called when snapshots have something new to show, `armed` when a process has
     said that it knows of a fault.
 
     `now`: CLOCK_MONOTONIC in seconds. `say` writes a line to the process with a token; `log` writes an error to the
-    kernel's log. `unix_at` tells the Unix time of a moment.
+    kernel's log. `unix_at` tells the Unix time of a moment. `lose_host` has the host vanish, for so many seconds or for
+    good, and return as if booted anew, but with the faults that have not begun; None: it can't vanish.
     """
 
     now: Callable[[], float]
@@ -49,6 +53,7 @@ class Surroundings:
     armed: Callable[[], None] = lambda: None
     say: Callable[[str, bytes], None] = lambda _token, _line: None
     log: Callable[[HardwareError], None] = lambda _error: None
+    lose_host: LoseHost | None = None
 
 
 class Faults:
@@ -185,6 +190,10 @@ class Faults:
     def _place(self, request: FaultRequest) -> tuple[tuple[int, ...], frozenset[int]]:
         """The devices and physical cores of a target; NoTarget."""
         shape = self._ledger.shape
+        if request.definition.loses_host:
+            if self.around.lose_host is None:
+                raise NoTarget("this host can't be lost: it is none of a simulated fleet; see neuron-fleet-sim")
+            return (), frozenset()
         if request.definition.takes_part and not self._tells_health:
             raise NoTarget("the driver of such devices tells no health of their parts; simulate trn2.48xlarge or later")
         if request.device_index is not None:
@@ -242,8 +251,21 @@ class Faults:
         """What the hardware counts at once, whether or not anybody uses it."""
         kind = fault.kind
         events = int(fault.request.effective_amount or 1) if kind.amount is not None else 1
+        if kind.loses_host and self.around.lose_host is not None:
+            self.around.lose_host(fault.request.for_seconds, self._to_come())
         if kind.ecc:
             self._traces.count_ecc(fault.number, fault.device_indices[0], kind.ecc, events)
+
+    def _to_come(self) -> tuple[FaultRequest, ...]:
+        """What was asked for and has not begun, as it would be asked for now."""
+        now_seconds = self.around.now()
+        return tuple(
+            fault.request
+            if fault.request.after_seconds is None
+            else replace(fault.request, after_seconds=max(0.0, fault.due_seconds - now_seconds))
+            for fault in self._held.values()
+            if fault.began_seconds is None and fault.ended_seconds is None
+        )
 
     def _met(self, fault: HeldFault, token: str) -> None:
         had_begun = fault.began_seconds is not None

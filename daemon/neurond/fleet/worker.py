@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from neurond.daemon import Daemon
+from neurond.fleet.losable_host import LosableHost
 from neurond.settings import Settings
 from neurond.system import log
 from neurond.system.event_loop import timed_loop
@@ -37,7 +37,7 @@ async def _serve(all_settings: list[Settings]) -> int:
     ready: list[asyncio.Future[None]] = []
 
     async def serve(settings: Settings, is_ready: asyncio.Future[None]) -> None:
-        """One host, to the end; it has room until it serves."""
+        """One host, to the end; it has room until it serves for the first time."""
 
         def served() -> None:
             if not is_ready.done():
@@ -46,7 +46,7 @@ async def _serve(all_settings: list[Settings]) -> int:
 
         await room.acquire()
         try:
-            await Daemon(settings).run(ending, served)
+            await LosableHost(settings).serve(ending, served)
         except UserError as error:
             if not is_ready.done():
                 is_ready.set_exception(error)

@@ -13,6 +13,7 @@ from neurontools.model import latency
 MODEL_CODE_BYTES = 96 * 2**20
 RUNTIME_MEMORY_BYTES = 16 * 2**20
 _MODEL_ID = 10001
+_CRUMBS_RATIO = 0.01
 
 
 @dataclass(slots=True)
@@ -47,6 +48,12 @@ class Rank:
     def hold_tensors(self, ratio: float) -> None:
         """Makes its tensors take this share of its HBM."""
         self.memory = replace(self.memory, tensors_bytes=int(ratio * self.hbm_share_bytes))
+
+    @property
+    def most_tensors_ratio(self) -> float:
+        """The share of its HBM that tensors can have beside the rest, but for the crumbs that no tensor fits in."""
+        rest = self.memory.total_bytes - self.memory.tensors_bytes
+        return (1 - _CRUMBS_RATIO) - rest / self.hbm_share_bytes
 
     def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
         """Spends a step executing: so much of the time, each execution about so long."""

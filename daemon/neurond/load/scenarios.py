@@ -52,12 +52,11 @@ def _training_ramp(rank: Rank, now_seconds: float) -> None:
 
 
 def _memory_leak(rank: Rank, now_seconds: float) -> None:
-    """Tensors grow by 1 % of the HBM a second until allocation fails, and the failures are counted."""
+    """Tensors grow by 1 % of the HBM a second until it is full: allocation fails then, and the failures are counted."""
     _steady(rank, now_seconds)
-    wanted_ratio = 0.2 + 0.01 * now_seconds
-    fits = wanted_ratio < 0.75
-    rank.hold_tensors(min(wanted_ratio, 0.75))
-    if not fits and now_seconds % 1 == 0:
+    wanted_ratio, most_ratio = 0.2 + 0.01 * now_seconds, rank.most_tensors_ratio
+    rank.hold_tensors(min(wanted_ratio, most_ratio))
+    if wanted_ratio > most_ratio and now_seconds % 1 == 0:
         rank.errors = replace(rank.errors, runtime_total=rank.errors.runtime_total + 1)
 
 

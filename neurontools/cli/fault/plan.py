@@ -91,7 +91,8 @@ def story_text(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> st
     rows = [("AT", "HOST", "DEVICE", "KIND")]
     for each in told:
         request = each.request
-        rows.append((text.clock(each.at_seconds), hosts[each.host_index].name, str(request.device_index), request.kind))
+        device = "-" if request.device_index is None else str(request.device_index)
+        rows.append((text.clock(each.at_seconds), hosts[each.host_index].name, device, request.kind))
     return text.aligned(rows)
 
 

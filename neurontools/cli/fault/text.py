@@ -83,6 +83,8 @@ def _amount(kind: FaultKind) -> str:
 
 
 def _where(fault: InjectedFault) -> str:
+    if not fault.device_indices:
+        return "the host"
     devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges(fault.device_indices)}"
     if fault.neuroncore_index is not None:
         return f"NeuronCore {fault.neuroncore_index} of {devices}"
