@@ -172,6 +172,20 @@ def test_neurond_toml_shows_every_key_with_its_default() -> None:
                 assert "Not set: " not in comment[1], f"{table}.{key}"
 
 
+def test_unit_and_sysusers_name_the_same_group() -> None:
+    unit = (DEPLOY / "neurond.service").read_text("utf-8")
+    (made,) = re.findall(r"^g (\S+)", (DEPLOY / "neurontools.sysusers.conf").read_text("utf-8"), re.MULTILINE)
+    assert re.findall(r"^Group=(.+)$", unit, re.MULTILINE) == [made]
+    assert re.findall(r"^ExecStart=.* --group (\S+)", unit, re.MULTILINE) == [made]
+
+
+@needs("amtool")
+def test_alertmanager_takes_its_configuration() -> None:
+    command = ["amtool", "check-config", DEPLOY / "prometheus/alertmanager.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @needs("systemd-analyze")
 def test_what_the_unit_exposes_is_little() -> None:
     done = subprocess.run(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from neurond.actions.action_settings import ActionSettings
 from neurond.actions.actions import Actions
@@ -24,10 +24,10 @@ from neurond.faults.faults import LoseHost
 from neurond.faults.kernel_log_file import KernelLogFile
 from neurond.host import kernel_log, watched_host
 from neurond.journal.accounts import Accounts
-from neurond.journal.audit import NAME, Audit
+from neurond.journal.audit import Audit
 from neurond.journal.ended_file import EndedFile
 from neurond.journal.ended_log import EndedLog
-from neurond.journal.line_file import LineFile
+from neurond.journal.kept import audit_file, kept
 from neurond.peers.gate import Gate
 from neurond.peers.limits import limits_for
 from neurond.peers.peers import Peers
@@ -58,7 +58,6 @@ from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 from neurontools.errors import UserError
 from neurontools.faults.request import FaultRequest
-from neurontools.files.directory import NotTrusted
 from neurontools.rpc import socket_path
 from neurontools.sysfs.roots import Roots
 from neurontools.version import __version__
@@ -74,7 +73,6 @@ _GRACE_SECONDS = 0.5
 _FIRST_REFRESH_SECONDS = 5.0
 
 _log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Daemon:
@@ -115,9 +113,10 @@ class Daemon:
         self._kubelet = KubeletWatcher(self._attributions.take_allocations, settings.pod_resources_socket)
         self._exports = Exports(settings, self._store)
         self._accounts = Accounts(partial(is_alive, proc_root))
-        self._ended = EndedLog(time.time(), _kept(settings, "what ended", EndedFile))
+        group = None if settings.group is None else group_id(settings.group)
+        self._ended = EndedLog(time.time(), kept(settings.state_directory, group, "what ended", EndedFile))
         self._changes = Changes()
-        self._audit = Audit(_kept(settings, "the audit", _audit_file))
+        self._audit = Audit(kept(settings.state_directory, group, "the audit", audit_file))
         self._network: NetworkApi | None = None
         self._actions = Actions(ActionSettings.made(settings.actions), self._audit) if settings.actions else None
         self._monitor = MonitorService(self._store, self._ended, self._settle)
@@ -355,31 +354,6 @@ def _network_api(settings: Settings, monitor: MonitorService, most_files: int, a
     from neurond.service.network_api import NetworkApi
 
     return NetworkApi(settings, monitor, most_files, audit.note)
-
-
-def _audit_file(path: str, group: int | None) -> LineFile:
-    file = LineFile(path, NAME, "the audit", group)
-    file.content = b""
-    return file
-
-
-def _kept(settings: Settings, what: str, opened: Callable[[str, int | None], T]) -> T | None:
-    """What is kept below the state directory; None where it shall not, or can't, which is told and stops nothing."""
-    if settings.state_directory is None:
-        return None
-    try:
-        return opened(settings.state_directory, None if settings.group is None else group_id(settings.group))
-    except BlockingIOError:
-        _log.warning("%s: another daemon keeps %s there; this one keeps it in memory", settings.state_directory, what)
-    except OSError as error:
-        _log.warning(
-            "%s: %s is kept in memory alone: %s%s",
-            settings.state_directory,
-            what,
-            f"{error.filename} " if isinstance(error, NotTrusted) else "",
-            error.strerror,
-        )
-    return None
 
 
 def _export(settings: Settings, first: Snapshot) -> SysfsExport:

@@ -40,6 +40,16 @@ def test_kinds_have_their_shares() -> None:
     assert 2 < count["dma-abort"] / count["bit-flip"] < 4.5
 
 
+def test_a_host_that_is_lost_is_lost_as_a_whole_and_changes_nothing_else_of_the_story() -> None:
+    told = story(replace(BUSY, mix={"host-lost": 1, "bit-flip": 1}), [16])
+    other = story(replace(BUSY, mix={"dma-abort": 1, "bit-flip": 1}), [16])
+    assert {each.request.kind for each in told} == {"host-lost", "bit-flip"}
+    assert [each.at_seconds for each in told] == [each.at_seconds for each in other]
+    for one, another in zip(told, other, strict=True):
+        wanted = None if one.request.kind == "host-lost" else another.request.device_index
+        assert one.request.device_index == wanted
+
+
 def test_without_figures_faults_are_as_rare_as_published() -> None:
     days = 86_400.0
     told = story(FaultPlan(seed=1, duration_seconds=54 * days), [16] * 1024)

@@ -39,7 +39,7 @@ def test_rubbish_is_told_in_one_harmless_line(asked: dict[str, Any]) -> None:
         assert len(str(error)) < 300
     else:
         targets = (request.device_index, request.neuroncore_index, request.pid)
-        assert sum(target is not None for target in targets) == 1
+        assert sum(target is not None for target in targets) == int(not KINDS[request.kind].loses_host)
         for value in (request.after_seconds, request.for_seconds, request.probability, request.amount):
             assert value is None or math.isfinite(value)
 
@@ -49,6 +49,7 @@ def test_rubbish_is_told_in_one_harmless_line(asked: dict[str, Any]) -> None:
     [
         ({"kind": "dma-abrt", "device_index": 0}, "did you mean dma-abort?"),
         ({"kind": "dma-abort"}, "give one of a device, a NeuronCore and a process"),
+        ({"kind": "host-lost", "device_index": 0}, "it is of the whole host"),
         ({"kind": "dma-abort", "device_index": 0, "pid": 3}, "give one of a device, a NeuronCore and a process"),
         ({"kind": "dma-abort", "device_index": 0, "probability": 1.5}, "1.5 is no probability"),
         ({"kind": "dma-abort", "device_index": 0, "for_seconds": 0}, "0 s is no duration"),

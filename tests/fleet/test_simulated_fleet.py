@@ -15,6 +15,10 @@ import pytest
 from neurond.fleet.plan import HostPlan, parse_mix, plan
 
 from neurontools.client import Client
+from neurontools.errors import UserError
+from neurontools.faults.request import FaultRequest
+from neurontools.model import InjectedFault
+from neurontools.rpc import faults
 from neurontools.testing import SimulatedFleet
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -99,6 +103,32 @@ def test_what_cannot_be_meant_is_told_in_a_line(arguments: list[str], cause: str
     assert ended.stdout == ""
     assert ended.stderr.startswith(f"neuron-fleet-sim: {cause}")
     assert ended.stderr.count("\n") == 1
+
+
+def test_a_host_is_lost_while_the_others_stay() -> None:
+    with SimulatedFleet(2, mix="inf2.xlarge", interval_seconds=0.1) as fleet:
+        lost, stays = (place.address for place in fleet.places)
+        (fault,) = faults.inject(lost, [FaultRequest("host-lost")])
+        assert fault.device_indices == ()
+        wait_until(lambda: not Path(lost).exists())
+        with Client(stays) as client:
+            assert client.snapshot().devices
+
+
+def test_a_host_comes_back_with_the_rest_of_its_story() -> None:
+    with SimulatedFleet(1, mix="inf2.xlarge", interval_seconds=0.1) as fleet:
+        (place,) = fleet.places
+        story = [FaultRequest("host-lost", for_seconds=0.2), FaultRequest("bit-flip", device_index=0)]
+        assert [fault.number for fault in faults.inject(place.address, story)] == [1, 2]
+        wait_until(lambda: [(fault.kind, fault.number) for fault in _faults(place.address)] == [("bit-flip", 1)])
+
+
+def _faults(address: str) -> tuple[InjectedFault, ...]:
+    """Those of a host; none while it doesn't serve yet."""
+    try:
+        return faults.listed(address)
+    except UserError:
+        return ()
 
 
 def test_a_place_that_is_taken_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:

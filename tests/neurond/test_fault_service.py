@@ -150,6 +150,13 @@ def test_observers_are_told_nothing(daemon: RunningDaemon) -> None:
 
 def test_every_kind_can_be_injected(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")
-    made = faults.inject(daemon.socket, [FaultRequest(kind, device_index=0) for kind in KINDS])
-    assert [fault.kind for fault in made] == list(KINDS)
-    assert faults.heal(daemon.socket) == len(KINDS)
+    names = [kind.name for kind in KINDS.values() if not kind.loses_host]
+    made = faults.inject(daemon.socket, [FaultRequest(name, device_index=0) for name in names])
+    assert [fault.kind for fault in made] == names
+    assert faults.heal(daemon.socket) == len(names)
+
+
+def test_a_host_that_is_none_of_a_fleet_cannot_be_lost(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    with pytest.raises(UserError, match="it is none of a simulated fleet; see neuron-fleet-sim"):
+        faults.inject(daemon.socket, [FaultRequest("host-lost")])

@@ -11,6 +11,7 @@ from neurond.ownership.holding import CoreReport, Report
 from neurond.ownership.ledger import Ledger
 from neurond.snapshots.sampler import Sampler
 from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.verdicts.thresholds import Thresholds
 
 from neurontools import catalog, model
 from neurontools.model import DeviceMemory
@@ -109,7 +110,9 @@ def test_a_leak_fills_the_memory_and_then_allocations_fail() -> None:
         sizes.append(loaded.cores()[0].memory.total_bytes or 0)
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[30] < sizes[-1]
-    assert sizes[-1] > 0.9 * loaded.ledger.shape.stack_bytes
+    share = Thresholds().memory_used_ratio
+    assert share is not None
+    assert sizes[-1] > share * loaded.ledger.shape.stack_bytes, "the verdict that is named after it is reached"
     failures = [report.errors.runtime_total for report in loaded.reports()]
     assert min(failures) > 10
     fresh = Loaded("memory-leak")

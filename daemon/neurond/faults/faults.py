@@ -116,7 +116,7 @@ class Faults:
     def advance(self) -> None:
         """Brings all up to now."""
         now_seconds, has_changed = self.around.now(), False
-        for fault in self._held.values():
+        for fault in sorted(self._held.values(), key=lambda fault: fault.due_seconds):
             was_armed, had_begun = fault.is_armed, fault.began_seconds is not None
             if not fault.advance(now_seconds):
                 continue

@@ -238,3 +238,23 @@ def test_reports_are_lost_of_the_processes_on_a_device(host: Host) -> None:
     assert (host.faults.loses_reports(a), host.faults.loses_reports(b)) == (True, False)
     host.faults.heal([number])
     assert not host.faults.loses_reports(a)
+
+
+def test_a_host_is_lost_with_what_is_still_to_come_as_it_is_then(host: Host) -> None:
+    lost: list[Any] = []
+    host.faults.around.lose_host = lambda seconds, to_come: lost.append((seconds, to_come))
+    host.inject("host-lost", after_seconds=10, for_seconds=30)
+    host.inject("ecc-corrected", device_index=0, after_seconds=5)
+    host.inject("ecc-corrected", device_index=1, after_seconds=60, amount=7)
+    waiting = FaultRequest("bit-flip", device_index=0, after_executions=3)
+    host.faults.inject([waiting])
+    host.now += 12
+    host.faults.advance()
+    ((seconds, to_come),) = lost
+    assert seconds == 30
+    assert to_come == (FaultRequest("ecc-corrected", device_index=1, after_seconds=48.0, amount=7), waiting)
+
+
+def test_a_host_that_cannot_be_lost_says_so(host: Host) -> None:
+    with pytest.raises(NoTarget, match="see neuron-fleet-sim"):
+        host.inject("host-lost")
