@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from neurontools.fleet.hosts import Place, read_hostfile
+from neurontools.testing import child
 
 _START_SECONDS, _START_SECONDS_A_HOST = 60.0, 3.0  # also where other work takes the vCPUs
 _STOP_SECONDS = 60.0
@@ -84,12 +85,7 @@ class SimulatedFleet:
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
-            self._child.terminate()
-            try:
-                self._child.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
+            child.end(self._child, _STOP_SECONDS)
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1

@@ -12,6 +12,7 @@ from typing import Self
 
 from neurontools.sysfs.exported_tree import DRIVER_VERSION
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
+from neurontools.testing import child
 from neurontools.testing.driver_tree import temporary_directory
 
 _START_SECONDS = 30.0
@@ -102,12 +103,7 @@ class SimulatedDriver:
 
     def __exit__(self, *_: object) -> None:
         if self._child is not None:
-            self._child.terminate()
-            try:
-                self._child.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
+            child.end(self._child, _STOP_SECONDS)
         self._clean_up()
 
     def _clean_up(self) -> None:

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from neurontools.model import Snapshot
+from tests.harness.command import runs
 from tests.harness.monitor_server import MonitorServer
 from tests.harness.neuron_ls import RunNeuronLs
 from tests.harness.paths import NEURON_LS
 from tests.harness.snapshots import process_of, snapshot_of
-from tests.harness.waiting import HANG_SECONDS
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"
 
@@ -35,18 +33,7 @@ def clean_environment(short_path: Path) -> dict[str, str]:
 @pytest.fixture
 def neuron_ls(clean_environment: dict[str, str]) -> RunNeuronLs:
     """Runs the command as a process of its own."""
-
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(NEURON_LS), *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            env=clean_environment | environment,
-            timeout=HANG_SECONDS,
-            check=False,
-        )
-
-    return run
+    return runs(NEURON_LS, clean_environment)
 
 
 @pytest.fixture

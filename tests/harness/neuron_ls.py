@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-from typing import Protocol
+from tests.harness.command import RunCommand
 
-
-class RunNeuronLs(Protocol):
-    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]: ...
+RunNeuronLs = RunCommand

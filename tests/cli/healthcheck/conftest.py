@@ -1,30 +1,33 @@
 from __future__ import annotations
 
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from neurontools.testing import DriverTree
+from tests.harness.command import runs
 from tests.harness.healthcheck import HEALTHCHECK, RunHealthcheck
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 
 
 @pytest.fixture
 def healthcheck(clean_environment: dict[str, str]) -> RunHealthcheck:
     """Runs the command as a process of its own."""
+    return runs(HEALTHCHECK, clean_environment)
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(HEALTHCHECK), *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            env=clean_environment | environment,
-            timeout=HANG_SECONDS,
-            check=False,
-        )
 
-    return run
+@pytest.fixture
+def tree() -> Iterator[DriverTree]:
+    """The driver's tree of a host with one device."""
+    with DriverTree("trn1.2xlarge") as tree:
+        yield tree
+
+
+@pytest.fixture
+def watching(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
+    """A daemon that reads the tree."""
+    return start_daemon(*tree.flags, "--interval", "0.05")
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,18 +21,6 @@ from tests.harness.waiting import HANG_SECONDS
 
 HBM_ERROR = EccCounters(0, 1, 0, 0, 0)
 CORRECTED = EccCounters(0, 0, 0, 0, 0)
-
-
-@pytest.fixture
-def tree() -> Iterator[DriverTree]:
-    with DriverTree("trn1.2xlarge") as tree:
-        yield tree
-
-
-@pytest.fixture
-def watching(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
-    """A daemon that reads the tree."""
-    return start_daemon(*tree.flags, "--interval", "0.05")
 
 
 def test_a_host_that_is_well(healthcheck: RunHealthcheck, shared_daemon: RunningDaemon) -> None:

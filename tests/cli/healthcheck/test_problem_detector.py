@@ -11,31 +11,17 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
 from tests.harness.healthcheck import HEALTHCHECK
 from tests.harness.paths import ROOT
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
 
 SHIPPED: Any = json.loads((ROOT / "deploy/kubernetes/neuron-health-monitor.json").read_text("utf-8"))
 CONDITIONS = {condition["type"]: condition for condition in SHIPPED["conditions"]}
-
-
-@pytest.fixture
-def tree() -> Iterator[DriverTree]:
-    with DriverTree("trn1.2xlarge") as tree:
-        yield tree
-
-
-@pytest.fixture
-def watching(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
-    return start_daemon(*tree.flags, "--interval", "0.05")
 
 
 def test_a_condition_has_one_rule_and_a_default() -> None:

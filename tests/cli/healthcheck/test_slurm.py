@@ -10,24 +10,13 @@ import pytest
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
 from tests.harness.healthcheck import RunHealthcheck
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.running_daemon import RunningDaemon
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm
 from tests.harness.waiting import wait_until
 
 HBM_ERROR, NO_ERROR = EccCounters(0, 1, 0, 0, 0), EccCounters(0, 0, 0, 0, 0)
 SRAM_ERROR = EccCounters(0, 0, 0, 0, 1)
 MARK = "[node_problem] neuron-healthcheck: "
-
-
-@pytest.fixture
-def tree() -> Iterator[DriverTree]:
-    with DriverTree("trn1.2xlarge") as tree:
-        yield tree
-
-
-@pytest.fixture
-def watching(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
-    return start_daemon(*tree.flags, "--interval", "0.1")
 
 
 @pytest.fixture
