@@ -36,5 +36,7 @@ class InjectedFault:
     probability: float = 1.0
     amount: float | None = None  # in the unit of the kind; None: it has none
     part: str | None = None  # of the device, in the driver's words
+    injected_by_uid: int | None = None  # who asked for it, by the word of the kernel; None: not known
+    injected_by_pid: int | None = None  # the process that asked for it
 
     __repr__ = showing("number", "kind", "state", "device_indices")

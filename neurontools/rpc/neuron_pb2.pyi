@@ -1015,6 +1015,8 @@ class InjectedFault(google.protobuf.message.Message):
     PROBABILITY_FIELD_NUMBER: builtins.int
     AMOUNT_FIELD_NUMBER: builtins.int
     PART_FIELD_NUMBER: builtins.int
+    INJECTED_BY_UID_FIELD_NUMBER: builtins.int
+    INJECTED_BY_PID_FIELD_NUMBER: builtins.int
     number: builtins.int
     """Of this daemon, from 1."""
     kind: builtins.str
@@ -1045,6 +1047,10 @@ class InjectedFault(google.protobuf.message.Message):
     """In the unit of the kind; absent: the kind has none."""
     part: builtins.str
     """Part of the device, for kinds about a part."""
+    injected_by_uid: builtins.int
+    """Who asked for it, by the word of the kernel; absent: not known."""
+    injected_by_pid: builtins.int
+    """The process that asked for it."""
     @property
     def device_indices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Devices it is on."""
@@ -1068,9 +1074,11 @@ class InjectedFault(google.protobuf.message.Message):
         probability: builtins.float = ...,
         amount: builtins.float | None = ...,
         part: builtins.str | None = ...,
+        injected_by_uid: builtins.int | None = ...,
+        injected_by_pid: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_began_at_unix_seconds", b"_began_at_unix_seconds", "_ended_at_unix_seconds", b"_ended_at_unix_seconds", "_for_seconds", b"_for_seconds", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "began_at_unix_seconds", b"began_at_unix_seconds", "ended_at_unix_seconds", b"ended_at_unix_seconds", "for_seconds", b"for_seconds", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_began_at_unix_seconds", b"_began_at_unix_seconds", "_ended_at_unix_seconds", b"_ended_at_unix_seconds", "_for_seconds", b"_for_seconds", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "for_seconds", b"for_seconds", "injected_at_unix_seconds", b"injected_at_unix_seconds", "kind", b"kind", "met_total", b"met_total", "neuroncore_index", b"neuroncore_index", "number", b"number", "part", b"part", "pid", b"pid", "probability", b"probability", "state", b"state"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_began_at_unix_seconds", b"_began_at_unix_seconds", "_ended_at_unix_seconds", b"_ended_at_unix_seconds", "_for_seconds", b"_for_seconds", "_injected_by_pid", b"_injected_by_pid", "_injected_by_uid", b"_injected_by_uid", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "began_at_unix_seconds", b"began_at_unix_seconds", "ended_at_unix_seconds", b"ended_at_unix_seconds", "for_seconds", b"for_seconds", "injected_by_pid", b"injected_by_pid", "injected_by_uid", b"injected_by_uid", "neuroncore_index", b"neuroncore_index", "part", b"part", "pid", b"pid"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after_executions", b"_after_executions", "_after_seconds", b"_after_seconds", "_amount", b"_amount", "_began_at_unix_seconds", b"_began_at_unix_seconds", "_ended_at_unix_seconds", b"_ended_at_unix_seconds", "_for_seconds", b"_for_seconds", "_injected_by_pid", b"_injected_by_pid", "_injected_by_uid", b"_injected_by_uid", "_neuroncore_index", b"_neuroncore_index", "_part", b"_part", "_pid", b"_pid", "after_executions", b"after_executions", "after_seconds", b"after_seconds", "amount", b"amount", "began_at_unix_seconds", b"began_at_unix_seconds", "device_indices", b"device_indices", "ended_at_unix_seconds", b"ended_at_unix_seconds", "for_seconds", b"for_seconds", "injected_at_unix_seconds", b"injected_at_unix_seconds", "injected_by_pid", b"injected_by_pid", "injected_by_uid", b"injected_by_uid", "kind", b"kind", "met_total", b"met_total", "neuroncore_index", b"neuroncore_index", "number", b"number", "part", b"part", "pid", b"pid", "probability", b"probability", "state", b"state"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_after_executions", b"_after_executions"]) -> typing.Literal["after_executions"] | None: ...
     @typing.overload
@@ -1083,6 +1091,10 @@ class InjectedFault(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_ended_at_unix_seconds", b"_ended_at_unix_seconds"]) -> typing.Literal["ended_at_unix_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_for_seconds", b"_for_seconds"]) -> typing.Literal["for_seconds"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_injected_by_pid", b"_injected_by_pid"]) -> typing.Literal["injected_by_pid"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_injected_by_uid", b"_injected_by_uid"]) -> typing.Literal["injected_by_uid"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_neuroncore_index", b"_neuroncore_index"]) -> typing.Literal["neuroncore_index"] | None: ...
     @typing.overload

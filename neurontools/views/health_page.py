@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from neurontools.faults.sentence import injected_by
+from neurontools.faults.sentence import sentence as fault_sentence
 from neurontools.health import Severity as Gravity
 from neurontools.health import Verdict, alike, is_healthy, sentence, summary
 from neurontools.history.events import Event, Severity
@@ -22,7 +24,7 @@ _EVENT_STYLES = {Severity.INFO: "text", Severity.WARNING: "warn", Severity.CRITI
 def health_page(scene: Scene, width: int, height: int) -> Page:
     """Verdicts above, the event log below, newest first."""
     page = Page()
-    verdicts = _verdict_lines(scene, width)
+    verdicts = [*_verdict_lines(scene, width), *_injected_lines(scene, width)]
     room = max(3, height * 3 // 5)
     if len(verdicts) > room:
         hidden = len(verdicts) - room + 1
@@ -96,6 +98,19 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
         text = clip(foreign(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))
+    return lines
+
+
+def _injected_lines(scene: Scene, width: int) -> list[Line]:
+    """The faults that somebody has injected into simulated devices, and who."""
+    faults = scene.snapshot.injected_faults
+    if not faults:
+        return []
+    lines = [heading(scene, f"Injected faults: {len(faults)}", width, "neuron-fault heal takes them back")]
+    for fault in faults:
+        by = injected_by(fault)
+        text = foreign(fault_sentence(fault)) + (f" (by {by})" if by else "")
+        lines.append(fit(((f" {scene.glyphs.warn:<2} ", "warn"), (clip(text, width - 5, mark=True), "text")), width))
     return lines
 
 

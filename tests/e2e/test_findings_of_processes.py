@@ -31,6 +31,13 @@ model.end(model.begin(), outcome=Outcome.COMPLETED_WITH_ERR)
 reporter.error(ErrorKind.HARDWARE)
 raise RuntimeError("NRT_EXEC_HW_ERR_DMA_ABORT(1203)")
 """
+ERRS = """
+from neurontools.runtime import ErrorKind, Reporter
+
+reporter = Reporter.attach()
+reporter.error(ErrorKind.MODEL)
+raise RuntimeError("NRT_EXEC_OOB(1006)")
+"""
 WORKS = """
 import sys
 from neurontools.runtime import Reporter
@@ -91,6 +98,14 @@ class Told:
                 found.append((label["severity"], label["neuron_devices"], label["reason"]))
         return found
 
+    def errors(self, error_type: str) -> float:
+        """Errors of executions of the host, of this type."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics") as reply:
+            metrics = reply.read().decode()
+        series = f'neurontools_execution_errors_total{{error_type="{error_type}"}} '
+        (line,) = [line for line in metrics.splitlines() if line.startswith(series)]
+        return float(line.removeprefix(series))
+
     def _run(self, program: Path, *arguments: str) -> str:
         return subprocess.run(
             [sys.executable, str(program), "--socket", self.daemon.socket, *arguments],
@@ -145,6 +160,19 @@ def test_a_core_on_which_one_process_after_the_other_fails_needs_a_reset(
     assert works.stdout is not None
     assert works.stdout.readline() == b"\n"
     wait_until(lambda: not told.has("needs_reset"))
+
+
+def test_an_error_with_which_a_process_ends_is_counted_for_its_host(start_daemon: StartDaemon) -> None:
+    told = Told(start_daemon, "--interval", "3")
+    assert told.errors("model") == 0
+
+    def is_counted() -> bool:
+        """A process that can't tell it in time, on a busy machine, is followed by another."""
+        run_on_core_1(told.daemon, ERRS).communicate()
+        return told.errors("model") > 0
+
+    wait_until(is_counted)
+    assert told.errors("runtime") == 0
 
 
 def test_a_core_that_a_pod_was_given_and_nobody_holds_is_orphaned(

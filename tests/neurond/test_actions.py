@@ -238,6 +238,7 @@ def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
     (injected,) = host.audit("fault_injected")
     assert (injected["number"], injected["kind"], injected["device_indices"]) == (fault.number, "dma-abort", [3])
     assert healed["number"] == fault.number
+    assert (injected["injected_by_uid"], injected["injected_by_pid"]) == (os.getuid(), os.getpid())
 
 
 @pytest.mark.parametrize(

@@ -84,15 +84,17 @@ class Faults:
         """When time alone changes something next; None: it doesn't."""
         return min((at for fault in self._held.values() if (at := fault.next_seconds) is not None), default=None)
 
-    def inject(self, requests: Sequence[FaultRequest]) -> tuple[InjectedFault, ...]:
-        """Takes in faults, all or none; NoTarget, TooMany."""
+    def inject(
+        self, requests: Sequence[FaultRequest], by_uid: int | None = None, by_pid: int | None = None
+    ) -> tuple[InjectedFault, ...]:
+        """Takes in faults, all or none, from a user and a process; NoTarget, TooMany."""
         if len(self._held) + len(requests) > MOST_FAULTS:
             raise TooMany(f"{len(self._held)} faults are there, and {MOST_FAULTS} can be; heal some first")
         placed = [(request, *self._place(request)) for request in requests]
         made = []
         for request, devices, cores in placed:
             self._last_number += 1
-            fault = HeldFault(self._last_number, request, devices, cores, self.around.now())
+            fault = HeldFault(self._last_number, request, devices, cores, self.around.now(), by_uid, by_pid)
             self._held[fault.number] = fault
             made.append(fault)
         self.advance()

@@ -19,6 +19,8 @@ class HeldFault:
     device_indices: tuple[int, ...]
     core_indices: frozenset[int]
     injected_seconds: float
+    injected_by_uid: int | None = None
+    injected_by_pid: int | None = None
     began_seconds: float | None = None
     ended_seconds: float | None = None
     met_total: int = 0
@@ -111,4 +113,6 @@ class HeldFault:
             probability=1.0 if request.probability is None else request.probability,
             amount=request.effective_amount,
             part=request.part,
+            injected_by_uid=self.injected_by_uid,
+            injected_by_pid=self.injected_by_pid,
         )

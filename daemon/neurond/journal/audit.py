@@ -101,6 +101,8 @@ def _what(fault: InjectedFault) -> dict[str, object]:
         "neuroncore_index": fault.neuroncore_index,
         "pid": fault.pid,
         "met_total": fault.met_total,
+        "injected_by_uid": fault.injected_by_uid,
+        "injected_by_pid": fault.injected_by_pid,
     }
 
 

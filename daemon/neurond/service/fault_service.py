@@ -40,11 +40,11 @@ class FaultService:
 
     async def inject_faults(self, request: neuron_pb2.InjectFaultsRequest, context: Context) -> bytes:
         """Takes in faults, all or none, and waits a moment until the processes that are to meet them know."""
-        faults = await self._admitted(context)
+        faults, who = await self._admitted(context)
         if len(request.faults) > MOST_REQUESTS:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"more than {MOST_REQUESTS} faults at once")
         try:
-            injected = faults.inject([_read(asked) for asked in request.faults])
+            injected = faults.inject([_read(asked) for asked in request.faults], who.uid, who.pid)
         except ImpossibleFault as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except NoTarget as error:
@@ -56,7 +56,7 @@ class FaultService:
 
     async def heal_faults(self, request: neuron_pb2.HealFaultsRequest, context: Context) -> bytes:
         """Takes faults back."""
-        faults = await self._admitted(context)
+        faults, _ = await self._admitted(context)
         try:
             healed = faults.heal(request.numbers)
         except NoSuchFault as error:
@@ -71,7 +71,7 @@ class FaultService:
                     self._armed.clear()
                     await self._armed.wait()
 
-    async def _admitted(self, context: Context) -> Faults:
+    async def _admitted(self, context: Context) -> tuple[Faults, Credentials]:
         who = self.who(context)
         if who is None or who.uid not in (os.geteuid(), 0):
             await context.abort(
@@ -82,7 +82,7 @@ class FaultService:
                 grpc.StatusCode.FAILED_PRECONDITION,
                 "its devices are real, and faults are for simulated ones; start neurond --simulate TYPE",
             )
-        return self._faults
+        return self._faults, who
 
 
 def _read(asked: neuron_pb2.FaultRequest) -> FaultRequest:

@@ -14,6 +14,7 @@ from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.faults.request import FaultRequest, ImpossibleFault
+from neurontools.faults.sentence import sentence
 from neurontools.model import InjectedFault
 from neurontools.rpc import faults as fault_calls
 from neurontools.rpc import socket_path
@@ -65,7 +66,7 @@ def _inject(words: list[str], given: dict[str, str]) -> None:
     if "json" in given:
         write_text(json_text([_document(fault) for fault in injected], indent=2) + "\n")
     else:
-        write_text("".join(f"{text.sentence(fault)}\n" for fault in injected))
+        write_text("".join(f"{sentence(fault)}\n" for fault in injected))
 
 
 def _list(words: list[str], given: dict[str, str]) -> None:

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 
 from neurontools.faults.kind import FaultKind
 from neurontools.faults.kinds import KINDS
-from neurontools.model import FaultState, InjectedFault
-from neurontools.text.ranges import ranges
-
-_STATES = {FaultState.WAITING: "waits", FaultState.HOLDS: "holds", FaultState.OVER: "is over"}
-
-
-def sentence(fault: InjectedFault) -> str:
-    """One line on a fault that has just been injected."""
-    return f"fault {fault.number}: {fault.kind} {_where(fault)}{_when(fault)}, {_STATES[fault.state]}"
+from neurontools.faults.sentence import STATES, when, where
+from neurontools.model import InjectedFault
 
 
 def table(faults: Sequence[InjectedFault]) -> str:
@@ -26,9 +19,9 @@ def table(faults: Sequence[InjectedFault]) -> str:
         (
             str(fault.number),
             fault.kind,
-            _where(fault),
-            _when(fault).removeprefix(", ") or "-",
-            _STATES[fault.state],
+            where(fault),
+            when(fault).removeprefix(", ") or "-",
+            STATES[fault.state],
             str(fault.met_total),
         )
         for fault in faults
@@ -80,28 +73,6 @@ def _status(kind: FaultKind) -> str | None:
 
 def _amount(kind: FaultKind) -> str:
     return "" if kind.amount is None else f" (amount: {kind.amount.unit}, default {kind.amount.default:g})"
-
-
-def _where(fault: InjectedFault) -> str:
-    if not fault.device_indices:
-        return "the host"
-    devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges(fault.device_indices)}"
-    if fault.neuroncore_index is not None:
-        return f"NeuronCore {fault.neuroncore_index} of {devices}"
-    return devices if fault.pid is None else f"PID {fault.pid} on {devices}"
-
-
-def _when(fault: InjectedFault) -> str:
-    parts = []
-    if fault.after_executions:
-        parts.append(f"after {fault.after_executions} execution{'' if fault.after_executions == 1 else 's'}")
-    if fault.after_seconds:
-        parts.append(f"after {fault.after_seconds:g} s")
-    if fault.for_seconds is not None:
-        parts.append(f"for {fault.for_seconds:g} s")
-    if fault.probability < 1:
-        parts.append(f"with probability {fault.probability:g}")
-    return "".join(f", {part}" for part in parts)
 
 
 def clock(seconds: float) -> str:

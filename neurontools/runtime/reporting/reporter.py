@@ -86,7 +86,8 @@ class Reporter:
         self._report_at_seconds: float | None = None
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
-        self._last_words: SimpleQueue[bool] | None = None  # the report of an error of the hardware: whether it arrived
+        self._last_words: SimpleQueue[bool] | None = None  # the report of an error: whether it arrived
+        self._has_untold_error = False
         self._told: set[str] = set()
         self._look: Callable[[Reporter], None] | None = None
         self._is_open = True
@@ -176,12 +177,14 @@ class Reporter:
         self._journal.note(self._accounts.set_host_memory, category, size_bytes)
 
     def error(self, kind: ErrorKind) -> None:
-        """An error happened. One of the hardware is told at once: who meets it seldom lives until the next report."""
+        """An error happened. Who meets one seldom lives until the next report: it is told when the reporter is closed.
+
+        One of the hardware is told at once.
+        """
         self._journal.note(self._accounts.add_error, kind)
-        is_pending = self._last_words is not None and self._last_words.empty()
-        if kind == ErrorKind.HARDWARE and self._is_open and not is_pending:
-            self._last_words = SimpleQueue()
-            self._wishes.put(self._last_words)
+        self._has_untold_error = True
+        if kind == ErrorKind.HARDWARE:
+            self._wish_last_words()
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
         """What was counted so far beside executions, and by kind of operator; no counter may fall."""
@@ -209,8 +212,10 @@ class Reporter:
     def close(self) -> None:
         """Gives the cores back and stops reporting; the methods do nothing from here on. May be called again.
 
-        It waits a moment for the report of an error of the hardware, if one is on its way.
+        It waits a moment for the report of an error that was not told yet, or is on its way.
         """
+        if self._has_untold_error:
+            self._wish_last_words()
         if self._last_words is not None and self._is_open and self._last_words.empty():
             with suppress(Empty):
                 self._last_words.put(self._last_words.get(timeout=LAST_WORDS_SECONDS))
@@ -224,6 +229,12 @@ class Reporter:
             if self._link is not None:
                 self._link.close()
         atexit.unregister(self.close)
+
+    def _wish_last_words(self) -> None:
+        is_pending = self._last_words is not None and self._last_words.empty()
+        if self._is_open and not is_pending:
+            self._last_words = SimpleQueue()
+            self._wishes.put(self._last_words)
 
     def __enter__(self) -> Reporter:
         return self
@@ -299,6 +310,7 @@ class Reporter:
         if link is None:
             return  # closed in the meantime
         self._look_around()
+        self._has_untold_error = False
         with self._journal.settled():
             now_seconds = self._clock()
             report = self._accounts.report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
