@@ -181,7 +181,7 @@ def test_unit_and_sysusers_name_the_same_group() -> None:
 
 @needs("amtool")
 def test_alertmanager_takes_its_configuration() -> None:
-    command = ["amtool", "check-config", DEPLOY / "prometheus/alertmanager.yml"]
+    command = ["amtool", "check-config", str(DEPLOY / "prometheus/alertmanager.yml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import add, attrgetter
 
 from neurontools.exporters.exposition import Definition, Family, Kind, label_text
-from neurontools.model import Snapshot
+from neurontools.model import EndedProcess, Process, Snapshot
 
 ERROR_TYPES = ("generic", "numerical", "transient", "model", "runtime", "hardware")
 EXECUTION_ERRORS = Definition(
@@ -35,7 +35,8 @@ class HostErrors:
     def observe(self, snapshot: Snapshot) -> None:
         """Takes in what a snapshot tells."""
         told: dict[int, _Counts] = {}
-        for process in (*snapshot.processes, *snapshot.ended):
+        everybody: list[Process | EndedProcess] = [*snapshot.processes, *snapshot.ended]
+        for process in everybody:
             counts = _NONE if process.errors is None else _read(process.errors)
             before = told.get(process.pid) or self._by_pid.get(process.pid, _NONE)
             told[process.pid] = counts if counts == before else tuple(map(max, before, counts))

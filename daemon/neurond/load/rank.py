@@ -52,8 +52,8 @@ class Rank:
     @property
     def most_tensors_ratio(self) -> float:
         """The share of its HBM that tensors can have beside the rest, but for the crumbs that no tensor fits in."""
-        rest = self.memory.total_bytes - self.memory.tensors_bytes
-        return (1 - _CRUMBS_RATIO) - rest / self.hbm_share_bytes
+        rest_bytes = (self.memory.total_bytes or 0) - (self.memory.tensors_bytes or 0)
+        return (1 - _CRUMBS_RATIO) - rest_bytes / self.hbm_share_bytes
 
     def execute(self, now_seconds: float, step_seconds: float, utilization: float, latency_seconds: float) -> None:
         """Spends a step executing: so much of the time, each execution about so long."""
