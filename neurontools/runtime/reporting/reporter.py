@@ -6,7 +6,6 @@ import atexit
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -31,6 +30,7 @@ from neurontools.runtime.reporting.granted_cores import (
 )
 from neurontools.runtime.reporting.journal import Journal
 from neurontools.runtime.reporting.kinds import DeviceMemoryCategory, ErrorKind, HostMemoryCategory
+from neurontools.runtime.reporting.last_words import LastWords
 from neurontools.runtime.reporting.link import CoresUnavailable, Link, NoDaemon
 from neurontools.runtime.reporting.loaded_model import LoadedModel
 from neurontools.runtime.reporting.narration import say
@@ -39,7 +39,6 @@ from neurontools.version import __version__
 REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
 FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one
 CALL_TIMEOUT_SECONDS = 2.0
-LAST_WORDS_SECONDS = 0.2
 _EARLY_SHARE = 0.1
 DEFAULT_INTERVAL_SECONDS = 1.0
 SHORTEST_INTERVAL_SECONDS, LONGEST_INTERVAL_SECONDS = 0.01, 60.0
@@ -86,8 +85,7 @@ class Reporter:
         self._report_at_seconds: float | None = None
         self._link: Link | None = None
         self._wishes: SimpleQueue[SimpleQueue[bool] | None] = SimpleQueue()  # who waits for a report; None: the end
-        self._last_words: SimpleQueue[bool] | None = None  # the report of an error: whether it arrived
-        self._has_untold_error = False
+        self._last_words = LastWords(self._wishes)
         self._told: set[str] = set()
         self._look: Callable[[Reporter], None] | None = None
         self._is_open = True
@@ -177,14 +175,11 @@ class Reporter:
         self._journal.note(self._accounts.set_host_memory, category, size_bytes)
 
     def error(self, kind: ErrorKind) -> None:
-        """An error happened. Who meets one seldom lives until the next report: it is told when the reporter is closed.
-
-        One of the hardware is told at once.
-        """
+        """An error happened. It is told when the reporter is closed, if not before; one of the hardware at once."""
         self._journal.note(self._accounts.add_error, kind)
-        self._has_untold_error = True
-        if kind == ErrorKind.HARDWARE:
-            self._wish_last_words()
+        self._last_words.has_untold_error = True
+        if kind == ErrorKind.HARDWARE and self._is_open:
+            self._last_words.wish()
 
     def set_training(self, counters: TrainingCounters, operators: tuple[OperatorTime, ...] = ()) -> None:
         """What was counted so far beside executions, and by kind of operator; no counter may fall."""
@@ -214,11 +209,8 @@ class Reporter:
 
         It waits a moment for the report of an error that was not told yet, or is on its way.
         """
-        if self._has_untold_error:
-            self._wish_last_words()
-        if self._last_words is not None and self._is_open and self._last_words.empty():
-            with suppress(Empty):
-                self._last_words.put(self._last_words.get(timeout=LAST_WORDS_SECONDS))
+        if self._is_open:
+            self._last_words.wait()
         with fork_lock:  # no link comes up after this
             if not self._is_open:
                 return
@@ -229,12 +221,6 @@ class Reporter:
             if self._link is not None:
                 self._link.close()
         atexit.unregister(self.close)
-
-    def _wish_last_words(self) -> None:
-        is_pending = self._last_words is not None and self._last_words.empty()
-        if self._is_open and not is_pending:
-            self._last_words = SimpleQueue()
-            self._wishes.put(self._last_words)
 
     def __enter__(self) -> Reporter:
         return self
@@ -310,7 +296,7 @@ class Reporter:
         if link is None:
             return  # closed in the meantime
         self._look_around()
-        self._has_untold_error = False
+        self._last_words.has_untold_error = False
         with self._journal.settled():
             now_seconds = self._clock()
             report = self._accounts.report(len(self.cores), now_seconds, self._unix_clock() - now_seconds)
