@@ -32,7 +32,7 @@ from neurontools.text.terminal import cut, visible
 from neurontools.tls.server import ServerTls
 from neurontools.tls.subjects import Subjects, subject_names
 
-HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 32  # that are under way, or have not begun
+HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # that are under way, or have not begun
 HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each costs this process a millisecond or two
 HANDSHAKE_SECONDS = 10.0
 _RENEW_SECONDS = 1.0
