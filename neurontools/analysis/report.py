@@ -158,8 +158,9 @@ def _flops(profile: Profile, steps: Table[Step]) -> int:
 
 def _mfu_ratio(profile: Profile, flops: int, split: Split) -> float | None:
     """FLOPs over what the cores could have done in that time."""
-    instance_type, cores = profile.metadata.instance_type, len(profile.metadata.cores)
-    most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type)
+    about = profile.metadata
+    instance_type, cores, lnc = about.instance_type, len(about.cores), about.logical_neuroncore_config
+    most = None if instance_type is None else catalog.peak_flops_per_logical_core(instance_type, lnc)
     if most is None or not cores or split.total_seconds <= 0:
         return None
     return flops / (most * cores * split.total_seconds)

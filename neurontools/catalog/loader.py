@@ -65,10 +65,15 @@ def peak_flops_per_core(instance_type: str) -> float | None:
         return None
 
 
-def peak_flops_per_logical_core(instance_type: str) -> float | None:
-    """The same of a logical core, under the LNC that is the default there."""
+def peak_flops_per_logical_core(instance_type: str, lnc: int | None = None) -> float | None:
+    """The same of a logical core at this LNC (None: the default there); None too where the hardware can't have it."""
     physical = peak_flops_per_core(instance_type)
-    return None if physical is None else physical * load(instance_type).family.lnc_default
+    if physical is None:
+        return None
+    try:
+        return physical * load(instance_type).family.checked_lnc(lnc)
+    except ValueError:
+        return None
 
 
 def sources() -> Mapping[str, str]:

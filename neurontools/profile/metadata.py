@@ -13,7 +13,9 @@ class Metadata:
 
     Times of a profile are nanoseconds since 1970 by the host's clock when the profile began, going on with
     CLOCK_MONOTONIC: workers of one host (one `boot_id`) can be laid side by side exactly.
-    `cores` are numbers on the host; `hbm_limit_bytes` is that of one core. `device_time` says of what device times are.
+    `cores` are numbers on the host, of logical cores that are so many physical ones each as
+    `logical_neuroncore_config` says (None: unknown); `hbm_limit_bytes` is that of one core. `device_time` says of what
+    device times are.
     """
 
     worker: str
@@ -32,6 +34,7 @@ class Metadata:
     torch_version: str = ""
     written_by: str = ""
     device_time: str = DEVICE_TIME
+    logical_neuroncore_config: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

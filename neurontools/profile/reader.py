@@ -7,7 +7,7 @@ import os
 import stat
 import zlib
 from array import array
-from typing import Any
+from typing import Any, TypeVar
 
 from neurontools.errors import EXIT_PERMISSION, UserError
 from neurontools.profile import chunks
@@ -23,6 +23,7 @@ MOST_FILE_BYTES = 1 << 30
 _MOST_UNPACKED_BYTES = 1 << 30
 _MOST_HEADER_BYTES = 64 << 10
 _MOST_DEFINITIONS = 1 << 22
+T = TypeVar("T", Metadata, State)
 _NEXT_STEP = "give a directory that neuron-run --profile wrote"
 
 
@@ -76,14 +77,7 @@ def _metadata(data: bytes) -> tuple[Metadata, int]:
     version, _, text = data[len(chunks.MAGIC) + 1 : end].partition(b" ")
     if version != b"%d" % chunks.VERSION:
         raise Damaged(f"a profile of another version ({visible(version[:20].decode('ascii', 'replace'))})")
-    try:
-        document = json.loads(text)
-        known = {key: _plain(value) for key, value in document.items() if key in Metadata.__slots__}
-        metadata = Metadata(**known)
-        _check(metadata, Metadata)
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"a first line that can't be read ({type(error).__name__})") from None
-    return metadata, end + 1
+    return _known(text, Metadata, "a first line"), end + 1
 
 
 class _Reader:
@@ -122,7 +116,7 @@ class _Reader:
         if kind == chunks.DEFINITIONS:
             self._define(payload)
         elif kind == chunks.STATE:
-            self.state = _state(payload)
+            self.state = _known(payload, State, "a state")
         elif kind == chunks.OPERATOR_TIMES:
             self.operator_ns.extend(chunks.integers_columns(payload, 1)[0])
         elif kind in chunks.TABLES:
@@ -230,15 +224,15 @@ class _Reader:
                 raise Damaged("an operator of nothing that is there")
 
 
-def _state(payload: bytes) -> State:
+def _known(text: bytes, kind: type[T], what: str) -> T:
+    """The fields of a JSON document that are known here, as a value; Damaged for what is none."""
     try:
-        document = json.loads(payload)
-        known = {key: _plain(value) for key, value in document.items() if key in State.__slots__}
-        state = State(**known)
-        _check(state, State)
+        document = json.loads(text)
+        value = kind(**{key: _plain(found) for key, found in document.items() if key in kind.__slots__})
+        _check(value, kind)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"a state that can't be read ({type(error).__name__})") from None
-    return state
+        raise Damaged(f"{what} that can't be read ({type(error).__name__})") from None
+    return value
 
 
 _TYPES: dict[str, Any] = {

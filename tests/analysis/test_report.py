@@ -178,8 +178,16 @@ def test_mfu_is_of_the_peak_of_the_logical_cores() -> None:
     assert peak == 2 * (catalog.peak_flops_per_core("trn2.3xlarge") or 0)
     assert made.mfu_ratio == pytest.approx(FLOPS / (STEP_NS / 1e9) / peak)
     (profile,) = trained(2)
-    unknown = replace(profile, metadata=replace(profile.metadata, instance_type=None))
-    assert report([unknown]).mfu_ratio is None
+    known = report([profile]).mfu_ratio
+    assert known is not None
+    for changed, expected in (
+        ({"logical_neuroncore_config": 2}, known),
+        ({"logical_neuroncore_config": 1}, 2 * known),
+        ({"logical_neuroncore_config": 3}, None),
+        ({"instance_type": None}, None),
+    ):
+        other = replace(profile, metadata=replace(profile.metadata, **changed))
+        assert report([other]).mfu_ratio == pytest.approx(expected)
 
 
 def test_runs_of_unlike_length_are_compared_by_step() -> None:

@@ -30,18 +30,17 @@ def worker_name(about: Metadata) -> str:
     return f"{_ODD.sub('_', about.host)[:_MOST_CHARACTERS].lstrip('.')}-rank{about.rank}-{about.pid}"
 
 
-def peaks_of(instance_type: str | None) -> Peaks:
-    """What a core of this instance type can do by the catalog, in bfloat16."""
+def peaks_of(about: Metadata) -> Peaks:
+    """What a core of a worker can do by the catalog, in bfloat16; unknown where that has no such cores."""
     try:
-        kind = catalog.load(instance_type or "")
-    except catalog.UnknownInstanceType:
+        kind = catalog.load(about.instance_type or "")
+        cores_per_device = kind.logical_cores_per_device(about.logical_neuroncore_config)
+    except (catalog.UnknownInstanceType, ValueError):
         return Peaks()
-    family = kind.family
-    flops = family.peak_flops_per_physical_core("bf16")
-    bandwidth = family.memory_bandwidth_bytes_per_second.value
+    bandwidth = kind.family.memory_bandwidth_bytes_per_second.value
     return Peaks(
-        None if flops is None else flops * family.checked_lnc(),
-        None if bandwidth is None else bandwidth / kind.logical_cores_per_device(),
+        catalog.peak_flops_per_logical_core(kind.name, about.logical_neuroncore_config),
+        None if bandwidth is None else bandwidth / cores_per_device,
     )
 
 
@@ -69,7 +68,7 @@ def write_outputs(profile: Profile, directory: Path, run: str) -> list[Path]:
     folder = directory / PLUGIN / run
     folder.mkdir(parents=True, exist_ok=True)
     space = folder / f"{name}.xplane.pb"
-    write_xplane(profile, space, peaks_of(profile.metadata.instance_type))
+    write_xplane(profile, space, peaks_of(profile.metadata))
     snapshot = directory / f"{name}.memory_snapshot.pickle"
     write_snapshot(profile, snapshot)
     return [trace, space, snapshot]

@@ -148,26 +148,22 @@ class Executor:
     ) -> None:
         """Runs a program on the buffers that its graph lists; None is one that the program makes and drops."""
         known: Any = listed
-        program = loaded.program
-        compiled = program.compiled
+        compiled = loaded.program.compiled
         memory = core.memory
         output_bytes = loaded.output_bytes_total
         memory.allocate(Category.TENSORS, output_bytes)
-        run = struck(program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
+        run = struck(loaded.program, core, self.faults, self.policy.timeout_seconds) if self.faults.by_core else None
         entry = loaded.entry if ring.is_on and run is None else None
         samples = loaded.samples
         is_sampled = loaded.executions >= samples.next_at and run is None and loaded.may_sample and samples.is_due()
         is_timed = is_sampled or entry is not None
         if is_timed:
             loaded.program.prepare_timed()
-        started = self.monitor.begin(loaded.handle)
-        begun = time.perf_counter()
-        part = step_clock.open(COMPUTE, begun)
+        queued_until = time.perf_counter()
         inputs: Any = [known[number].value for number in compiled.inputs]
-        policy = self.policy
-        timeout_seconds = policy.timeout_seconds
-        if timeout_seconds is not None:
+        if (timeout_seconds := self.policy.timeout_seconds) is not None:
             deadline.start(timeout_seconds, f"Neuron Device {memory.device_index} NC {core.global_index}")
+        started = part = None
         try:
             # A default device or another mode of the script is for the script's own calls.
             with (
@@ -175,24 +171,32 @@ class Executor:
                 torch._C._DisableAutocast(),
                 torch._C.DisableTorchFunction(),
             ):
+                # The core is busy for as long as the operators take together, which a profile has one by one.
+                begun = time.perf_counter()
+                started = self.monitor.begin(loaded.handle, begun)
+                part = step_clock.open(COMPUTE, begun)
                 if not is_timed:
                     outputs = (run or loaded.run)(inputs, scalars, hosts, core.generator)
+                    ended = time.perf_counter()
                 else:
                     outputs, times = loaded.program.run_timed(inputs, scalars, hosts, core.generator)
+                    times = (int(begun * 1e9), *times[1:])
+                    ended = times[-1] * 1e-9
                 deadline.check()
-                bad = loaded.nan_check.finds(outputs, known, is_exact=policy.fail_on_nan or run is not None)
+                bad = loaded.nan_check.finds(outputs, known, is_exact=self.policy.fail_on_nan or run is not None)
         except BaseException as error:
-            step_clock.close(part, time.perf_counter())
+            now = time.perf_counter()
+            if part is not None:
+                step_clock.close(part, now)
             memory.free(Category.TENSORS, output_bytes)
             core.statistics.failed_executions_total += 1
-            status = status_of(error)
-            self.monitor.end(started, 0, status, begun - queued)
+            if started is not None:
+                self.monitor.end(started, 0, status_of(error), queued_until - queued, now)
             if entry is not None:
                 ring.failed(entry)
             raise
         finally:
             deadline.clear()
-        ended = time.perf_counter()
         step_clock.close(part, ended)
         del inputs
         for number, value, nbytes in zip(compiled.outputs, outputs, loaded.output_bytes, strict=True):
@@ -203,12 +207,10 @@ class Executor:
         if is_sampled:
             samples.note(times)
         if entry is not None:
-            begun, ended = times[0] * 1e-9, times[-1] * 1e-9  # so that the sums of both are one
             self._note(core, loaded, entry, known, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
-        seconds = ended - begun
-        samples.seconds += seconds
+        samples.seconds += (seconds := ended - begun)
         statistics = core.statistics
         statistics.executions_total += 1
         statistics.busy_seconds += seconds
@@ -216,7 +218,7 @@ class Executor:
         metrics.time("ExecuteTime", seconds)
         metrics.time("ExecuteLatency", ended - queued)
         metrics.count("ExecuteComputation")
-        self._finish(core, started, loaded.flops, begun - queued, bad)
+        self._finish(core, started, loaded.flops, queued_until - queued, bad, ended)
 
     def _note(
         self, core: Core, loaded: LoadedProgram, entry: GraphEntry, known: Any, queued_ns: int, times: Any
@@ -224,18 +226,16 @@ class Executor:
         """Tells the profile of an execution, while all that it had is still there."""
         index = core.global_index
         ring.levels(index, core.memory.levels)
-        addresses = [known[number].address for number in loaded.program.compiled.outputs]
-        ring.allocated_outputs(entry, index, addresses)
+        ring.allocated_outputs(entry, index, [known[number].address for number in loaded.program.compiled.outputs])
         ring.executed(entry, index, loaded.flops, queued_ns, times)
 
-    def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool) -> None:
+    def _finish(self, core: Core, started: Any, flops: int, queued: float, bad: bool, ended: float) -> None:
         """Reports the outcome and raises what the variables ask to raise."""
-        status = NrtStatus.SUCCESS
+        status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if bad else NrtStatus.SUCCESS
         if bad:
-            status = NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR
             core.statistics.numerical_errors_total += 1
             metrics.count("NumericalErrors")
-        self.monitor.end(started, flops, status, queued)
+        self.monitor.end(started, flops, status, queued, ended)
         if bad and self.policy.fail_on_nan:
             raise ExecutionFailed(
                 status, f"the results of an execution have NaN in them; unset {FAIL_ON_NAN} to go on nevertheless"

@@ -116,6 +116,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
             made.monitor.reporter.before_reports(partial(_look, made))
             made.faults = made.monitor.reporter.faults or made.faults
             worker.instance_type = made.monitor.reporter.instance_type
+            worker.logical_neuroncore_config = made.monitor.reporter.logical_neuroncore_config
         device.taken = made.cores
         session.begin(environment)
         return made.cores

@@ -22,22 +22,32 @@ class LoadedModel:
         self._begin = accounts.begin
         self._end = accounts.end
 
-    def begin(self, core: int = 0) -> Started:
-        """Notes that an execution begins on a core (process-local index) and answers what `end` needs."""
-        started = (self, core, self._clock())
+    def begin(self, core: int = 0, at_seconds: float | None = None) -> Started:
+        """Notes that an execution begins on a core (process-local index) and answers what `end` needs.
+
+        `at_seconds`: when, by the reporter's clock; None: now.
+        """
+        started = (self, core, self._clock() if at_seconds is None else at_seconds)
         self._journal.notes.append((self._begin, started))
         return started
 
     def end(
-        self, started: Started, flop: int = 0, outcome: Outcome = Outcome.COMPLETED, queued_seconds: float = 0.0
+        self,
+        started: Started,
+        flop: int = 0,
+        outcome: Outcome = Outcome.COMPLETED,
+        queued_seconds: float = 0.0,
+        at_seconds: float | None = None,
     ) -> None:
         """Notes that an execution has ended, and what it did.
 
-        `flop`: floating point operations executed. `queued_seconds`: how long it waited before it began.
+        `flop`: floating point operations executed. `queued_seconds`: how long it waited before it began. `at_seconds`:
+        when it ended, by the reporter's clock; None: now.
         """
+        ended_seconds = self._clock() if at_seconds is None else at_seconds
         journal = self._journal
         notes = journal.notes
-        notes.append((self._end, started, self._clock(), flop, outcome, queued_seconds))
+        notes.append((self._end, started, ended_seconds, flop, outcome, queued_seconds))
         if len(notes) >= LONG:
             journal.shorten()
 

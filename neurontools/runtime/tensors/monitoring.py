@@ -21,10 +21,10 @@ class Monitor(Protocol):
     def unload_model(self, handle: Any) -> None:
         """A model left its core."""
 
-    def begin(self, handle: Any) -> Any:
-        """An execution of a model begins; the answer goes to `end`."""
+    def begin(self, handle: Any, at_seconds: float) -> Any:
+        """An execution of a model begins, at a moment of CLOCK_MONOTONIC; the answer goes to `end`."""
 
-    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float) -> None:
+    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
         """An execution ended; `queued_seconds` is how long it waited before it began."""
 
     def error(self, kind: str) -> None:
@@ -40,10 +40,10 @@ class NotMonitored:
     def unload_model(self, handle: Any) -> None:
         """Nothing to tell."""
 
-    def begin(self, handle: Any) -> Any:
+    def begin(self, handle: Any, at_seconds: float) -> Any:
         """Nothing to tell."""
 
-    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float) -> None:
+    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
         """Nothing to tell."""
 
     def error(self, kind: str) -> None:
@@ -95,18 +95,26 @@ class Reported:
         """A model left its core."""
         self.reporter.unload_model(handle[0])
 
-    def begin(self, handle: tuple[LoadedModel, int]) -> tuple[LoadedModel, Any]:
+    def begin(self, handle: tuple[LoadedModel, int], at_seconds: float) -> tuple[LoadedModel, Any]:
         """An execution begins."""
         model, core = handle
-        return model, model.begin(core)
+        return model, model.begin(core, at_seconds)
 
-    def end(self, started: tuple[LoadedModel, Any], flops: int, status: NrtStatus, queued_seconds: float) -> None:
+    def end(
+        self,
+        started: tuple[LoadedModel, Any],
+        flops: int,
+        status: NrtStatus,
+        queued_seconds: float,
+        at_seconds: float,
+    ) -> None:
         """An execution ended."""
         model, token = started
         if status is NrtStatus.SUCCESS:
-            model.end(token, flops, queued_seconds=queued_seconds)
+            model.end(token, flops, queued_seconds=queued_seconds, at_seconds=at_seconds)
             return
-        model.end(token, flops, _OUTCOMES.get(status, Outcome.COMPLETED_WITH_ERR), queued_seconds)
+        outcome = _OUTCOMES.get(status, Outcome.COMPLETED_WITH_ERR)
+        model.end(token, flops, outcome, queued_seconds, at_seconds)
         self.reporter.error(_ERRORS.get(status, ErrorKind.GENERIC))
 
     def error(self, kind: str) -> None:

@@ -24,10 +24,11 @@ _MADE_UP_STEP = 1 << 48
 
 
 class Worker:
-    """This process as a worker; `instance_type` is known once it has its cores and a daemon."""
+    """This process as a worker; `instance_type` and LNC are known once it has its cores and a daemon."""
 
     def __init__(self) -> None:
         self.instance_type: str | None = None
+        self.logical_neuroncore_config: int | None = None
 
     def metadata(self) -> Metadata:
         """Who it is, beginning now."""
@@ -51,6 +52,7 @@ class Worker:
             script=_script(),
             torch_version=torch.__version__,
             written_by=f"neurontools {__version__}",
+            logical_neuroncore_config=self.logical_neuroncore_config,
         )
 
     def living(self) -> list[LiveBlock]:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from neurontools.model.training import STEP_PARTS
+from neurontools.profile import read_directory
 from tests.harness.training_host import TrainingHost
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -74,6 +75,28 @@ def test_every_number_is_the_scripts_own(host: TrainingHost) -> None:
     assert 0 < core.busy_seconds_total < 60
     script.communicate()
     wait_until(lambda: not host.snapshot().processes)
+
+
+def test_a_profile_has_the_busy_time_that_the_daemon_shows(host: TrainingHost) -> None:
+    host.start_daemon()
+    made = host.directory / "made"
+    script = host.start_script(
+        NEURON_RT_VISIBLE_CORES="1", NEURON_RT_INSPECT_ENABLE="1", NEURON_RT_INSPECT_OUTPUT_DIR=str(made)
+    )
+    wait_until(lambda: host.steps() > 20)
+    host.stop()
+    assert script.stdout is not None
+    assert script.stdin is not None
+    steps = json.loads(script.stdout.readline())["steps"]
+    wait_until(lambda: host.snapshot().cores[1].executions_total >= steps)
+    (work,) = host.snapshot().processes[0].core_work
+    script.stdin.close()
+    assert script.wait(HANG_SECONDS) == 0
+    (profile,) = read_directory(made)
+    assert sum(profile.graph_totals.column("executions")) == steps
+    operators_seconds = sum(profile.operator_totals.column("total_ns")) / 1e9
+    assert work.busy_seconds_total == pytest.approx(operators_seconds, rel=0.01)
+    assert profile.metadata.logical_neuroncore_config == 1
 
 
 def test_who_waits_for_a_compilation_says_since_when(host: TrainingHost) -> None:

@@ -41,7 +41,7 @@ def stop_trace() -> None:
     about = profile.metadata
     folder = log_dir / PLUGIN / run_name(about.began_ns)
     folder.mkdir(parents=True, exist_ok=True)
-    write_xplane(profile, folder / f"{worker_name(about)}.xplane.pb", peaks_of(about.instance_type))
+    write_xplane(profile, folder / f"{worker_name(about)}.xplane.pb", peaks_of(about))
 
 
 class Server:
