@@ -1,7 +1,11 @@
 """The JSON of torch.profiler: a track for each NeuronCore, beside what the host did.
 
 Kineto's names for what a GPU does are used where viewers know no others: HolisticTraceAnalysis and the trace views read
-cat `kernel`, `gpu_memcpy` and `cuda_runtime` alone. Its base of times is floored to a quarter of a year (7,889,238 s).
+cat `kernel`, `gpu_memcpy` and `cuda_runtime` alone.
+
+Viewers keep times as doubles of microseconds, in which the operators of an execution, each of which begins where the
+one before ends, overlap by a nanosecond when times are long; Perfetto drops those. So the base of times is nearer than
+that of Kineto, which floors it to a quarter of a year, and in traces of Kineto's operators are told a little shorter.
 Sources: pytorch/kineto libkineto/src/output_json.cpp and ActivityType.h; facebookresearch/HolisticTraceAnalysis.
 """
 
@@ -18,7 +22,9 @@ from neurontools.profile import Engine, Kind, Operator, Place, Profile, Span
 from neurontools.profile.definitions import script_place
 from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
 
-_BASE_NS = 7_889_238 * 10**9
+_BASE_NS = 2**20 * 10**9  # 12 days
+_EXACT_NS = 2**41 * 1000  # up to here doubles of microseconds tell neighbouring nanoseconds apart
+_INEXACT_BY_NS = 2
 _GRAPHS, _TRANSFERS = 1, 7
 _LANES = {_GRAPHS: "graphs", **{2 + engine: name for engine, name in ENGINE_NAMES.items()}, _TRANSFERS: "transfers"}
 _COLLECTIVE_PREFIX = "ncclDevKernel_"
@@ -38,7 +44,7 @@ FIRST_TAG = 1 << 30
 
 
 def base_ns(first_ns: int) -> int:
-    """What times in a trace are relative to, as Kineto chooses it."""
+    """What times in a trace are relative to: the same for all workers of a run, unless one begins at the border."""
     return first_ns // _BASE_NS * _BASE_NS
 
 
@@ -177,7 +183,8 @@ def _executions(profile: Profile, base: int) -> Iterator[str]:
         told = f'"device":{core},{ids},{common}'
         for number, took in enumerate(times, graph.first_operator):
             head, tail = parts[number]
-            yield f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(took)},"args":{{{told}{tail}'
+            shown_ns = took if begun_ns < _EXACT_NS else max(0, took - _INEXACT_BY_NS)
+            yield f'{head},"pid":{core},"ts":{_us(begun_ns)},"dur":{_us(shown_ns)},"args":{{{told}{tail}'
             begun_ns += took
             told = f'"device":{core},{common}'
 
