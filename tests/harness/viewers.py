@@ -39,6 +39,12 @@ def has_xprof() -> bool:
     return all(any((ROOT / ".venv/viewers/lib").glob(f"python3*/site-packages/{name}")) for name in ("xprof", "hta"))
 
 
+def viewer(name: str) -> Path | None:
+    """A program of that environment, where it and the plugin that shows profiles are installed."""
+    program = PYTHON.with_name(name)
+    return program if program.exists() and has_xprof() else None
+
+
 def xprof(files: list[Path], *tools: str) -> dict[str, Any]:
     """What xprof's converter answers by tool, and under `names` the tools that it offers."""
     _run(_XPROF, ",".join(tools), *map(str, files))

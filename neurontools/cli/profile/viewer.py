@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -32,7 +33,11 @@ def serve(where: str, port: int) -> NoReturn:
     own = Path(sys.executable).parent
     path = os.pathsep.join((os.environ.get("PATH", os.defpath), str(own)))
     for name, arguments, remark in (
-        ("xprof", ("server", "--logdir", where, "--port", str(port)), " (it listens on all addresses)"),
+        (
+            "xprof",
+            ("server", "--logdir", where, "--port", str(port), "--grpc_port", str(_free_port())),
+            " (it listens on all addresses)",
+        ),
         ("tensorboard", ("--logdir", where, "--port", str(port), "--host", "127.0.0.1"), ""),
     ):
         program = shutil.which(name, path=path)
@@ -40,3 +45,11 @@ def serve(where: str, port: int) -> NoReturn:
             tell(f"neuron-profile: {name} at http://127.0.0.1:{port}/{remark}, until it is interrupted")
             os.execv(program, (name, *arguments))  # noqa: S606 - a program that the user installed
     raise UserError("neither xprof nor tensorboard is installed; pip install xprof, then try again", EXIT_NOT_FOUND)
+
+
+def _free_port() -> int:
+    """A port for what xprof asks itself by gRPC: of two of them the second fails at the usual one."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
