@@ -27,11 +27,12 @@ class Told:
     def unload_model(self, handle: Any) -> None:
         pass
 
-    def begin(self, handle: Any) -> Any:
-        return handle
+    def begin(self, handle: Any, at_seconds: float) -> Any:
+        return handle, at_seconds
 
-    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float) -> None:
+    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
         assert queued_seconds >= 0
+        assert at_seconds >= started[1]
         self.flops += flops
         self.statuses.append(status)
 
