@@ -30,7 +30,7 @@ from typing import Any
 from device_models import CASES, CHAIN_OPERATORS
 
 ROOT = Path(__file__).parents[1]
-LEVEL_3 = "-O3"
+LEVEL_3 = "level3"
 PLACES = {"cpu": "cpu", "xla": "device", LEVEL_3: "device, machine code"}
 LONGEST_WAIT_SECONDS = 1800
 
@@ -106,7 +106,7 @@ def measure(name: str, rounds: int, threads: int, directory: str, places: list[s
         command = [sys.executable, __file__, "--worker", name, where, "--threads", str(threads)]
         processes[where] = subprocess.Popen(
             command,
-            env={**environment, "NEURON_CC_FLAGS": LEVEL_3} if where == LEVEL_3 else environment,
+            env={**environment, "NEURON_CC_FLAGS": "-O3"} if where == LEVEL_3 else environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
