@@ -45,8 +45,9 @@ class PrometheusFeed(FleetFeed):
         self._thread: threading.Thread | None = None
         self._looked_at: dict[str, DirectFeed] = {}
         self.asked: dict[str, str] = {}  # the queries of the latest refresh, by name
-        self.query_count = 0  # of the latest refresh
-        self.answered_bytes = 0  # of the latest refresh, as they came
+        self._counted = [0, 0]  # queries and bytes of the refresh that is under way
+        self.query_count = 0  # of the latest whole refresh
+        self.answered_bytes = 0  # the same, as they came
 
     @property
     def states(self) -> tuple[HostState, ...]:
@@ -106,6 +107,7 @@ class PrometheusFeed(FleetFeed):
             while not self._is_closing.is_set():
                 began = time.monotonic()
                 self._refresh()
+                self.query_count, self.answered_bytes = self._counted
                 self._is_settled = True
                 self._notify()
                 self._is_closing.wait(max(0.0, self.interval_seconds - (time.monotonic() - began)))
@@ -117,7 +119,7 @@ class PrometheusFeed(FleetFeed):
         deadline = time.monotonic() + _WHOLE_SECONDS
         notes: dict[str, None] = {}
         answers: dict[str, tuple[Sample, ...]] = {}
-        self.query_count = self.answered_bytes = 0
+        self._counted = [0, 0]
         try:
             self._probe(deadline, notes)
             asked = Overview(is_recorded=self.is_recorded)
@@ -164,7 +166,7 @@ class PrometheusFeed(FleetFeed):
         left = deadline - time.monotonic()
         if left < 1 or self._is_closing.is_set():
             raise Unasked(f"its answers take longer than {_WHOLE_SECONDS:.0f} s")
-        self.query_count += 1
+        self._counted[0] += 1
         answer = self._server.query(text, min(_QUERY_SECONDS, left))
-        self.answered_bytes += answer.size_bytes
+        self._counted[1] += answer.size_bytes
         return answer
