@@ -15,12 +15,14 @@ import grpc
 
 from neurontools.rpc import neuron_pb2_grpc
 from tests.harness.certificates import Authority
-from tests.harness.hostile_peer import request
+from tests.harness.hostile_peer import frame, request
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS
 
 ADMIN, VIEWER = "spiffe://example.org/admin", "viewer.example.org"
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+_SETTINGS, _ACK = 4, 1
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(_SETTINGS, 0, 0)
+_ACKNOWLEDGED = frame(_SETTINGS, _ACK, 0)  # without it, grpcio ends the connection after a minute
 
 Files = tuple[Path, Path]
 
@@ -102,11 +104,13 @@ class NetworkDaemon:
 
 
 def summaries(connection: ssl.SSLSocket, count: int) -> None:
-    """Reads until so many summaries have come."""
+    """Reads until so many summaries have come, the server's settings before them when it is the first time."""
     data = b""
     while data.count(b"trn1.2xlarge") < count:
         chunk = connection.recv(2**14)
         assert chunk, data[-200:]
+        if not data and chunk[3] == _SETTINGS and chunk[4] != _ACK and chunk[5:9] == bytes(4):
+            connection.sendall(_ACKNOWLEDGED)
         data += chunk
 
 

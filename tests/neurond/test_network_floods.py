@@ -72,6 +72,7 @@ def test_a_thousand_readers_at_a_time(start_daemon: StartDaemon, tmp_path: Path)
         contexts = [network.context(files) for files in (network.viewer(), network.admin())]
         while len(readers) < 1000:
             readers.append(network.watch(contexts[len(readers) % 2], f"127.0.0.{1 + len(readers) % 10}"))
+            summaries(readers[-1], 1)
         for reader in readers:
             summaries(reader, 2)
     finally:
