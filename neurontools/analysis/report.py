@@ -58,7 +58,7 @@ class Rank:
     def trouble(self) -> str:
         """Why its profile is not whole, in a few words; "" where it is."""
         if self.profile.is_damaged:
-            return "damaged; it is shown as far as it can be read"
+            return "is damaged; it is shown as far as it can be read"
         if not self.profile.state.has_ended:
             return "has no regular end (still running, or the worker died)"
         return ""
