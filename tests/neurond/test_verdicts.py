@@ -222,17 +222,63 @@ def test_missing_device() -> None:
     assert len(found) == 16
 
 
+def failing(snapshot: Snapshot, *, age_seconds: float | None, counted: bool = False, **totals: int) -> Snapshot:
+    """The snapshot with errors of its only process, which counts since so long ago; None: the driver counts for it."""
+    (process,) = snapshot.processes
+    assert process.errors is not None
+    now_seconds, now_unix_seconds = snapshot.taken_at_seconds, snapshot.taken_at_unix_seconds
+    changed = replace(
+        process,
+        errors=replace(process.errors, **totals),
+        counted_since_seconds=now_seconds - age_seconds if counted and age_seconds is not None else None,
+        attached_at_unix_seconds=None if age_seconds is None else now_unix_seconds - (1 if counted else age_seconds),
+    )
+    return replace(snapshot, processes=(changed,))
+
+
 def test_errors_of_a_process_count_for_its_devices() -> None:
-    host = ScenarioHost("trn1.32xlarge", neuroncores=3)
-    earlier, now = host.at(10), host.at(20)
-    first, second, third = now.processes
-    assert third.errors is not None
-    errors = replace(third.errors, numerical_total=3, hardware_total=1)
-    now = replace(now, processes=(first, second, replace(third, errors=errors)))
-    assert kinds(verdicts(now, earlier)) == {1: ["hardware_errors", "numerical_errors"]}
-    assert kinds(verdicts(now)) == {}
-    other = replace(earlier, processes=tuple(replace(p, attached_at_unix_seconds=1.0) for p in earlier.processes))
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    first = failing(host.at(10), age_seconds=310)
+    now = failing(host.at(20), age_seconds=320, numerical_total=3, hardware_total=1)
+    assert kinds(verdicts(now, first)) == {0: ["hardware_errors", "numerical_errors"]}
+    assert kinds(verdicts(now)) == {}, "nobody knows when they came"
+    other = failing(host.at(30), age_seconds=1000)
     assert kinds(verdicts(now, other)) == {}, "another process of the same PID is no past"
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_process_that_is_younger_than_the_window_is_judged_over_its_life(counted: bool) -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    now = failing(host.at(400), age_seconds=2, counted=counted, numerical_total=1)
+    without = replace(now, sequence=1, taken_at_seconds=now.taken_at_seconds - 300, processes=())
+    met = failing(replace(without, processes=now.processes), age_seconds=0, counted=counted)
+    for earlier in (None, without, met):
+        assert kinds(verdicts(now, earlier)) == {0: ["numerical_errors"]}
+    (told,) = {finding.reason for verdict in verdicts(now) for finding in verdict.findings}
+    assert told.endswith(": 1 numerical error in the last minutes")
+    assert kinds(verdicts(failing(now, age_seconds=301, counted=counted), without)) == {}
+
+
+def test_errors_that_an_attached_process_had_long_before_a_daemon_met_it_are_no_news() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    judge = Judge(Thresholds(idle_seconds=None))
+
+    def found(seconds: float, numerical_total: int) -> list[str]:
+        now = failing(host.at(seconds), age_seconds=9000 + seconds, counted=True, numerical_total=numerical_total)
+        judged = judge.judge(now).health
+        assert judged is not None
+        return [str(finding.kind) for finding in judged.findings]
+
+    judge.judge(replace(host.at(1), processes=()))  # the daemon has begun anew, and the process has not come back yet
+    assert [found(2, 5), found(61, 5), found(62, 5), found(63, 6)] == [[], [], [], ["numerical_errors"]]
+
+
+def test_errors_that_the_driver_counts_are_those_since_a_process_was_first_seen() -> None:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
+    empty = replace(host.at(10), processes=())
+    now = failing(host.at(20), age_seconds=None, hardware_total=1)
+    assert kinds(verdicts(now, empty)) == {0: ["hardware_errors"]}
+    assert kinds(verdicts(replace(now, sequence=99), now)) == {}
 
 
 def test_silent_process() -> None:

@@ -65,8 +65,7 @@ class Judge:
         `ended` are the processes that ended since the tick before, `logged` what the kernel has logged since then.
         """
         limits = self._limits
-        earlier = self._anchors[0] if self._anchors else None
-        found = evidence(snapshot, earlier, limits)
+        found = evidence(snapshot, self._anchors, limits)
         self._health = self._same(
             device_indices=_judged(snapshot),
             unknown_device_indices=_unknown(snapshot),

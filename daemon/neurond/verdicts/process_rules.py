@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neurond.verdicts.evidence import Evidence, at_least
+from neurond.verdicts.evidence import NO_ERRORS, Evidence, at_least
 from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity, SourceKind, latency
 from neurontools.text.units import duration_text
 
 
 def errors(evidence: Evidence) -> Iterator[Finding]:
-    """Errors of executions in the window."""
+    """Errors of executions in the window; a process that is younger than it is judged over its life."""
     for process in evidence.snapshot.processes:
-        before = evidence.processes.get(process.pid)
-        if before is None or before.errors is None or process.errors is None or before.errors is process.errors:
+        if process.errors is None or process.errors == NO_ERRORS:
+            continue
+        before = evidence.errors_before(process)
+        if before is None or before is process.errors:
             continue
         for kind, severity, name, limit, action in (
             (
@@ -32,7 +34,7 @@ def errors(evidence: Evidence) -> Iterator[Finding]:
                 "the model produces NaN or infinities: check the learning rate, the loss scale and the data",
             ),
         ):
-            grown = getattr(process.errors, f"{name}_total") - getattr(before.errors, f"{name}_total")
+            grown = getattr(process.errors, f"{name}_total") - getattr(before, f"{name}_total")
             if process.core_indices and limit is not None and grown >= limit:
                 reason = f"PID {process.pid}: {at_least(grown, f'{name} error')} in the last minutes"
                 yield _of_process(process, kind, severity, reason, action, evidence.snapshot.taken_at_unix_seconds)
@@ -65,7 +67,10 @@ def silence(evidence: Evidence) -> Iterator[Finding]:
 
 
 def latencies(evidence: Evidence) -> Iterator[Finding]:
-    """Executions that take longer in the window than before it."""
+    """Executions that take longer in the window than before it. A process that is younger has nothing to compare with.
+
+    Its first executions set models up, so that they say little of those that follow.
+    """
     limit = evidence.limits.latency_growth_ratio
     if limit is None:
         return
