@@ -1,4 +1,4 @@
-"""What a training with checkpoints survives, and by whose help: faults by launcher, with the shipped example."""
+"""What a training with checkpoints survives, and by whose help: faults by launcher, each with a script that resumes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 
 from neurontools.model import FaultState
 from neurontools.testing import SimulatedHost
+from tests.harness import framework_script
 from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS
 
@@ -27,12 +28,15 @@ STEPS = 30
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def torchrun(restarts: int) -> list[str]:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+def torchrun(restarts: int) -> list[str]:
     launcher = ("torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts))
-    return [sys.executable, "-m", *launcher, "--master-port", str(port), "-m", "neurontools.runtime"]
+    return [sys.executable, "-m", *launcher, "--master-port", str(free_port()), "-m", "neurontools.runtime"]
 
 
 def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables: str) -> Any:
@@ -47,6 +51,30 @@ def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables
             "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
             **variables,
         },
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+
+
+def train_by_accelerate(host: SimulatedHost, directory: Path, restarts: int, **variables: str) -> Any:
+    if not framework_script.PYTHON.exists():
+        pytest.skip("accelerate is not installed; run make frameworks")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_", "USE_TORCH"))}
+    launcher = (*framework_script.ACCELERATE, "--multi_gpu", "--num_processes", "2", "--max_restarts", str(restarts))
+    script = (str(framework_script.SCRIPTS / "accelerate_resume.py"), "states", str(STEPS))
+    return subprocess.run(
+        [str(framework_script.PYTHON), *launcher, "--main_process_port", str(free_port()), *script],
+        env={
+            **kept,
+            **host.environment,
+            "PYTHONPATH": "",
+            "OMP_NUM_THREADS": "1",
+            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
+            **variables,
+        },
+        cwd=directory,
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
@@ -99,6 +127,22 @@ def test_restarts_do_not_help_against_what_outlives_the_process_and_a_healed_hos
     done = train(host, tmp_path, torchrun(restarts=0))
     assert done.returncode == 0, done.stderr[-3000:]
     assert resumed_at(done.stdout) != []
+    assert f"step {STEPS}: loss" in done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kind", "variables"),
+    [("execution-unit-lost", {}), ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "5"})],
+)
+def test_accelerate_survives_what_ends_with_the_process(
+    host: SimulatedHost, tmp_path: Path, kind: str, variables: dict[str, str]
+) -> None:
+    with host.fault(kind, core=1, after_executions=17):
+        done = train_by_accelerate(host, tmp_path, restarts=2, **variables)
+        assert (done.returncode, resumed_at(done.stdout) != []) == (0, True), done.stderr[-3000:]
+        (fault,) = host.faults
+        assert (fault.state, fault.met_total) == (FaultState.OVER, 1)
     assert f"step {STEPS}: loss" in done.stdout
 
 
