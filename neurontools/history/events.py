@@ -21,7 +21,7 @@ from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 from neurontools.text.ranges import ranges
 from neurontools.text.terminal import visible
-from neurontools.text.units import duration_text
+from neurontools.text.units import counted, duration_text
 
 CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO = 2.0, 0.001
 """A clock that went so far apart from the one that nobody sets, and so much for the time that passed, was set."""
@@ -134,26 +134,27 @@ def _of_processes(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: f
         if old is None:
             if not process.core_indices:
                 continue
-            text = f"{_name(process)} attached, holds {len(process.neuroncore_indices)} cores"
+            text = f"{_name(process)} attached, holds {counted(len(process.neuroncore_indices), 'core')}"
             yield Event(at, "attached", Severity.INFO, text, pid)
             continue
         if not old.core_indices and process.core_indices:
-            text = f"{_name(process)} took {len(process.neuroncore_indices)} cores"
+            text = f"{_name(process)} took {counted(len(process.neuroncore_indices), 'core')}"
             yield Event(at, "attached", Severity.INFO, text, pid)
         for kind in _ERROR_KINDS if process.errors != old.errors else ():
             grown = getattr(process.errors, f"{kind}_total") - getattr(old.errors, f"{kind}_total")
             if grown > 0:
                 severity = Severity.CRITICAL if kind == "hardware" else Severity.WARNING
-                text = f"{_name(process)}: {grown} {kind} error{'s' if grown > 1 else ''}"
+                text = f"{_name(process)}: {counted(grown, f'{kind} error')}"
                 yield Event(at, "error", severity, text, pid)
         if len(process.models) != len(old.models):
-            text = f"{_name(process)} has {len(process.models)} models loaded, had {len(old.models)}"
+            text = f"{_name(process)} has {counted(len(process.models), 'model')} loaded, had {len(old.models)}"
             yield Event(at, "model", Severity.INFO, text, pid)
         if old.reporting and not process.reporting and process.HasField("measured_at_seconds"):
             yield Event(at, "silent", Severity.WARNING, f"{_name(process)} has stopped reporting", pid)
     for pid, process in earlier.items():
         if pid not in later and process.core_indices:
-            text = f"{_name(process)} ended, {len(process.neuroncore_indices)} cores are free"
+            freed = len(process.neuroncore_indices)
+            text = f"{_name(process)} ended, {counted(freed, 'core')} {'is' if freed == 1 else 'are'} free"
             yield Event(at, "ended", Severity.INFO, text, pid)
 
 
@@ -193,7 +194,7 @@ def _of_ecc(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) 
             grown = getattr(new.ecc, field) - getattr(old.ecc, field)
             if grown > 0 and old.ecc.HasField(field):  # type: ignore[arg-type]
                 severity = Severity.CRITICAL if is_critical else Severity.WARNING
-                text = f"ND {new.index}: {grown} {name} ECC error{'s' if grown > 1 else ''}"
+                text = f"ND {new.index}: {counted(grown, f'{name} ECC error')}"
                 yield Event(at, "ecc", severity, text, device_index=new.index)
 
 

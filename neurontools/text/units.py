@@ -106,3 +106,8 @@ def short_duration_text(seconds: float | None) -> str:
 def count_text(count: int | None) -> str:
     """A count with thousands: "1,234,567"."""
     return UNKNOWN if count is None else f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 step", "2,000 steps"."""
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

@@ -10,7 +10,7 @@ from neurontools.history.events import Event, Severity
 from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
-from neurontools.views.drawing.line import Line, Page, Run, clip, fit, fit_marked, foreign, styled
+from neurontools.views.drawing.line import Line, Page, Run, clip, fit, fit_marked, foreign, line_width, styled
 from neurontools.views.drawing.own_events import devices_of, events_of
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.drawing.style import SELECTED
@@ -118,5 +118,6 @@ def _event(scene: Scene, event: Event, width: int) -> Line:
     moment = day_text(event.at_unix_seconds)
     mark = {Severity.CRITICAL: scene.glyphs.bad, Severity.WARNING: scene.glyphs.warn}.get(event.severity, " ")
     style = _EVENT_STYLES[event.severity]
-    text = clip(foreign(event.text), width - 30, mark=True)
-    return fit(((f" {moment} ", "dim"), (f"{mark:<2} ", style), (f"{event.kind:<9}", "label"), (text, style)), width)
+    head: tuple[Run, ...] = ((f" {moment} ", "dim"), (f"{mark:<2} ", style), (f"{event.kind:<9} ", "label"))
+    text = clip(foreign(event.text), width - line_width(head), mark=True)
+    return fit((*head, (text, style)), width)

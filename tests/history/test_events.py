@@ -35,6 +35,16 @@ def test_a_device_that_goes_and_comes_back() -> None:
     assert told(without, whole) == [("device", "ND 5 is there again")]
 
 
+@pytest.mark.parametrize(("count", "words"), [(1, ("1 core", "is")), (2, ("2 cores", "are"))])
+def test_one_core_is_one_core(count: int, words: tuple[str, str]) -> None:
+    busy = ScenarioHost("trn1.2xlarge", "steady").at(20.0)
+    holder = replace(busy.processes[0], core_indices=tuple(range(count)), neuroncore_indices=tuple(range(count)))
+    free, held = replace(busy, processes=()), replace(busy, processes=(holder,))
+    cores, verb = words
+    assert [text.partition(", ")[2] for _, text in told(free, held)] == [f"holds {cores}"]
+    assert [text.partition(", ")[2] for _, text in told(held, free)] == [f"{cores} {verb} free"]
+
+
 def later(snapshot: Snapshot, seconds: float, clock_moved_seconds: float = 0.0) -> Snapshot:
     """The same so many seconds later, the clock of the host having been set meanwhile."""
     return replace(

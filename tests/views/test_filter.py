@@ -109,6 +109,7 @@ def test_what_passes(text: str, passed: list[int]) -> None:
         ("cores>0-3", "cores> takes one index"),
         ("cores=x", "give indices, such as 63 or 0-3,8"),
         ("cores=²", "give indices"),
+        ("cores=0,5-2", "5-2 is no range of cores; give the lower index first, as 2-5"),
         ("colour=red", "no column 'colour'; there are pid, user"),
         ("--lr=0.1", "within quotes it is a word"),
         ("=5", "no column '=5'"),

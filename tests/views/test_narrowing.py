@@ -124,6 +124,7 @@ def test_documents_and_screens_have_the_part_alone(daemon: RunningDaemon) -> Non
         (("-d", "16"), "", 6, "--device: no device 16 on this host; it has devices 0 to 15"),
         (("-d", "x"), "", 2, "--device: x is no device"),
         (("--only-visible",), "", 2, "--only-visible: NEURON_RT_VISIBLE_CORES is not set"),
+        (("--only-visible",), "98-99", 6, "no NeuronCore 98-99 on this host; it has NeuronCores 0 to 31"),
         (("--only-visible",), "1,3", 2, "NEURON_RT_VISIBLE_CORES='1,3'"),
     ],
 )

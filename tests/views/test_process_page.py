@@ -67,7 +67,8 @@ def details(counters: TrainingCounters | None, rates: TrainingRates | None) -> d
     first, *others = HOST.processes
     changed = replace(HOST, processes=(replace(first, training=counters, training_rates=rates), *others))
     lines = text_of(Scene.of(changed, details_pid=first.pid), 200).splitlines()
-    return {line[:12].strip(): line[12:].strip() for line in lines}
+    assert {line[12] for line in lines[1:] if line[1:2].isalpha()} == {" "}, "names have a space behind them"
+    return {line[:13].strip(): line[13:].strip() for line in lines}
 
 
 def test_what_a_training_runtime_counts_is_among_the_details() -> None:

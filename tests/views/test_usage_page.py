@@ -55,6 +55,13 @@ def test_users_have_what_runs_and_what_ended() -> None:
     assert (bob[1:3], bob[-3]) == (["0", "0"], "0.500")
 
 
+def test_what_ended_is_called_by_its_script() -> None:
+    launched = replace(ENDED[0], command="/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1")
+    lines = lines_of(usage_page(Scene.of(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
+    row = next(line for line in lines if " 11 " in line)
+    assert row.endswith(" train.py --lr 1")
+
+
 @pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
 def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
     """On a terminal of 20 columns and on one with room."""

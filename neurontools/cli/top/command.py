@@ -164,7 +164,7 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
     snapshot = feed.timeline.snapshot(0) if message is not None else None
     try:
         if snapshot is not None:
-            options.check_devices(narrowing, snapshot)
+            options.check_narrowing(narrowing, snapshot)
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
         import_asyncio()
         from neurontools.tui.app import NeuronTop

@@ -14,7 +14,7 @@ from neurontools.cli.daemon.connecting import connected
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import two_values
 from neurontools.cli.line.telling import tell
-from neurontools.cli.top.options import check_devices, filter_text, narrowing
+from neurontools.cli.top.options import check_narrowing, filter_text, narrowing
 from neurontools.client import Client, Recording
 from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.model import Snapshot
@@ -94,7 +94,7 @@ def _side(
     side = Side(wanted.text, moment_count=count)
     for position, snapshot in enumerate(history()):
         if position == first:
-            check_devices(narrowed, snapshot)
+            check_narrowing(narrowed, snapshot)
         if position in read:
             side.add(narrowed.part(snapshot), passes)
         if position >= last:

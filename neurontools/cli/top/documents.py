@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
-from neurontools.cli.top.options import check_devices
+from neurontools.cli.top.options import check_narrowing
 from neurontools.client import Client, read_snapshot
 from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.model import EndedProcess, Snapshot
@@ -65,7 +65,7 @@ class Source:
 
     def _checked(self, snapshot: Snapshot, *, is_first: bool) -> Snapshot:
         if is_first:
-            check_devices(self.narrowing, snapshot)
+            check_narrowing(self.narrowing, snapshot)
         return snapshot
 
     def document(self, snapshot: Snapshot, filter_text: str) -> TopDocument:

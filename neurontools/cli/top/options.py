@@ -136,12 +136,21 @@ def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowin
     return Narrowing(devices, bdfs, first, count_, lnc)
 
 
-def check_devices(narrowing_: Narrowing, snapshot: Snapshot) -> None:
-    """UserError when a device that was asked for is none of this host."""
+def check_narrowing(narrowing_: Narrowing, snapshot: Snapshot) -> None:
+    """UserError when a device that was asked for is none of this host, or none of the NeuronCores is."""
     missing = narrowing_.missing(snapshot)
     if missing:
         last = max((device.index for device in snapshot.devices), default=-1)
         raise UserError(f"--device: no device {missing} on this host; it has devices 0 to {last}", EXIT_NOT_FOUND)
+    if not narrowing_.has_cores(snapshot):
+        first, last = narrowing_.first_core, narrowing_.first_core + (narrowing_.core_count or 1) - 1
+        named = f"{first}" if first == last else f"{first}-{last}"
+        count = len(snapshot.cores) // (
+            narrowing_.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
+        )
+        raise UserError(
+            f"--only-visible: no NeuronCore {named} on this host; it has NeuronCores 0 to {count - 1}", EXIT_NOT_FOUND
+        )
 
 
 def theme_names(wanted: str | None) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from neurontools.cli.line.telling import tell
-from neurontools.cli.top.options import check_devices, narrowing
+from neurontools.cli.top.options import check_narrowing, narrowing
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.exporters.perfetto.host_trace import HostTrace
 from neurontools.history.events import events_between
@@ -54,7 +54,7 @@ def _written(reader: RecordingReader, file: BinaryIO, given: dict[str, str]) -> 
             continue
         snapshot = from_message(Snapshot, message)
         if before is None:
-            check_devices(narrowed, snapshot)
+            check_narrowing(narrowed, snapshot)
         file.write(trace.add(at_seconds, narrowed.part(snapshot), events_between(before, message)))
         before = neuron_pb2.Snapshot()
         before.CopyFrom(message)  # the reader changes the one that it has given

@@ -97,6 +97,12 @@ def fit_marked(line: Sequence[Run], width: int) -> Line:
     return (*fit(line, width - 1), (_ELLIPSIS, "dim"))
 
 
+def fact(name: str, text: str, width: int, name_cells: int, style: str = "text") -> Line:
+    """A line that tells something by its name: names in a column of `name_cells`, and always a space behind them."""
+    label = f" {name:<{name_cells}} "
+    return fit(((label, "label"), (clip(text, width - width_of(label), mark=True), style)), width)
+
+
 def clip(text: str, width: int, *, mark: bool = False) -> str:
     """`text` cut to at most `width` cells, never through a wide character; `mark`: a cut one ends in an ellipsis."""
     if width <= 0:

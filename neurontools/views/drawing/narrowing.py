@@ -32,6 +32,20 @@ class Narrowing:
         lost = [str(index) for index in sorted(self.device_indices - present)]
         return next(iter([*lost, *sorted(self.bdfs - known)]), "")
 
+    def has_cores(self, snapshot: Snapshot) -> bool:
+        """Whether this host has one of the NeuronCores asked for; True as well while a device is missing."""
+        present = {device.index for device in snapshot.devices}
+        return (
+            self.core_count is None
+            or not present.issuperset(snapshot.instance.expected_device_indices)
+            or any(core.index in self._visible(snapshot) for core in snapshot.cores)
+        )
+
+    def _visible(self, snapshot: Snapshot) -> range:
+        """The physical NeuronCores asked for; of what is not restricted nobody asks."""
+        size = self.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
+        return range(self.first_core * size, (self.first_core + (self.core_count or 0)) * size)
+
     def figures(self, snapshot: Snapshot, hidden: frozenset[int] = frozenset()) -> Figures:
         """The figures of what is shown of a snapshot; `hidden`: devices that are not to be, on top of that."""
         if not self and not hidden:
@@ -49,8 +63,7 @@ class Narrowing:
             shown &= self.device_indices | {device.index for device in snapshot.devices if device.bdf in self.bdfs}
         cores = tuple(core for core in snapshot.cores if core.device_index in shown)
         if self.core_count is not None:
-            size = self.logical_neuroncore_config or snapshot.instance.logical_neuroncore_config
-            visible = range(self.first_core * size, (self.first_core + self.core_count) * size)
+            visible = self._visible(snapshot)
             cores = tuple(core for core in cores if core.index in visible)
             shown &= {core.device_index for core in cores}
         held = {core.index for core in cores}

@@ -8,7 +8,7 @@ from neurontools.version import __version__
 from neurontools.views.drawing.columns import chosen, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.gauge import bar
-from neurontools.views.drawing.line import Line, Page, Run, clip, fit, foreign
+from neurontools.views.drawing.line import Line, Page, Run, fact, fit, foreign
 from neurontools.views.drawing.scene import Scene, visible_top
 from neurontools.views.entry import Entry
 from neurontools.views.host.traffic import COLUMNS, traffic_rows
@@ -58,9 +58,7 @@ def _cost(vcpu_ratio: float | None, resident_bytes: int | None) -> str:
 
 
 def _fact(name: str, text: str, width: int) -> Line:
-    return fit(
-        ((f" {name:<{_LABEL_CELLS - 1}}", "label"), (clip(text, width - _LABEL_CELLS, mark=True), "text")), width
-    )
+    return fact(name, text, width, _LABEL_CELLS - 2)
 
 
 def _memory(scene: Scene, host: Host, width: int) -> list[Line]:

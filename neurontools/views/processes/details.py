@@ -11,7 +11,7 @@ from neurontools.text.local_time import day_text
 from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures, total
-from neurontools.views.drawing.line import Line, Page, clip, fit, foreign
+from neurontools.views.drawing.line import Page, fact, foreign
 from neurontools.views.drawing.plots import Plot, percent, size, stacked
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.time_axis import time_axis
@@ -20,6 +20,7 @@ from neurontools.views.processes.surroundings import surroundings_page
 from neurontools.views.processes.time_page import time_page
 
 COMPILING, ADVICE = "compiling", "advice"
+_NAME_CELLS = 11  # the longest names are checkpoints and collectives
 _LONG_WAIT_SECONDS = 2.0  # in a collective: less is told by the shares of step time
 
 
@@ -117,11 +118,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
     )
     styles = {"errors": "bad" if figures.errors_total else "text", COMPILING: "warn", ADVICE: "warn"}
     for name, text in facts[: max(1, height - 2)]:
-        runs: Line = (
-            (f" {name:<11}", "label"),
-            (clip(text, width - 12, mark=True), styles.get(name, "text")),
-        )
-        page.add(fit(runs, width))
+        page.add(fact(name, text, width, _NAME_CELLS, styles.get(name, "text")))
     if scene.surroundings is not None:
         # At least a third of the screen is for what was asked for.
         del page.lines[max(2, height * 2 // 3) :]

@@ -270,5 +270,8 @@ def _indices(key: str, text: str) -> list[tuple[int, int]]:
         bounds = (low, high) if dash else (low, low)
         if not all(bound.isascii() and bound.isdigit() and len(bound) <= 5 for bound in bounds):
             raise InvalidFilter(f"{text[:40]!r} is no value of {key}; give indices, such as 63 or 0-3,8")
-        found.append((int(bounds[0]), int(bounds[1])))
+        first, last = (int(bound) for bound in bounds)
+        if first > last:
+            raise InvalidFilter(f"{part.strip()} is no range of {key}; give the lower index first, as {last}-{first}")
+        found.append((first, last))
     return found

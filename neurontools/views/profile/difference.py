@@ -10,11 +10,11 @@ from neurontools.analysis.report import Report
 from neurontools.profile.kinds import ENGINE_NAMES
 from neurontools.text.json_text import json_text
 from neurontools.text.terminal import visible
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, percent_text
+from neurontools.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, row_line, title_line
 from neurontools.views.drawing.line import plain
 from neurontools.views.profile.document import line_text
-from neurontools.views.profile.parts import counted, flop_text, name, shown_place
+from neurontools.views.profile.parts import flop_text, name, shown_place
 
 SCHEMA_VERSION = 1
 NOISE_RATIO = 0.05  # what changes by less is left out of the text

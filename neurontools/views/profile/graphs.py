@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from neurontools.analysis import Report
 from neurontools.analysis.graphs import GraphUse
-from neurontools.text.units import UNKNOWN, count_text, duration_text
+from neurontools.text.units import UNKNOWN, count_text, counted, duration_text
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, fit_marked
-from neurontools.views.profile.parts import counted, flop_text, heading, name, plain_line, shown_place
+from neurontools.views.profile.parts import flop_text, heading, name, plain_line, shown_place
 
 _SHORT_HASH = 10
 

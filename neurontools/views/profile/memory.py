@@ -6,11 +6,11 @@ from neurontools.analysis import Report
 from neurontools.analysis.collectives import CollectiveUse
 from neurontools.analysis.memory import Share
 from neurontools.analysis.operators import UNKNOWN_PLACE
-from neurontools.text.units import bytes_text, count_text, duration_text, percent_text
+from neurontools.text.units import bytes_text, count_text, counted, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line
-from neurontools.views.profile.parts import counted, heading, labelled, name, plain_line, shown_place
+from neurontools.views.profile.parts import heading, labelled, name, plain_line, shown_place
 
 _MOST_CATEGORIES = 5
 

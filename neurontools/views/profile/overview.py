@@ -9,12 +9,12 @@ from neurontools.analysis.steps import SlowStep
 from neurontools.profile.kinds import ENGINE_NAMES
 from neurontools.text.local_time import date_text
 from neurontools.text.ranges import ranges
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+from neurontools.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, flops_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.gauge import bar
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit_marked
-from neurontools.views.profile.parts import counted, heading, labelled, name, plain_line
+from neurontools.views.profile.parts import heading, labelled, name, plain_line
 
 _BAR_CELLS = 30
 _PART_STYLES = ("warn", "text", "system", "memory", "busy", "held")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from neurontools.analysis.operators import UNKNOWN_PLACE, place_text
 from neurontools.profile import Place
 from neurontools.text.terminal import visible
-from neurontools.text.units import count_text, flops_text
+from neurontools.text.units import flops_text
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, clip, fit_marked, line_width, pad
 
@@ -45,11 +45,6 @@ def shown_place(place: Place | None) -> str:
 def name(text: str) -> str:
     """A name from a profile, fit to show."""
     return visible(text[:_LONGEST_NAME])
-
-
-def counted(count: int, noun: str) -> str:
-    """A number of things: "1 step", "2,000 steps"."""
-    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def flop_text(flops: float) -> str:

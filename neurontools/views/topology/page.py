@@ -11,7 +11,7 @@ from neurontools.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.gauge import bar, memory_style
-from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, fit_marked, styled
+from neurontools.views.drawing.line import Line, Page, Run, Target, cell, fact, fit, fit_marked, styled
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.style import SELECTED
 from neurontools.views.topology.nodes import device_links_text, place_text
@@ -285,5 +285,5 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
     if device.inferred_fields:
         rows.append(("inferred", ", ".join(device.inferred_fields), "dim"))
     for name, text, style in rows[: height - 1]:
-        lines.append(fit(((f" {name:<9}", "label"), (clip(text, width - 10, mark=True), style)), width))
+        lines.append(fact(name, text, width, 8, style))
     return lines

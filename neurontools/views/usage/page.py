@@ -6,6 +6,7 @@ from neurontools.model import EndedProcess
 from neurontools.text import units
 from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
+from neurontools.text.script import script_text
 from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, fit_marked, foreign, styled
@@ -123,5 +124,5 @@ _ENDED_COLUMNS: tuple[Column[EndedProcess], ...] = (
     Column(
         "ERR", 5, 3, lambda row: units.count_text(_trouble(row)), False, lambda row: "bad" if _trouble(row) else "text"
     ),
-    Column("COMMAND", 0, 7, lambda row: foreign(row.command) or "-", True),
+    Column("COMMAND", 0, 7, lambda row: foreign(script_text(row.command)) or "-", True),
 )

@@ -16,12 +16,12 @@ from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
 from neurontools.text.local_time import date_text
 from neurontools.text.markup import Markup, element, joined
 from neurontools.text.ranges import ranges
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+from neurontools.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, flops_text, percent_text
 from neurontools.version import __version__
 from neurontools.views.profile.graphs import cached_text
 from neurontools.views.profile.memory import category_text
 from neurontools.views.profile.operators import operator_name
-from neurontools.views.profile.parts import counted, flop_text, shown_place
+from neurontools.views.profile.parts import flop_text, shown_place
 from neurontools.views.profile.web.charts import key, part_bar, share_bars, stacked_areas, stacked_columns
 from neurontools.views.profile.web.flame_graph import flame_graph
 from neurontools.views.profile.web.lanes import lanes
