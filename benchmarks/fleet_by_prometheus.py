@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from neurontools.fleet.prometheus import job_queries
 from neurontools.fleet.prometheus.access import Access
 from neurontools.fleet.prometheus.feed import PrometheusFeed
 from neurontools.fleet.prometheus.quantities import MFU, RULES, TAKEN
@@ -34,7 +35,7 @@ from neurontools.testing import SimulatedFleet
 
 READ = re.compile(
     r"(neurontools_(neuroncore_(held|utilization_ratio|executions_total|mfu_ratio)|device_(health|memory_bytes)|health|"
-    r"finding_seconds|warnings|process_steps_total|devices|snapshot_timestamp_seconds)|instance_info)[{ ]"
+    r"finding_seconds|warnings|job_[a-z_]+|process_steps_total|devices|snapshot_timestamp_seconds)|instance_info)[{ ]"
 )
 PATIENCE_SECONDS = 600.0
 
@@ -115,7 +116,7 @@ def prometheus(
         for number in range(count)
     ]
     (directory / "targets.json").write_text(json.dumps(targets))
-    recorded = [{"record": rule.rule, "expr": rule.expression} for rule in (*RULES, MFU)]
+    recorded = [{"record": rule.rule, "expr": rule.expression} for rule in (*RULES, MFU, *job_queries.RULES)]
     (directory / "rules.json").write_text(json.dumps({"groups": [{"name": "hosts", "rules": recorded}]}))
     configuration = {
         "global": {"scrape_interval": f"{interval}s", "evaluation_interval": f"{interval}s"},

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from neurond.startup.tables import Configuration
 
-from neurontools.fleet.prometheus import quantities
+from neurontools.fleet.prometheus import job_queries, quantities
 from tests.harness.consumers import consumer
 from tests.harness.waiting import HANG_SECONDS
 
@@ -61,9 +61,8 @@ def test_recording_rules_are_what_neuron_top_asks_without_them() -> None:
     rules = (DEPLOY / "prometheus/neuron.rules.yml").read_text("utf-8")
     written = re.findall(r"- record: (\S+)\n        expr: (?:>-\n)?((?:.+\n)(?:          .+\n)*)", rules)
     recorded = {name: " ".join(expression.split()) for name, expression in written}
-    assert {rule.rule: recorded[rule.rule] for rule in quantities.RULES} == {
-        rule.rule: rule.expression for rule in quantities.RULES
-    }
+    asked = (*quantities.RULES, *job_queries.RULES)
+    assert {rule.rule: recorded[rule.rule] for rule in asked} == {rule.rule: rule.expression for rule in asked}
 
 
 def test_dashboard_is_what_its_script_writes() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
 from neurontools.fleet.groups import HostGroup, groups, together
-from neurontools.fleet.jobs import FleetJob, FleetStandstill, MissingRank, SlowFleetRank, StepSeconds, fleet_jobs
+from neurontools.fleet.jobs import FleetJob, FleetStandstill, MissingRank, SlowFleetRank, StepSeconds
 from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import SummaryJob
@@ -113,7 +113,8 @@ class FleetDocumentJob:
 
     name: str
     run_id: str | None  # None: it is of one host, as far as its launcher tells
-    hosts: tuple[str, ...]
+    hosts: tuple[str, ...]  # () where the feed does not tell them
+    host_count: int | None
     neuroncore_count: int
     rank_count: int
     world_size: int | None
@@ -126,7 +127,7 @@ class FleetDocumentJob:
     step_seconds: StepSeconds | None  # by rank
     slow_rank: SlowFleetRank | None  # the one that the others wait for
     standstill: FleetStandstill | None  # who waits in a collective while no step is made
-    health: str
+    health: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,13 +172,15 @@ def document(
     now_unix_seconds: float,
     troubles: Sequence[str] = (),
     group_by: str = "",
+    *,
+    jobs: Sequence[FleetJob],
 ) -> FleetDocument:
     """The document, hosts in the order given. `now_seconds` is time.monotonic(); `group_by` one of `groups.ways`."""
     return FleetDocument(
         schema_version=SCHEMA_VERSION,
         taken_at=_time(now_unix_seconds) or "",
         hosts=tuple(_host(state, now_seconds) for state in states),
-        jobs=tuple(map(_fleet_job, fleet_jobs(states))),
+        jobs=tuple(map(_fleet_job, jobs)),
         groups=tuple(map(_group, groups(states, group_by))) if group_by else (),
         troubles=tuple(troubles),
     )
@@ -264,7 +267,7 @@ def _job(job: SummaryJob) -> FleetHostJob:
 def _fleet_job(job: FleetJob) -> FleetDocumentJob:
     own = ("hosts", "health")
     facts = {field.name: getattr(job, field.name) for field in fields(FleetDocumentJob) if field.name not in own}
-    return FleetDocumentJob(hosts=job.host_names, health=job.severity.name.lower(), **facts)
+    return FleetDocumentJob(hosts=job.host_names, health=_name(job.severity), **facts)
 
 
 def _group(group: HostGroup) -> FleetDocumentGroup:

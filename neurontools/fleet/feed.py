@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Self
 
+from neurontools.fleet.jobs import FleetJob, fleet_jobs
 from neurontools.fleet.states import HostState
 
 
@@ -25,6 +26,11 @@ class FleetFeed(ABC):
     @abstractmethod
     def states(self) -> tuple[HostState, ...]:
         """How it stands with each host."""
+
+    @property
+    def jobs(self) -> tuple[FleetJob, ...]:
+        """The jobs over these hosts, those with most cores first."""
+        return fleet_jobs(self.states)
 
     @property
     def notes(self) -> tuple[str, ...]:

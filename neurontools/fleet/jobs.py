@@ -32,7 +32,7 @@ class SlowFleetRank:
 
     rank: int | None
     host_name: str
-    pid: int
+    pid: int | None
     part: str | None  # as in STEP_PARTS: what takes it longer; None: all a little
     gain_seconds: float
     gain_ratio: float
@@ -61,9 +61,9 @@ class FleetStandstill:
 class StepSeconds:
     """How long the latest steps took, by rank; ranks in step all have the same."""
 
-    least: float
-    median: float  # of the medians of its hosts, each for as many ranks as it has
-    most: float
+    least: float | None
+    median: float  # of the medians of its hosts, each for as many ranks as it has, where those are told
+    most: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,8 @@ class FleetJob:
 
     name: str
     run_id: str | None  # None: it is of one host, as far as its launcher tells
-    host_names: tuple[str, ...]
+    host_names: tuple[str, ...]  # () where the feed does not tell them
+    host_count: int | None
     neuroncore_count: int
     rank_count: int  # that run on these hosts
     world_size: int | None
@@ -85,7 +86,7 @@ class FleetJob:
     step_seconds: StepSeconds | None
     slow_rank: SlowFleetRank | None
     standstill: FleetStandstill | None
-    severity: Severity
+    severity: Severity | None  # the gravest finding on its processes; None: not known
 
     @property
     def missing_rank_count(self) -> int:
@@ -136,10 +137,12 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
     if standstill is not None and standstill.waiting_rank_count == world_size and standstill.seconds >= STUCK_SECONDS:
         state = JobState.STUCK  # all have come, each host sees that, and none of them gets on
     since = [job.state_seconds for job in jobs if job.state == state and job.state_seconds is not None]
+    host_names = tuple(dict.fromkeys(part.host_name for part in parts))
     return FleetJob(
         name=_name([job.name or "" for job in jobs]),
         run_id=jobs[0].run_id,
-        host_names=tuple(dict.fromkeys(part.host_name for part in parts)),
+        host_names=host_names,
+        host_count=len(host_names),
         neuroncore_count=sum(job.neuroncore_count for job in jobs),
         rank_count=sum(job.rank_count for job in jobs),
         world_size=world_size,

@@ -58,6 +58,7 @@ class FleetView:
         scene = FleetScene(
             rows=[Listed(state, state.place.name) for state in shown],
             all_states=every,
+            jobs=self._feed.jobs,
             now_seconds=time.monotonic(),
             now_unix_seconds=time.time(),
             interval_seconds=self._feed.interval_seconds,

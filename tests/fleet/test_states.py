@@ -69,7 +69,7 @@ def test_jobs_of_slurm_go_over_hosts_and_others_stay_on_theirs() -> None:
 
 def test_the_document_is_by_its_schema_and_says_nothing_that_is_not_known() -> None:
     states = [live("a", sick(Severity.CRITICAL), 90.0), lost("b", "gone")]
-    made = document(states, 100.0, 1.7e9, ("hosts:3: wrong",))
+    made = document(states, 100.0, 1.7e9, ("hosts:3: wrong",), jobs=())
     read = json.loads(text_of(made))
     TypeAdapter(FleetDocument).validate_python(read)
     a, b = read["hosts"]
@@ -85,7 +85,7 @@ def test_the_document_is_by_its_schema_and_says_nothing_that_is_not_known() -> N
 
 
 def test_csv_is_a_line_a_host_and_no_formula() -> None:
-    made = document([live("a", sick(Severity.CRITICAL)), lost("b", "gone")], 100.0, 1.7e9)
+    made = document([live("a", sick(Severity.CRITICAL)), lost("b", "gone")], 100.0, 1.7e9, jobs=())
     header, a, b = csv.reader(io.StringIO(csv_text(None) + csv_text(made)))
     assert dict(zip(header, a, strict=True))["worst"] == "'=1+1 stands still"
     assert dict(zip(header, b, strict=True))["neuroncore_count"] == ""

@@ -8,6 +8,7 @@ import pytest
 
 from neurontools.fleet.groups import ways
 from neurontools.fleet.hosts import Place, Reach
+from neurontools.fleet.jobs import fleet_jobs
 from neurontools.fleet.states import HostState, worst_first
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Finding, Health, Severity
@@ -43,6 +44,7 @@ def scene(states: list[HostState], glyphs: Glyphs = UNICODE, cursor: int = 0, fi
     return FleetScene(
         listed(states, worst_first),
         tuple(states),
+        fleet_jobs(states),
         100.0,
         1.7e9,
         1.0,

@@ -32,12 +32,13 @@ def write(given: dict[str, str]) -> int:
     with feed:
         feed.start()
         feed.wait_settled()
-        states, troubles = feed.states, (*wrong, *feed.notes)
+        states, jobs, troubles = feed.states, feed.jobs, (*wrong, *feed.notes)
     for trouble in troubles:
         tell(f"neuron-ls: {trouble}")
     if "json-output" in given:
         now = time.monotonic()
-        write_text(text_of(document(by_name(states), now, time.time(), troubles), indent=2) + "\n")
+        made = document(by_name(states), now, time.time(), troubles, jobs=jobs)
+        write_text(text_of(made, indent=2) + "\n")
     elif "health" in given:
         write_text(health_text(states))
     else:

@@ -68,7 +68,8 @@ def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) ->
         if any(name in given for name in ("json", "json-lines", "csv")):
             states = feed.states
             way = checked_way(given, states)
-            made = document(worst_first(states), time.monotonic(), time.time(), (*troubles, *feed.notes), way)
+            told = (*troubles, *feed.notes)
+            made = document(worst_first(states), time.monotonic(), time.time(), told, way, jobs=feed.jobs)
             if "csv" in given:
                 write_text(csv_text(made))
             elif "json-lines" in given:
@@ -92,6 +93,7 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
         rows=listed([state for state in states if passes(state, text)], worst_first, group_by),
         group_by=group_by,
         all_states=states,
+        jobs=feed.jobs,
         now_seconds=time.monotonic(),
         now_unix_seconds=time.time(),
         interval_seconds=feed.interval_seconds,

@@ -13,9 +13,12 @@ from collections.abc import Callable
 from neurontools.errors import UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
+from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.prometheus.access import Access
+from neurontools.fleet.prometheus.job_overview import job_count, jobs
+from neurontools.fleet.prometheus.job_queries import MOST_JOBS
 from neurontools.fleet.prometheus.overview import Moment, hosts
-from neurontools.fleet.prometheus.queries import MEANINGS, PROBE, Overview, has_rules
+from neurontools.fleet.prometheus.queries import MEANINGS, PROBE, Overview, has_job_rules, has_rules
 from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample, Unasked
 from neurontools.fleet.same_host import once_each
 from neurontools.fleet.states import HostState
@@ -37,9 +40,11 @@ class PrometheusFeed(FleetFeed):
         self.interval_seconds = USUAL_INTERVAL_SECONDS if interval_seconds is None else max(1.0, interval_seconds)
         self._server = PrometheusServer(url, access or Access())
         self._states: tuple[HostState, ...] = ()
+        self._jobs: tuple[FleetJob, ...] = ()
         self._notes: tuple[str, ...] = ()
         self._is_settled = False
         self.is_recorded = False  # whether our rules are, as of the latest probe
+        self._are_jobs_recorded = False
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -53,6 +58,11 @@ class PrometheusFeed(FleetFeed):
     def states(self) -> tuple[HostState, ...]:
         """How it stands with each host, by its address."""
         return self._states
+
+    @property
+    def jobs(self) -> tuple[FleetJob, ...]:
+        """The jobs that are held up most, or are largest; () too while they are not known."""
+        return self._jobs
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -122,7 +132,7 @@ class PrometheusFeed(FleetFeed):
         self._counted = [0, 0]
         try:
             self._probe(deadline, notes)
-            asked = Overview(is_recorded=self.is_recorded)
+            asked = Overview(is_recorded=self.is_recorded, are_jobs_recorded=self._are_jobs_recorded)
             self.asked = asked.texts
             for name, text in asked.texts.items():
                 try:
@@ -142,6 +152,11 @@ class PrometheusFeed(FleetFeed):
         before = {state.place.name: state for state in self._states}
         self._states, same = once_each(hosts(asked, answers, before, Moment(time.monotonic(), time.time())))
         notes |= dict.fromkeys(same)
+        told = answers.get("jobs", ())
+        names = {state.summary.host_name: state.place.name for state in self._states if state.summary is not None}
+        self._jobs, count = jobs(told, names), job_count(told)
+        if count > MOST_JOBS:
+            notes[f"of {count} jobs the {MOST_JOBS} that are held up most, or are largest, are told"] = None
         if not self._states:
             notes["Prometheus has no series of neurond; has it been told to scrape the hosts? See FLEET.md"] = None
         elif not self.is_recorded and len(self._states) >= _MANY_HOSTS:
@@ -159,7 +174,8 @@ class PrometheusFeed(FleetFeed):
         except PrometheusProblem as problem:
             notes[f"Prometheus does not tell whether it records our rules: {problem}"] = None
             return
-        self.is_recorded = has_rules({each.labels.get("__name__", ""): each.value for each in answer.samples})
+        counts = {each.labels.get("__name__", ""): each.value for each in answer.samples}
+        self.is_recorded, self._are_jobs_recorded = has_rules(counts), has_job_rules(counts)
         self._probed_at = time.monotonic()
 
     def _asked(self, text: str, deadline: float) -> Answer:

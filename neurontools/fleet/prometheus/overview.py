@@ -73,7 +73,7 @@ def _names(samples: tuple[Sample, ...]) -> dict[str, str]:
     for sample in samples:
         nodes.setdefault(sample.labels.get("node", ""), []).append(sample.labels.get("instance", ""))
     return {
-        instance: _label(node if node and len(same) == 1 else instance)
+        instance: label(node if node and len(same) == 1 else instance)
         for node, same in nodes.items()
         for instance in same
     }
@@ -81,8 +81,8 @@ def _names(samples: tuple[Sample, ...]) -> dict[str, str]:
 
 def _place(instance: str, name: str) -> Place:
     """The host, reached by SSH for all that Prometheus doesn't tell."""
-    address = name if name != _label(instance) else instance.rpartition(":")[0].strip("[]") or instance
-    return Place(name, Reach.SSH, _label(address))
+    address = name if name != label(instance) else instance.rpartition(":")[0].strip("[]") or instance
+    return Place(name, Reach.SSH, label(address))
 
 
 def _by_instance(samples: tuple[Sample, ...]) -> dict[str, list[Sample]]:
@@ -95,7 +95,7 @@ def _by_instance(samples: tuple[Sample, ...]) -> dict[str, list[Sample]]:
 def _lost(instance: str, sample: Sample, before: Mapping[str, HostState], now: Moment) -> HostState:
     """A host that is no longer read; what was known of it stays."""
     known = next((state for state in before.values() if state.summary and state.summary.host_name == instance), None)
-    state = known or HostState(_place(instance, _label(instance)))
+    state = known or HostState(_place(instance, label(instance)))
     is_down = sample.labels.get("link") == DOWN
     trouble = "it does not answer Prometheus" if is_down else "Prometheus no longer asks it"
     is_seen = math.isfinite(sample.value) and sample.value >= 0
@@ -117,9 +117,9 @@ def _summary(
     simulated = who.labels.get("instance_id") == _SIMULATED_ID
     return HostSummary(
         host_name=instance,
-        instance_type=_label(who.labels.get("instance_type", "")),
-        instance_id=_label(who.labels.get("instance_id", "")) or None,
-        ultraserver_id=_label(who.labels.get("ultraserver_id", "")) or None,
+        instance_type=label(who.labels.get("instance_type", "")),
+        instance_id=label(who.labels.get("instance_id", "")) or None,
+        ultraserver_id=label(who.labels.get("ultraserver_id", "")) or None,
         ultraserver_node_index=None,
         source=SourceKind.SIMULATED if simulated else None,
         synthetic_load=None,
@@ -167,12 +167,12 @@ def _findings(samples: list[Sample], taken_at: float) -> tuple[SummaryFinding, .
             continue
         found.append(
             SummaryFinding(
-                kind=_label(labels.get("finding", "")),
+                kind=label(labels.get("finding", "")),
                 severity=severity,
-                reason=_label(labels.get("reason", "")),
+                reason=label(labels.get("reason", "")),
                 began_at_unix_seconds=taken_at - sample.value if math.isfinite(sample.value) else 0.0,
                 device_indices=_indices(labels.get("neuron_devices", "")),
-                job=_label(labels.get("job_name", "")) or None,
+                job=label(labels.get("job_name", "")) or None,
                 synthetic=labels.get("synthetic") == "true",
             )
         )
@@ -214,5 +214,6 @@ def _devices(value: float, *, is_judged: bool) -> tuple[DeviceCell, ...]:
     return tuple(cells)
 
 
-def _label(text: str) -> str:
+def label(text: str) -> str:
+    """A text of a Prometheus as it may be shown."""
     return cut(visible(text), _LONGEST_LABEL)

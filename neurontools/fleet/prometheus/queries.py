@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from neurontools.fleet.prometheus import quantities
+from neurontools.fleet.prometheus import job_queries, quantities
+from neurontools.fleet.prometheus.job_queries import jobs_query
 from neurontools.fleet.prometheus.quantities import TAKEN, Quantity
 
 MOST_FINDINGS = 100  # of each severity, the longest lasting; of the others the number is told
@@ -65,7 +66,7 @@ class Packed:
         return found
 
 
-PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{quantities.DEVICES.rule}"}})'
+PROBE = f'count by (__name__) ({{__name__=~"{TAKEN}|{quantities.DEVICES.rule}|{job_queries.PROBED}"}})'
 """How many hosts there are, and of how many the rules are recorded."""
 
 
@@ -73,6 +74,11 @@ def has_rules(counts: dict[str, float]) -> bool:
     """Whether our rules are recorded for the hosts, by the answer to PROBE; new hosts may not be yet."""
     recorded = counts.get(quantities.DEVICES.rule, 0.0)
     return recorded > 0 and recorded >= _RECORDED_FROM * counts.get(TAKEN, 0.0)
+
+
+def has_job_rules(counts: dict[str, float]) -> bool:
+    """Whether the rules of jobs are too: without any job that can't be known, and is all the same."""
+    return counts.get(job_queries.PROBED, 0.0) > 0
 
 
 MEANINGS = {
@@ -84,6 +90,7 @@ MEANINGS = {
     "findings": "what is wrong in words",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong",
+    "jobs": "which jobs there are",
 }
 """What each query of an overview is for."""
 
@@ -91,7 +98,7 @@ MEANINGS = {
 class Overview:
     """The queries of one refresh, for a Prometheus that records our rules or for one that does not."""
 
-    def __init__(self, *, is_recorded: bool) -> None:
+    def __init__(self, *, is_recorded: bool, are_jobs_recorded: bool = False) -> None:
         def of(quantity: Quantity) -> str:
             return quantity.rule if is_recorded else quantity.expression
 
@@ -124,6 +131,7 @@ class Overview:
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,
+            "jobs": jobs_query(is_recorded=are_jobs_recorded),
         }
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from neurontools.model.training import STEP_PARTS, WAIT_PART
 
-_LEAST_RATIO = 0.1  # of a step: less is not worth a word
+LEAST_RATIO = 0.1  # of a step: less is not worth a word
 _IN_STEP_RATIO = 0.8  # of the longest steps: whose are shorter is not held up by those who make these
 
 
@@ -92,7 +92,7 @@ def slow_rank(hosts: Sequence[JobSteps]) -> SlowRank | None:
     waits = [host.others_wait_seconds for host in hosts if host.others_wait_seconds is not None]
     waits += [host.busiest.least_wait_seconds for at, host in enumerate(hosts) if at != index]
     gain_seconds = min(waits) - found.most_wait_seconds
-    if gain_seconds <= 0.0 or gain_seconds < _LEAST_RATIO * found.step_seconds:
+    if gain_seconds <= 0.0 or gain_seconds < LEAST_RATIO * found.step_seconds:
         return None
     return SlowRank(index, found, _part(found, hosts, gain_seconds), gain_seconds, gain_seconds / found.step_seconds)
 

@@ -57,6 +57,7 @@ class FleetBoard:
         scene = FleetScene(
             rows=self._rows,
             all_states=all_states,
+            jobs=self.feed.jobs,
             now_seconds=now,
             now_unix_seconds=time.time(),
             interval_seconds=self.feed.interval_seconds,

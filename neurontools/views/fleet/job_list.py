@@ -25,6 +25,10 @@ class _Column:
     least_width: int = 0
 
 
+def _hosts(job: FleetJob) -> str:
+    return units.UNKNOWN if job.host_count is None else str(job.host_count)
+
+
 def _ranks(job: FleetJob) -> str:
     return str(job.rank_count) if job.world_size in (None, job.rank_count) else f"{job.rank_count}/{job.world_size}"
 
@@ -46,7 +50,7 @@ def _step_time(job: FleetJob) -> str:
 
 
 _COLUMNS = (
-    _Column("HOSTS", 5, lambda job: str(len(job.host_names))),
+    _Column("HOSTS", 5, _hosts),
     _Column("RANKS", 9, _ranks),
     _Column("CORES", 6, lambda job: str(job.neuroncore_count), 90),
     _Column("STEPS/S", 7, _steps),
@@ -64,7 +68,7 @@ def worst_jobs_first(jobs: Sequence[FleetJob]) -> list[FleetJob]:
         return (
             job.state != JobState.STUCK,
             not job.missing_rank_count,
-            job.slow_rank is None and job.severity <= Severity.NOTICE,
+            job.slow_rank is None and (job.severity or Severity.OK) <= Severity.NOTICE,
             -job.neuroncore_count,
         )
 
@@ -90,7 +94,7 @@ def job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int)
 
 def _line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_Column], name_width: int, width: int) -> Line:
     is_stuck = job.state == JobState.STUCK
-    is_short = is_stuck or bool(job.missing_rank_count) or job.severity >= Severity.WARNING
+    is_short = is_stuck or bool(job.missing_rank_count) or (job.severity or Severity.OK) >= Severity.WARNING
     mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else (glyphs.good, "good")
     runs: list[Run] = [(" ", "text"), mark, (" ", "text"), (cell(foreign(job.name, 80), name_width), "text")]
     runs += [(f" {cell(column.read(job), column.width, right=True)}", "text") for column in columns]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from neurontools.fleet.jobs import fleet_jobs
+from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity, SourceKind
 from neurontools.text import units
@@ -68,6 +68,7 @@ class FleetScene:
 
     rows: Sequence[Listed]  # in order, those that pass the filter
     all_states: tuple[HostState, ...]
+    jobs: tuple[FleetJob, ...]
     now_seconds: float  # time.monotonic()
     now_unix_seconds: float
     interval_seconds: float
@@ -105,7 +106,7 @@ def fleet_page(scene: FleetScene, width: int, height: int) -> Page:
         if rows:
             page.add(_rule(scene, "Devices, hosts that are alike together", width), *rows)
     if height >= _ROOMY_HEIGHT:
-        found = worst_jobs_first(fleet_jobs(scene.all_states))
+        found = worst_jobs_first(scene.jobs)
         rows = job_lines(found, scene.glyphs, width, min(len(found) + 1, max(3, (height - len(page.lines)) // 3)))
         if found:
             page.add(_rule(scene, f"Jobs over the hosts: {len(found)}, what is held up first", width), *rows)
