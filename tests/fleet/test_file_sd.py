@@ -16,16 +16,17 @@ def test_targets_are_hosts_with_their_labels(tmp_path: Path) -> None:
     file = tmp_path / "hosts.json"
     groups = [
         {"targets": ["10.0.0.1:8000"], "labels": {"node": "trn-1", "rack": "a 1", "__meta_x": "y"}},
-        {"targets": ["trn-2:8000", "[::1]:8000"], "labels": {"node": "both"}},
+        {"targets": ["trn-2:8000", "[::1]:8000", "-oProxyCommand=x:8000"], "labels": {"node": "both"}},
         {"targets": ["trn-3"], "labels": {"node": "trn-3", "__neuron_place__": "unix:/run/a b.sock"}},
         {"targets": [], "labels": None},
     ]
     file.write_text(json.dumps(groups))
     found = read_file_sd(str(file))
-    assert found.troubles == (f"{file}: group 2: '::1' is no name of a host",)
+    assert found.troubles == (f"{file}: group 2: '-oProxyCommand=x' is no name of a host",)
     assert found.places == (
         Place("trn-1", Reach.SSH, "10.0.0.1", (("rack", "a_1"),)),
         Place("trn-2", Reach.SSH, "trn-2"),
+        Place("::1", Reach.SSH, "::1"),
         Place("trn-3", Reach.SOCKET, "/run/a b.sock"),
     )
 
