@@ -139,3 +139,14 @@ def test_the_overview_tells_what_goes_in_and_out_where_there_is_room() -> None:
     heading = lines_of(host_usage(Scene.of(busy_host()), 120))[0]
     assert "EFA in 1.0 MB/s out -, net in 2.0 KB/s out 1.0 KB/s, disk read 0/s write 4.0 KB/s" in heading
     assert "EFA" not in lines_of(host_usage(Scene.of(busy_host()), 50))[0]
+
+
+def test_the_overview_tells_which_device_draws_most() -> None:
+    host = busy_host()
+    first, *others = ScenarioHost("trn1.32xlarge", "idle").at(1.0).devices
+    drawing = replace(others[3], power=PowerUtilization(NOW, 0.4, 0.9, 0.7))
+    quiet = replace(first, power=PowerUtilization(NOW, 0.0, 0.95, 0.1))
+    known = replace(host, devices=(quiet, drawing, *others[4:]))
+    assert f"power up to 70% (ND {drawing.index})" in lines_of(host_usage(Scene.of(known), 200))[0]
+    unknown = replace(host, devices=tuple(others))
+    assert "power" not in lines_of(host_usage(Scene.of(unknown), 200))[0]

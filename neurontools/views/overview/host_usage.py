@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neurontools.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import total
 from neurontools.views.drawing.gauge import stacked_bar
@@ -29,13 +30,22 @@ def host_usage(scene: Scene, width: int, *, side_by_side: bool = False) -> Page:
 
 
 def _note(scene: Scene, width: int) -> str:
-    """How many vCPUs there are, and what goes in and out of the host, as far as there is room beside the heading."""
+    """How many vCPUs there are, what goes in and out of the host, and what devices draw, as far as there is room."""
     host = scene.snapshot.host
     parts = [f"{host.vcpu_count} vCPUs"] if host.vcpu_count else []
-    for text in traffic_texts(host):
+    for text in (*traffic_texts(host), *_power_texts(scene)):
         if sum(map(len, (*parts, text))) + 3 * len(parts) + _HEADING_CELLS <= width:
             parts.append(text)
     return ", ".join(parts)
+
+
+def _power_texts(scene: Scene) -> tuple[str, ...]:
+    """The device that draws most of its maximum, in the mean of the last full minute; () where none tells."""
+    told = [(device.power.average_ratio, -device.index) for device in scene.snapshot.devices if device.power]
+    if not told:
+        return ()
+    ratio, negative_index = max(told)
+    return (f"power up to {units.percent_text(ratio, 0)} (ND {-negative_index})",)
 
 
 def usage_text(scene: Scene, width: int) -> Line:
