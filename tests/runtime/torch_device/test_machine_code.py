@@ -106,10 +106,11 @@ def environment_of(device_environment: dict[str, str], **variables: str) -> dict
 def test_a_training_gets_machine_code_and_the_next_one_finds_it(
     run_python: Run, device_environment: dict[str, str], tmp_path: Path
 ) -> None:
+    cache = {"NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache")}
     first = told(
         subprocess.run(
             [sys.executable, "-c", SCRIPT, "wait", str(ENDLESS)],
-            env=environment_of(device_environment),
+            env=environment_of(device_environment, **cache),
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -123,8 +124,8 @@ def test_a_training_gets_machine_code_and_the_next_one_finds_it(
     assert first["difference"] < 1e-3
     assert not first["inductor"], "the compiler is a process of its own"
 
-    second = told(run_python("-c", SCRIPT, "count", "60", **LEVEL_3))
-    plain = told(run_python("-c", SCRIPT, "count", "60"))
+    second = told(run_python("-c", SCRIPT, "count", "60", **cache, **LEVEL_3))
+    plain = told(run_python("-c", SCRIPT, "count", "60", **cache))
     assert "MachineCodeBuild" not in second["counters"]
     assert second["counters"]["MachineCodeExecution"] >= 40
     assert second["losses"] == pytest.approx(second["wanted"], rel=1e-3, abs=1e-6)
@@ -142,8 +143,9 @@ def test_without_the_flag_nothing_of_the_compiler_is_there(run_python: Run) -> N
     assert plain["losses"] == plain["wanted"]
 
 
-def test_without_a_compiler_training_goes_on_and_says_so_once(run_python: Run) -> None:
-    done = run_python("-c", SCRIPT, "count", "40", CXX="/nowhere/g++", **LEVEL_3)
+def test_without_a_compiler_training_goes_on_and_says_so_once(run_python: Run, tmp_path: Path) -> None:
+    places = {"CXX": "/nowhere/g++", "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache")}
+    done = run_python("-c", SCRIPT, "count", "40", **places, **LEVEL_3)
     run = told(done)
     assert not run["counters"]
     assert run["losses"] == run["wanted"]
