@@ -8,9 +8,6 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # Hundreds of interpreters are started here: each would compile all anew where the environment forbids to keep that.
 unexport PYTHONDONTWRITEBYTECODE
 
-# One more than there are vCPUs: many tests wait for a daemon's tick, a scrape or a signal.
-WORKERS ?= $(shell expr $$(nproc) + 1)
-
 SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
@@ -35,7 +32,7 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST)
 
 campaign: $(VENV)/test.stamp
 	@$(BIN)/python -m campaign --minutes $(MINUTES) $(CAMPAIGN)
