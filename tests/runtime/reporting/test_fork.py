@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -159,7 +160,7 @@ def test_cores_are_free_when_the_process_dies_before_its_child(daemon: Restarted
     child = int(process.stdout.readline())
     try:
         wait_until(lambda: set(daemon.owners()) == {process.pid})
-        wait_until(lambda: not any(path.startswith("socket:") for path in map(os.readlink, descriptors(child))))
+        wait_until(lambda: not any(path.startswith("socket:") for path in open_files(child)))
         process.send_signal(number)
         process.wait()
         wait_until(lambda: daemon.owners() == ())
@@ -169,8 +170,13 @@ def test_cores_are_free_when_the_process_dies_before_its_child(daemon: Restarted
         process.stdout.close()
 
 
-def descriptors(pid: int) -> list[Path]:
-    return list(Path(f"/proc/{pid}/fd").iterdir())
+def open_files(pid: int) -> list[str]:
+    """What the descriptors of a process are; one that is closed meanwhile is none any more."""
+    found = []
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(str(descriptor.readlink()))
+    return found
 
 
 def test_forked_pools_do_not_report(daemon: RestartedDaemon) -> None:
