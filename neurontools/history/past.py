@@ -60,7 +60,8 @@ class Past:
 
     def join(self, timeout_seconds: float) -> None:
         """Wait until all is fetched, but no longer than this."""
-        thread = self._thread
+        with self._lock:  # under it a thread that is known has been started
+            thread = self._thread
         if thread is not None:
             thread.join(timeout_seconds)
 

@@ -72,6 +72,7 @@ class Terminal:
             command = [*shell, *TOP, *arguments]
             os.execvpe(command[0], command, environment)
         self.exit_code: int | None = None
+        self.is_over = False  # nothing has the terminal open any more
 
     def read(self, seconds: float = 0.05) -> bool:
         """Read what there is; whether there was anything."""
@@ -83,6 +84,7 @@ class Terminal:
                 data = os.read(self.descriptor, 65536)
             except OSError:
                 data = b""
+                self.is_over = True
             self.raw += data
             self.screen.feed(data.decode("utf-8", "replace"))
         return bool(data)
@@ -90,6 +92,7 @@ class Terminal:
     def until(self, look: Callable[[str], object]) -> str:
         deadline = time.monotonic() + HANG_SECONDS
         while not look(self.screen.text):
+            assert not self.is_over, f"it ended with {self.ends()}:\n{self.raw[-500:]!r}\n{self.screen.text}"
             assert time.monotonic() < deadline, f"did not come to pass:\n{self.screen.text}"
             self.read()
         return self.screen.text

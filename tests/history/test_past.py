@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from itertools import count, pairwise
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.history.feed import Link, LiveFeed
-from neurontools.history.past import PIECE
+from neurontools.history.past import PIECE, Past
 from tests.harness.cut_line import CutLine
 from tests.harness.running_daemon import Attachment, RunningDaemon
 from tests.harness.waiting import wait_until
@@ -142,3 +143,17 @@ def test_a_daemon_that_begins_anew_leaves_a_gap(
     index = len(feed.timeline) - 1
     assert [event.kind for event in feed.timeline.events(index) if event.kind == "restart"] == ["restart"]
     assert feed.timeline.moments[known - 1].at_seconds in [begin for begin, _ in feed.timeline.gaps()]
+
+
+def test_it_can_be_closed_while_it_begins(daemon: RunningDaemon, feed_at: Callable[[str], LiveFeed]) -> None:
+    feed = feed_at(daemon.socket)
+    wait_until(lambda: sequences(feed))
+    newest = feed.timeline.moments[-1]
+    for _ in range(300):
+        past = Past(daemon.socket, lambda _moments: None)
+        wants = threading.Thread(target=past.want, args=(newest, None))
+        wants.start()
+        while not past.is_loading:
+            pass
+        past.close()
+        wants.join()
