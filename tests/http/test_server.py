@@ -22,6 +22,7 @@ from neurontools.http.response import Response
 from neurontools.http.site import Page
 from neurontools.tls.server import ServerFiles, ServerTls
 from tests.harness.certificates import Authority, needs_openssl
+from tests.harness.connections import is_closed
 from tests.harness.http_server import Serve, Served
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -33,21 +34,6 @@ HELLO = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def echo(request: Request) -> Response:
     words = (request.method, request.path, request.query, request.authority, request.header("x-word"))
     return Response(" | ".join(words).encode())
-
-
-def is_closed(connection: socket.socket) -> bool:
-    """Whether the server has ended it; whatever it sent before is read."""
-    connection.setblocking(False)
-    try:
-        while connection.recv(2**16):
-            pass
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        pass
-    finally:
-        connection.settimeout(HANG_SECONDS)
-    return True
 
 
 def open_files() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import socket
 import ssl
 from pathlib import Path
 
@@ -11,9 +10,10 @@ import pytest
 from neurond.peers.network_gate import HANDSHAKES_OF_AN_ADDRESS
 
 from tests.harness.certificates import needs_openssl
+from tests.harness.connections import is_closed
 from tests.harness.network_daemon import NetworkDaemon, summaries
 from tests.harness.running_daemon import StartDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = needs_openssl
 
@@ -25,20 +25,6 @@ def client_hello() -> bytes:
     with pytest.raises(ssl.SSLWantReadError):
         client.do_handshake()
     return outgoing.read()
-
-
-def is_closed(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        while connection.recv(2**16):
-            pass
-    except BlockingIOError:
-        return False
-    except ConnectionError:
-        pass
-    finally:
-        connection.settimeout(HANG_SECONDS)
-    return True
 
 
 def test_handshakes_that_stop_in_the_middle_are_few_and_slow_nobody(start_daemon: StartDaemon, tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 
 Who asks says `profile PID SECONDS STEPS` on a connection of its own to the attach socket (STEPS is 0 for no such end),
 and with it comes a descriptor: a socket to which the process writes its profile, so that no name of a file goes from
-one process to another. The answer is `passed`, or `refused`, one of REASONS, and a text. What a process has the daemon
-passes on as `profile SECONDS STEPS` with the descriptor, on the connection that it is attached by, if it has said
-`profiles` there.
+one process to another. The answer is `passed`, or `refused`, a reason (unknown, denied or unable) and a text. What a
+process has the daemon passes on as `profile SECONDS STEPS` with the descriptor, on the connection that it is attached
+by, if it has said `profiles` there.
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from neurond.peers.credentials import Credentials
 
 CAN_BE_PROFILED = b"profiles"
 WORD = b"profile "
-REASONS = ("unknown", "denied", "unable")
 _REQUEST = re.compile(rb"profile (\d{1,10}) (\d{1,6}(?:\.\d{1,6})?) (\d{1,7})")
 
 
 class Refused(Exception):
-    """It can't be passed on; `reason` is one of REASONS, the text says why and what to do."""
+    """It can't be passed on; `reason` is unknown, denied or unable, the text says why and what to do."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)

@@ -120,10 +120,6 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
     return settings
 
 
-def _first_of(paths: str) -> str | None:
-    return paths.partition(":")[0] or None
-
-
 def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).absolute())
 
