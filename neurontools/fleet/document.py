@@ -58,6 +58,8 @@ class FleetHostJob:
     steps_per_second: float | None
     mfu_ratio: float | None
     run_id: str | None
+    users: tuple[str, ...]  # the first of so many
+    user_count: int | None
     missing_ranks: tuple[int, ...]
     state: str
     state_seconds: float | None
@@ -102,6 +104,8 @@ class FleetHost:
     process_count: int | None
     job_count: int | None
     problem_count: int | None
+    users: tuple[str, ...]  # whose the jobs are, the first of so many
+    user_count: int | None  # as far as they are known; null too for who may not see them
     findings: tuple[FleetFinding, ...]  # the gravest, not all
     devices: tuple[FleetDevice, ...]
     jobs: tuple[FleetHostJob, ...]  # those with most cores, not all
@@ -113,6 +117,7 @@ class FleetDocumentJob:
 
     name: str
     run_id: str | None  # None: it is of one host, as far as its launcher tells
+    users: tuple[str, ...]  # as far as its hosts tell
     hosts: tuple[str, ...]  # () where the feed does not tell them
     host_count: int | None
     neuroncore_count: int
@@ -211,6 +216,8 @@ def csv_text(made: FleetDocument | None) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, tuple):
+        return foreign_cell(" ".join(value))
     return foreign_cell(value) if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -230,6 +237,7 @@ def _host(state: HostState, now_seconds: float) -> FleetHost:
         source=None if found is None or found.source is None else str(found.source),
         taken_at=None if found is None else _time(found.taken_at_unix_seconds),
         steps_per_second=state.steps_per_second,
+        users=() if found is None else found.users,
         findings=() if found is None else tuple(map(_finding, found.findings)),
         devices=() if found is None else tuple(map(_device, found.devices)),
         jobs=() if found is None else tuple(map(_job, found.jobs)),

@@ -21,6 +21,7 @@ class FleetFeed(ABC):
 
     def __init__(self) -> None:
         self._notify: Callable[[], None] = lambda: None
+        self._are_users_wanted = False
 
     @property
     @abstractmethod
@@ -31,6 +32,10 @@ class FleetFeed(ABC):
     def jobs(self) -> tuple[FleetJob, ...]:
         """The jobs over these hosts, those with most cores first."""
         return fleet_jobs(self.states)
+
+    def want_users(self) -> None:
+        """Find out from here on whose the jobs are, where that has to be asked for."""
+        self._are_users_wanted = True
 
     @property
     def notes(self) -> tuple[str, ...]:

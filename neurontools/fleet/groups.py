@@ -1,4 +1,4 @@
-"""Hosts in groups, by type, job, condition or a label of theirs, each told as one host would be."""
+"""Hosts in groups, by type, job, user, condition or a label of theirs, each told as one host would be."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from neurontools.fleet.hosts import Place
 from neurontools.fleet.states import HostState, Link, gravity
 from neurontools.fleet.summary import HostSummary
 
-TYPE, JOB, ALIKE = "type", "job", "alike"
+TYPE, JOB, USER, ALIKE = "type", "job", "user", "alike"
+_NO_USER, _UNKNOWN_USER = "no user", "user unknown"  # names of users have no spaces
 
 
 @dataclass(frozen=True, slots=True)
 class HostGroup:
-    """Hosts that have something in common; one with two jobs is in two groups."""
+    """Hosts that have something in common; one with two jobs or users is in two groups."""
 
     by: str
     value: str
@@ -29,7 +30,7 @@ class HostGroup:
 def ways(states: Iterable[HostState]) -> tuple[str, ...]:
     """By what these hosts can be grouped."""
     labels = {name: None for state in states for name, _ in state.place.labels}
-    return (ALIKE, TYPE, JOB, *sorted(labels))
+    return tuple(dict.fromkeys((ALIKE, TYPE, JOB, USER, *sorted(labels))))
 
 
 def groups(states: Iterable[HostState], by: str) -> list[HostGroup]:
@@ -60,6 +61,8 @@ def together(group: HostGroup) -> HostState:
         is_judged=is_judged,
         devices=(),
         jobs=(),
+        further_users=(),
+        user_count=None,
         **{name: _total(summaries, name) for name in _COUNTS},  # type: ignore[arg-type]
         **{name: _mean(summaries, name) for name in ("utilization_ratio", "mfu_ratio")},  # type: ignore[arg-type]
     )
@@ -103,6 +106,17 @@ def _jobs(state: HostState) -> tuple[str, ...]:
     return tuple(dict.fromkeys(named)) or ("no job",)
 
 
+def _users(state: HostState) -> tuple[str, ...]:
+    """Those that are told; where there are more, or none is known, the host is among the unknown too."""
+    found = state.summary
+    if found is None:
+        return (_UNKNOWN_USER,)
+    users = found.users
+    if not users and 0 in (found.user_count, found.job_count):
+        return (_NO_USER,)
+    return users if users and found.user_count == len(users) else (*users, _UNKNOWN_USER)
+
+
 def _alike(state: HostState) -> tuple[str, ...]:
     """What tells a host from those that do the same: its type, how it is, and how many cores are held."""
     found = state.summary
@@ -115,4 +129,4 @@ def _alike(state: HostState) -> tuple[str, ...]:
     return (f"{found.instance_type or 'type not known'}, {how}, {work}",)
 
 
-_WAYS: dict[str, Callable[[HostState], tuple[str, ...]]] = {TYPE: _type, JOB: _jobs, ALIKE: _alike}
+_WAYS: dict[str, Callable[[HostState], tuple[str, ...]]] = {TYPE: _type, JOB: _jobs, USER: _users, ALIKE: _alike}

@@ -87,6 +87,7 @@ class FleetJob:
     slow_rank: SlowFleetRank | None
     standstill: FleetStandstill | None
     severity: Severity | None  # the gravest finding on its processes; None: not known
+    users: tuple[str, ...] = ()  # whose it is, as far as its hosts tell
 
     @property
     def missing_rank_count(self) -> int:
@@ -156,6 +157,7 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
         slow_rank=_slow(parts, world_size),
         standstill=standstill,
         severity=max(job.severity for job in jobs),
+        users=tuple(dict.fromkeys(user for job in jobs for user in job.users if user)),
     )
 
 

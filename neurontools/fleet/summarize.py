@@ -25,22 +25,29 @@ _MOST_MISSING = 4
 
 @dataclass(frozen=True, slots=True)
 class _Lengths:
-    """Of texts at most, in bytes of UTF-8; and of how many jobs the steps are told."""
+    """Of texts at most, in bytes of UTF-8; of how many jobs the steps are told, and how many users."""
 
     host: int
     reason: int
     job: int
     word: int
     jobs_with_steps: int
+    users_of_job: int
+    further_users: int
 
 
-_ROOMY, _TIGHT = _Lengths(48, 72, 32, 24, 2), _Lengths(24, 36, 16, 12, 1)
+_LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 36, 16, 12, 1, 0, 0))
+"""From roomy to tight. The last has room for any host, and only for the number of users."""
+_LONGEST_USER = 32  # as useradd(8) has them; on no host shorter than on another, as hosts are grouped by them
 
 
 def summarize(snapshot: Snapshot, host_name: str) -> HostSummary:
     """The summary of this moment of the host of this name; where much is to be told, it is told shorter."""
-    summary = _summary(snapshot, host_name, _ROOMY)
-    return summary if to_message(summary).ByteSize() <= MOST_BYTES else _summary(snapshot, host_name, _TIGHT)
+    for longest in _LENGTHS[:-1]:
+        summary = _summary(snapshot, host_name, longest)
+        if to_message(summary).ByteSize() <= MOST_BYTES:
+            return summary
+    return _summary(snapshot, host_name, _LENGTHS[-1])
 
 
 def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSummary:
@@ -54,6 +61,13 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
     flops = _sum(core.flops_per_second for core in held)
     held_physical = sum(len(core.cores) for core in held)
     node = instance.ultraserver_node
+    users = list(dict.fromkeys(user for job in found_jobs for user in _owners(job)))
+    told = tuple(
+        _job(job, snapshot, peak, longest, with_steps=at < longest.jobs_with_steps)
+        for at, job in enumerate(found_jobs[:MOST_JOBS])
+    )
+    of_told = {user for job in found_jobs[:MOST_JOBS] for user in _owners(job)}
+    further = [user for user in users if user not in of_told]
     return HostSummary(
         host_name=_cut(host_name, longest.host),
         instance_type=_cut(instance.instance_type, longest.word),
@@ -96,10 +110,9 @@ def _summary(snapshot: Snapshot, host_name: str, longest: _Lengths) -> HostSumma
         device_memory_bytes=sum(device.memory_bytes for device in snapshot.devices),
         process_count=sum(len(job.ranks) for job in found_jobs),
         job_count=len(found_jobs),
-        jobs=tuple(
-            _job(job, snapshot, peak, longest, with_steps=at < longest.jobs_with_steps)
-            for at, job in enumerate(found_jobs[:MOST_JOBS])
-        ),
+        jobs=told,
+        further_users=_users(further[: longest.further_users]),
+        user_count=len(users) if users or not found_jobs else None,
         problem_count=len(snapshot.warnings),
     )
 
@@ -126,7 +139,7 @@ def _cells(snapshot: Snapshot, cores: Sequence[LogicalNeuronCore]) -> tuple[Devi
 def _job(
     job: RunningJob, snapshot: Snapshot, peak_flops_per_core: float | None, longest: _Lengths, *, with_steps: bool
 ) -> SummaryJob:
-    does = doing(job, snapshot)
+    does, owners = doing(job, snapshot), _owners(job)
     return SummaryJob(
         name=_cut_or_none(job.name, longest.job),
         neuroncore_count=len(job.neuroncore_indices),
@@ -143,7 +156,20 @@ def _job(
         state_seconds=does.seconds,
         recent_steps=job.recent_steps if with_steps and (job.run_id is not None or job.is_several) else None,
         standstill=_standstill(job, does, snapshot, longest),
+        users=_users(owners[: longest.users_of_job]),
+        user_count=len(owners) or None,
     )
+
+
+def _owners(job: RunningJob) -> list[str]:
+    """Its users by name, or by number where they have none here, as in a container."""
+    processes = [rank.process for rank in job.ranks]
+    found = {process.user or (None if process.uid is None else str(process.uid)) for process in processes}
+    return sorted(user for user in found if user is not None)
+
+
+def _users(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple([_cut(name, _LONGEST_USER) for name in names])
 
 
 def _standstill(job: RunningJob, does: Doing, snapshot: Snapshot, longest: _Lengths) -> JobStandstill | None:

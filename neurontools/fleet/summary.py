@@ -5,7 +5,7 @@ The fields are those of the messages of the same names in `neuron.proto`. None i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import isfinite
 
 from neurontools.fleet.summary_job import SummaryJob
@@ -77,6 +77,8 @@ class HostSummary:
     process_count: int | None  # that use cores
     job_count: int | None
     jobs: tuple[SummaryJob, ...]  # those with most cores first, not all
+    further_users: tuple[str, ...]  # whose its other jobs are, not all where they are many
+    user_count: int | None  # of all jobs; None: none is known, or who asks may not see them
     problem_count: int | None  # what the daemon could not read
 
     __repr__ = showing("host_name", "instance_type", "sequence", "critical_count", "warning_count")
@@ -91,6 +93,18 @@ class HostSummary:
         if self.warning_count:
             return Severity.WARNING
         return Severity.NOTICE if self.notice_count else Severity.OK
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        """Whose its jobs are, as far as that is told: `user_count` may be more."""
+        told = [user for job in self.jobs for user in job.users]
+        return tuple([user for user in dict.fromkeys((*told, *self.further_users)) if user])
+
+    @property
+    def without_users(self) -> HostSummary:
+        """The same for who may see no users."""
+        jobs = tuple([replace(job, users=(), user_count=None) for job in self.jobs])
+        return replace(self, jobs=jobs, further_users=(), user_count=None)
 
     def check(self) -> None:
         """ValueError for what no host can mean, whoever sent it."""

@@ -46,6 +46,8 @@ class SummaryJob:
     state_seconds: float | None = None  # since when; of waiting and training, since its last step
     recent_steps: JobSteps | None = None  # None: there were too few, or not all ranks tell
     standstill: JobStandstill | None = None  # None: nobody waits in a collective, or it trains
+    users: tuple[str, ...] = ()  # whose processes these are, not all where they are many
+    user_count: int | None = None  # how many these are; None: none is known, or who asks may not see them
 
     @property
     def ranks(self) -> frozenset[int] | None:

@@ -341,6 +341,8 @@ class HostSummary(google.protobuf.message.Message):
     JOB_COUNT_FIELD_NUMBER: builtins.int
     JOBS_FIELD_NUMBER: builtins.int
     PROBLEM_COUNT_FIELD_NUMBER: builtins.int
+    FURTHER_USERS_FIELD_NUMBER: builtins.int
+    USER_COUNT_FIELD_NUMBER: builtins.int
     host_name: builtins.str
     """As the host calls itself."""
     instance_type: builtins.str
@@ -399,6 +401,8 @@ class HostSummary(google.protobuf.message.Message):
     """Jobs; a process of which none is known is one."""
     problem_count: builtins.int
     """How much the daemon could not read."""
+    user_count: builtins.int
+    """How many users all its jobs have, as far as they are known; absent: none is known, or the role is `summary`."""
     @property
     def findings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryFinding]:
         """The gravest first, not all."""
@@ -410,6 +414,10 @@ class HostSummary(google.protobuf.message.Message):
     @property
     def jobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SummaryJob]:
         """Those with most cores first, not all."""
+
+    @property
+    def further_users(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Whose its other jobs are, those that hold most cores first, not all; none for the role `summary`."""
 
     def __init__(
         self,
@@ -446,9 +454,11 @@ class HostSummary(google.protobuf.message.Message):
         job_count: builtins.int = ...,
         jobs: collections.abc.Iterable[global___SummaryJob] | None = ...,
         problem_count: builtins.int = ...,
+        further_users: collections.abc.Iterable[builtins.str] | None = ...,
+        user_count: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_utilization_ratio", b"_utilization_ratio", "device_memory_used_bytes", b"device_memory_used_bytes", "driver_version", b"driver_version", "flops_per_second", b"flops_per_second", "instance_id", b"instance_id", "mfu_ratio", b"mfu_ratio", "synthetic_load", b"synthetic_load", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "device_memory_used_bytes", b"device_memory_used_bytes", "driver_version", b"driver_version", "flops_per_second", b"flops_per_second", "instance_id", b"instance_id", "mfu_ratio", b"mfu_ratio", "synthetic_load", b"synthetic_load", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes", "_driver_version", b"_driver_version", "_flops_per_second", b"_flops_per_second", "_instance_id", b"_instance_id", "_mfu_ratio", b"_mfu_ratio", "_synthetic_load", b"_synthetic_load", "_ultraserver_id", b"_ultraserver_id", "_ultraserver_node_index", b"_ultraserver_node_index", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "busy_neuroncore_count", b"busy_neuroncore_count", "critical_count", b"critical_count", "daemon_version", b"daemon_version", "device_memory_bytes", b"device_memory_bytes", "device_memory_used_bytes", b"device_memory_used_bytes", "devices", b"devices", "driver_version", b"driver_version", "findings", b"findings", "flops_per_second", b"flops_per_second", "free_neuroncore_count", b"free_neuroncore_count", "further_users", b"further_users", "held_neuroncore_count", b"held_neuroncore_count", "host_name", b"host_name", "instance_id", b"instance_id", "instance_type", b"instance_type", "interval_seconds", b"interval_seconds", "is_judged", b"is_judged", "job_count", b"job_count", "jobs", b"jobs", "mfu_ratio", b"mfu_ratio", "neuroncore_count", b"neuroncore_count", "notice_count", b"notice_count", "problem_count", b"problem_count", "process_count", b"process_count", "sequence", b"sequence", "source", b"source", "synthetic_load", b"synthetic_load", "taken_at_seconds", b"taken_at_seconds", "taken_at_unix_seconds", b"taken_at_unix_seconds", "ultraserver_id", b"ultraserver_id", "ultraserver_node_index", b"ultraserver_node_index", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "warning_count", b"warning_count"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_device_memory_used_bytes", b"_device_memory_used_bytes"]) -> typing.Literal["device_memory_used_bytes"] | None: ...
     @typing.overload
@@ -465,6 +475,8 @@ class HostSummary(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_ultraserver_id", b"_ultraserver_id"]) -> typing.Literal["ultraserver_id"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_ultraserver_node_index", b"_ultraserver_node_index"]) -> typing.Literal["ultraserver_node_index"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_user_count", b"_user_count"]) -> typing.Literal["user_count"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
 
@@ -537,6 +549,8 @@ class SummaryJob(google.protobuf.message.Message):
     STATE_SECONDS_FIELD_NUMBER: builtins.int
     RECENT_STEPS_FIELD_NUMBER: builtins.int
     STANDSTILL_FIELD_NUMBER: builtins.int
+    USERS_FIELD_NUMBER: builtins.int
+    USER_COUNT_FIELD_NUMBER: builtins.int
     name: builtins.str
     """As in Job; absent: a process of which no job is known."""
     neuroncore_count: builtins.int
@@ -559,6 +573,8 @@ class SummaryJob(google.protobuf.message.Message):
     """What it does: training, starting, compiling, waiting, stuck, unknown; more may come."""
     state_seconds: builtins.float
     """Since how many seconds: of waiting, since its last step."""
+    user_count: builtins.int
+    """How many users these are, as far as they are known; absent: none is known, or the role is `summary`."""
     @property
     def rank_runs(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Which ranks run here, as (first, step, count) after each other; none: not known, or too scattered."""
@@ -574,6 +590,10 @@ class SummaryJob(google.protobuf.message.Message):
     @property
     def standstill(self) -> global___JobStandstill:
         """Who waits in a collective while no step is made; absent: nobody, or it trains."""
+
+    @property
+    def users(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Whose processes these are, not all where they are many; none for the role `summary`."""
 
     def __init__(
         self,
@@ -593,9 +613,11 @@ class SummaryJob(google.protobuf.message.Message):
         state_seconds: builtins.float | None = ...,
         recent_steps: global___JobSteps | None = ...,
         standstill: global___JobStandstill | None = ...,
+        users: collections.abc.Iterable[builtins.str] | None = ...,
+        user_count: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "run_id", b"run_id", "standstill", b"standstill", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "run_id", b"run_id", "severity", b"severity", "standstill", b"standstill", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "name", b"name", "recent_steps", b"recent_steps", "run_id", b"run_id", "standstill", b"standstill", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "user_count", b"user_count", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_mfu_ratio", b"_mfu_ratio", "_name", b"_name", "_run_id", b"_run_id", "_state_seconds", b"_state_seconds", "_steps_per_second", b"_steps_per_second", "_user_count", b"_user_count", "_utilization_ratio", b"_utilization_ratio", "_world_size", b"_world_size", "mfu_ratio", b"mfu_ratio", "missing_ranks", b"missing_ranks", "name", b"name", "neuroncore_count", b"neuroncore_count", "rank_count", b"rank_count", "rank_runs", b"rank_runs", "recent_steps", b"recent_steps", "run_id", b"run_id", "severity", b"severity", "standstill", b"standstill", "state", b"state", "state_seconds", b"state_seconds", "steps_per_second", b"steps_per_second", "user_count", b"user_count", "users", b"users", "utilization_ratio", b"utilization_ratio", "world_size", b"world_size"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_mfu_ratio", b"_mfu_ratio"]) -> typing.Literal["mfu_ratio"] | None: ...
     @typing.overload
@@ -606,6 +628,8 @@ class SummaryJob(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_state_seconds", b"_state_seconds"]) -> typing.Literal["state_seconds"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_steps_per_second", b"_steps_per_second"]) -> typing.Literal["steps_per_second"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_user_count", b"_user_count"]) -> typing.Literal["user_count"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_utilization_ratio", b"_utilization_ratio"]) -> typing.Literal["utilization_ratio"] | None: ...
     @typing.overload

@@ -101,7 +101,7 @@ class MonitorServiceServicer(object):
 
     def WatchHostSummary(self, request, context):
         """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-        snapshot, and only while somebody reads it.
+        snapshot and role, and only while somebody reads it; the role `summary` is told no users.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,7 +54,7 @@ class MonitorServiceStub:
         neurontools.rpc.neuron_pb2.WatchHostSummaryResponse,
     ]
     """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-    snapshot, and only while somebody reads it.
+    snapshot and role, and only while somebody reads it; the role `summary` is told no users.
     """
 
     RenderDeviceList: grpc.UnaryUnaryMultiCallable[
@@ -95,7 +95,7 @@ class MonitorServiceAsyncStub:
         neurontools.rpc.neuron_pb2.WatchHostSummaryResponse,
     ]
     """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-    snapshot, and only while somebody reads it.
+    snapshot and role, and only while somebody reads it; the role `summary` is told no users.
     """
 
     RenderDeviceList: grpc.aio.UnaryUnaryMultiCallable[
@@ -146,7 +146,7 @@ class MonitorServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[neurontools.rpc.neuron_pb2.WatchHostSummaryResponse], collections.abc.AsyncIterator[neurontools.rpc.neuron_pb2.WatchHostSummaryResponse]]:
         """The host in about a kilobyte, for who looks at many hosts: as of the latest snapshot, then as it changes. Made once a
-        snapshot, and only while somebody reads it.
+        snapshot and role, and only while somebody reads it; the role `summary` is told no users.
         """
 
     @abc.abstractmethod

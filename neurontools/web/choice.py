@@ -29,7 +29,8 @@ class Choice:
     sort: str = ""
     descending: int = 0
     filter: str = ""
-    open: str = ""  # the job whose processes are listed
+    group: str = ""  # of many hosts: by what they are together
+    open: str = ""  # the job whose processes are listed, or the group whose hosts are
     tree: int = 0  # 1: the memory tree, in place of its summary
     time: int = 0  # 1: where the time of a process goes, in place of its details
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from neurontools.fleet.states import HostState
 from neurontools.history.timeline import Timeline
 from neurontools.model import EndedProcess, Snapshot
 
@@ -33,12 +34,20 @@ class Hiding:
         """The same of what has ended."""
         return tuple(replace(process, **self._changes) for process in ended)  # type: ignore[arg-type]
 
+    def hosts(self, states: Iterable[HostState]) -> tuple[HostState, ...]:
+        """Many hosts without what is hidden: their summaries have no commands anyway."""
+        return tuple(states) if self.shows_users else tuple([_without_users(state) for state in states])
+
     def notes(self, where: str) -> tuple[str, ...]:
         """What is hidden, and where that is decided; nothing where all is shown."""
         hidden = [
             name for name, is_shown in (("commands", self.shows_commands), ("users", self.shows_users)) if not is_shown
         ]
         return (f"{' and '.join(hidden).capitalize()} are hidden here; {where} says what is shown.",) if hidden else ()
+
+
+def _without_users(state: HostState) -> HostState:
+    return state if state.summary is None else replace(state, summary=state.summary.without_users)
 
 
 class HidingTimeline(Timeline):

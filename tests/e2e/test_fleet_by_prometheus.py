@@ -9,18 +9,21 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from neurontools.fleet.prometheus.feed import PrometheusFeed
+from neurontools.fleet.prometheus.quantities import DEVICES
 from neurontools.fleet.states import HostState, Link
 from neurontools.testing import SimulatedFleet
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
 from tests.harness.paths import NEURON_LS, NEURON_TOP
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
+from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytestmark = needs_prometheus
@@ -114,6 +117,35 @@ def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path)
         (lost,) = [host for host in document["hosts"] if host["link"] == "lost"]
         assert lost["trouble"] == "it does not answer Prometheus"
         assert lost["neuroncore_count"] is None
+
+
+def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    port = free_ports(1)
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}")
+    with Prometheus(tmp_path, f"127.0.0.1:{port}") as server, closing(Attachment(daemon)) as job:
+        job.attach(all_cores=True)
+        (process,) = daemon.snapshot().processes
+        wait_until(lambda: server.query("neurontools_process_info") and server.query(DEVICES.rule))
+
+        def document(*arguments: str) -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(run(NEURON_TOP, server, "--json", *arguments).stdout)
+            return found
+
+        (host,) = document()["hosts"]
+        assert (host["users"], host["user_count"]) == ([], None)
+        made = document("--group-by", "user")
+        (host,) = made["hosts"]
+        assert (host["users"], host["user_count"]) == ([process.user or str(process.uid)], 1)
+        assert [(group["value"], group["live_host_count"]) for group in made["groups"]] == [(host["users"][0], 1)]
+        terminal = Terminal("--prometheus", server.url, home=tmp_path)
+        try:
+            terminal.shows("1 host, 1 live")
+            terminal.press("bbbb")
+            terminal.shows(f"+ {host['users'][0]}, 1 host")
+            terminal.press("q")
+            assert terminal.ends() == 0
+        finally:
+            terminal.close()
 
 
 def test_the_page_goes_into_a_host_by_ssh(

@@ -84,6 +84,30 @@ def test_the_document_is_by_its_schema_and_says_nothing_that_is_not_known() -> N
     assert read["troubles"] == ["hosts:3: wrong"]
 
 
+def test_whose_jobs_they_are_is_told_of_hosts_jobs_and_groups() -> None:
+    job = SummaryJob(
+        "train", 2, 1, 1, None, None, None, Severity.OK, "0123456789ab", users=("ada", "@bob"), user_count=2
+    )
+    changes: dict[str, object] = {"jobs": (job,), "job_count": 4, "further_users": ("eve",), "user_count": 5}
+    states = [live("a", sick(Severity.OK), **changes), lost("b", "gone")]
+    made = document(states, 100.0, 1.7e9, group_by="user", jobs=fleet_jobs(states))
+    read = json.loads(text_of(made))
+    a, b = read["hosts"]
+    assert (a["users"], a["user_count"]) == (["ada", "@bob", "eve"], 5)
+    assert [(told["users"], told["user_count"]) for told in a["jobs"]] == [(["ada", "@bob"], 2)]
+    assert (b["users"], b["user_count"]) == ([], None)
+    assert [told["users"] for told in read["jobs"]] == [["ada", "@bob"]]
+    assert {group["value"]: group["hosts"] for group in read["groups"]} == {
+        "ada": ["a"],
+        "@bob": ["a"],
+        "eve": ["a"],
+        "user unknown": ["a", "b"],
+    }
+    first, second = csv.DictReader(io.StringIO(csv_text(None) + csv_text(made)))
+    assert (first["users"], first["user_count"]) == ("ada @bob eve", "5")
+    assert (second["users"], second["user_count"]) == ("", "")
+
+
 def test_csv_is_a_line_a_host_and_no_formula() -> None:
     made = document([live("a", sick(Severity.CRITICAL)), lost("b", "gone")], 100.0, 1.7e9, jobs=())
     header, a, b = csv.reader(io.StringIO(csv_text(None) + csv_text(made)))

@@ -15,6 +15,17 @@ from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import snapshot_of
 
 
+def owned(*users: str | None) -> Snapshot:
+    """A host with a process of each of these, each a job of its own; the first holds most cores."""
+    return replace(
+        snapshot_of("trn2.48xlarge"),
+        processes=tuple(
+            replace(process, user=user, job=Job(f"job-{at}"), neuroncore_indices=tuple(range(at, len(users))))
+            for at, (process, user) in enumerate(zip(burst().processes, users, strict=False))
+        ),
+    )
+
+
 def burst() -> Snapshot:
     host = ScenarioHost("trn1.32xlarge", "ecc-burst")
     for seconds in range(0, 200, 10):
@@ -69,9 +80,57 @@ def test_a_device_that_is_missing_has_its_place() -> None:
 
 
 def test_it_goes_over_the_wire_as_it_is() -> None:
-    summary = replace(summarize(snapshot_of("trn1.32xlarge"), "host-1"), jobs=())
+    summary = replace(summarize(owned("ada", "bob", "eve", "mia"), "host-1"), utilization_ratio=None, jobs=())
+    assert summary.further_users == ("mia",)
     read = from_message(HostSummary, to_message(summary))
     assert read == summary
+
+
+def test_whose_the_jobs_are() -> None:
+    summary = summarize(owned("ada", None, "bob", "ada", "eve"), "a")
+    assert [(job.users, job.user_count) for job in summary.jobs] == [(("ada",), 1), ((), None), (("bob",), 1)]
+    assert (summary.further_users, summary.users, summary.user_count) == (("eve",), ("ada", "bob", "eve"), 3)
+    hidden = summary.without_users
+    assert (hidden.users, hidden.user_count) == ((), None)
+    assert all(job.users == () and job.user_count is None for job in hidden.jobs)
+    assert [job.name for job in hidden.jobs] == [job.name for job in summary.jobs]
+    assert (hidden.job_count, hidden.process_count) == (5, 5)
+
+
+def test_nobody_is_a_number_and_not_known_is_none() -> None:
+    assert summarize(snapshot_of("trn1.2xlarge"), "a").user_count == 0
+    assert summarize(owned(None), "a").user_count is None
+
+
+def test_of_many_users_the_number_is_told() -> None:
+    names = tuple(f"user-{number:02d}" for number in range(20))
+    each = owned(*names)
+    (job,) = summarize(replace(each, processes=tuple(replace(one, job=Job("one")) for one in each.processes)), "a").jobs
+    assert (job.users, job.user_count) == (names[:4], 20)
+    summary = summarize(each, "a")
+    assert (summary.users, summary.user_count) == (names[:11], 20)
+
+
+def test_a_user_without_a_name_has_a_number() -> None:
+    (process,) = owned(None).processes
+    summary = summarize(replace(owned(None), processes=(replace(process, uid=1000),)), "a")
+    assert (summary.users, summary.user_count) == (("1000",), 1)
+
+
+def test_a_user_is_called_the_same_however_much_else_is_told() -> None:
+    names, every = tuple(letter * 32 for letter in "abcdefghijk"), tuple(range(16))
+    kinds = ("e" * 99, "f" * 99, "g" * 99)
+    findings = tuple(
+        Finding(kind, Severity.CRITICAL, kind, "x", 1.7e9, device_indices=every, job="j" * 99) for kind in kinds
+    )
+    crowded = replace(owned(*names), health=Health(every, (), findings), daemon_version="v" * 99)
+    ids = dict.fromkeys(("instance_id", "ultraserver_id", "driver_version"), "i" * 99)
+    crowded = replace(crowded, instance=replace(crowded.instance, **ids))  # type: ignore[arg-type]
+    alone, told = summarize(owned(*names), "h" * 99), summarize(crowded, "h" * 99)
+    assert len(told.host_name) < len(alone.host_name), "all else is told shorter"
+    assert (alone.users, told.users) == (names, names[:7])
+    assert told.user_count == 11
+    assert summarize(owned("u" * 33), "a").users == ("u" * 29 + "…",)
 
 
 @pytest.mark.parametrize("letter", ["x", "é", "語", "🚀"])
@@ -85,6 +144,7 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
     processes = tuple(
         replace(
             process,
+            user=f"{number}{text}",
             job=Job(
                 f"{number % 3}{text}", 2**20 - (number * number) % 500, 2**31, f"{number % 3:012x}", 2**20 - 600, 600
             ),
@@ -116,6 +176,8 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
     assert summary.host_name.startswith(letter * 5)
     assert summary.host_name.endswith("…")
     assert len(summary.jobs) == 3
+    assert summary.user_count == len(processes)
+    assert len(summary.users) <= summary.user_count
     assert all(job.standstill is not None and len(job.standstill.absent_ranks) == 4 for job in summary.jobs)
     assert [job.recent_steps is not None for job in summary.jobs] == [True, False, False]
     assert all(len(job.missing_ranks) == 4 and job.run_id for job in summary.jobs)

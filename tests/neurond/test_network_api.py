@@ -8,6 +8,7 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.network_daemon import ADMIN, VIEWER, NetworkDaemon, said_until_the_end, summaries
-from tests.harness.running_daemon import StartDaemon
+from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytestmark = needs_openssl
@@ -85,6 +86,33 @@ def test_a_name_with_the_role_summary_sees_no_commands_and_no_users(network: Net
         health: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service="neurontools.v1.MonitorService")
         assert health.Check(request, timeout=HANG_SECONDS).status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_users_are_in_the_summaries_of_the_role_full_and_of_the_socket_alone(network: NetworkDaemon) -> None:
+    with grpc.insecure_channel(f"unix:{network.daemon.socket}") as channel, closing(Attachment(network.daemon)) as job:
+        job.attach(all_cores=True)
+        (process,) = network.daemon.snapshot().processes
+        user = process.user or str(process.uid)
+        # All three read at the same time, so that each has what another's reading leaves behind.
+        with network.calls(network.viewer()) as (viewer, _), network.calls(network.admin()) as (admin, _):
+            local = neuron_pb2_grpc.MonitorServiceStub(channel)
+            streams = [
+                stub.WatchHostSummary(neuron_pb2.WatchHostSummaryRequest(), timeout=HANG_SECONDS)
+                for stub in (viewer, admin, local)
+            ]
+            for _ in range(5):
+                of_viewer, *of_others = (at_work(stream) for stream in streams)
+                assert not of_viewer.further_users
+                assert not of_viewer.HasField("user_count")
+                assert [(list(each.users), each.HasField("user_count")) for each in of_viewer.jobs] == [([], False)]
+                for summary in of_others:
+                    assert summary.user_count == 1
+                    assert [(list(each.users), each.user_count) for each in summary.jobs] == [([user], 1)]
+
+
+def at_work(stream: Any) -> neuron_pb2.HostSummary:
+    """The next summary that has the process."""
+    return next(reply.summary for reply in stream if reply.summary.process_count)
 
 
 def test_nothing_that_changes_the_host_is_on_the_network(network: NetworkDaemon) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import signal
+from contextlib import closing
 from pathlib import Path
 
 from neurontools.testing import SimulatedFleet
 from tests.harness.dashboard_terminal import Terminal
+from tests.harness.running_daemon import Attachment, StartDaemon
 
 ENTER, DOWN = "\r", "\x1b[B"
 
@@ -30,6 +32,25 @@ def test_into_a_host_and_back(tmp_path: Path) -> None:
             terminal.until(lambda text: " host-000 " not in text.split("WORST")[-1])
             terminal.press(ENTER)
             terminal.shows("host-002: no monitor daemon")
+            terminal.press("q")
+            assert terminal.ends() == 0
+        finally:
+            terminal.close()
+
+
+def test_hosts_by_user(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.2")
+    with SimulatedFleet(1, mix="inf2.xlarge", interval_seconds=0.2) as idle, closing(Attachment(daemon)) as job:
+        job.attach(core_count=1)
+        (process,) = daemon.snapshot().processes
+        terminal = Terminal("--hosts", f"unix:{daemon.socket},{idle.places[0].text}", home=tmp_path)
+        try:
+            terminal.shows("2 hosts, 2 live")
+            for way in ("alike", "type", "job", "user"):
+                terminal.press("b")
+                terminal.shows(f"Hosts by {way}")
+            terminal.shows(f"+ {process.user or process.uid}, 1 host")
+            terminal.shows("+ no user, 1 host")
             terminal.press("q")
             assert terminal.ends() == 0
         finally:

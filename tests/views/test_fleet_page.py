@@ -161,7 +161,7 @@ def test_groups_fold_and_open_and_are_told_as_one_host() -> None:
     for number, (rack, snapshot) in enumerate(racks):
         state = live(f"host-{number}", snapshot)
         states.append(replace(state, place=replace(state.place, labels=(("rack", rack),) if rack else ())))
-    assert ways(states) == ("alike", "type", "job", "rack")
+    assert ways(states) == ("alike", "type", "job", "user", "rack")
     rows = listed(states, worst_first, "rack", {"rack=a"})
     assert [row.name for row in rows] == ["+ no rack, 1 host", "- a, 2 hosts", "  host-0", "  host-1", "+ b, 1 host"]
     of_a = rows[1].state.summary

@@ -6,8 +6,11 @@ from collections.abc import Callable
 
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.states import HostState
+from neurontools.fleet.summary_job import SummaryJob
+from neurontools.model import Severity
 from neurontools.web.choice import Choice
 from neurontools.web.fleet_view import FleetView
+from neurontools.web.hiding import Hiding
 from neurontools.web.rows import Kind, Row
 from tests.harness.fleet import live, lost
 from tests.harness.still_feed import snapshots
@@ -46,23 +49,62 @@ def links(rows: tuple[Row, ...]) -> list[tuple[str, str]]:
 def test_hosts_that_can_be_reached_are_links() -> None:
     state = live("a/b c", snapshots()[0])
     feed = StillHosts(state, lost("gone", "no route"))
-    view = FleetView("/top/", feed, lambda name: "/run/x.sock" if name == "a/b c" else None)
+    view = FleetView("/top/", feed, lambda name: "/run/x.sock" if name == "a/b c" else None, Hiding())
     title, rows = view.draw(Choice("hosts", columns=160))
     assert title == "2 hosts - neuron-top"
     assert links(rows) == [("a/b c", "/top/host/a%2Fb%20c/overview?columns=160")]
     assert view.pause_seconds == 5.0
-    assert not links(FleetView("/top/", feed, lambda _: None).draw(Choice("hosts"))[1])
+    assert not links(FleetView("/top/", feed, lambda _: None, Hiding()).draw(Choice("hosts"))[1])
 
 
 def test_a_page_has_500_hosts_and_the_others_are_on_further_ones() -> None:
-    view = FleetView("/top/", StillHosts(*[lost(f"host-{number}", "gone") for number in range(1100)]), lambda _: None)
+    hosts = [lost(f"host-{number}", "gone") for number in range(1100)]
+    view = FleetView("/top/", StillHosts(*hosts), lambda _: None, Hiding())
     choice = Choice("hosts", sort="by name", first=1000)
     assert shown(view.draw(choice)[1]) == [f"host-{number}" for number in range(1000, 1100)]
     assert shown(view.draw(Choice("hosts", sort="by name"))[1])[-1] == "host-499"
-    (_, sorts), (name, pages) = view.frame(choice, "").options
+    (_, sorts), _, (name, pages) = view.frame(choice, "").options
     assert [text for text, _, is_chosen in sorts if is_chosen] == ["by name"]
     assert (name, [text for text, _, _ in pages]) == ("Hosts", ["1 to 500", "501 to 1000", "1001 to 1100"])
     assert [is_chosen for _, _, is_chosen in pages] == [False, False, True]
+
+
+def of_users() -> StillHosts:
+    job = SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK, users=("ada",), user_count=1)
+    told: dict[str, object] = {"jobs": (job,), "job_count": 1, "further_users": (), "user_count": 1}
+    return StillHosts(live("a", snapshots()[0], **told), live("b", snapshots()[0], **told), lost("gone", "no route"))
+
+
+def test_groups_open_by_their_links() -> None:
+    view = FleetView("/top/", of_users(), lambda name: f"/run/{name}.sock", Hiding(shows_users=True))
+    choice = Choice("hosts", group="user")
+    (name, ways) = view.frame(choice, "").options[1]
+    assert name == "Group by"
+    assert [text for text, _, _ in ways] == ["none", "alike", "type", "job", "user"]
+    assert [text for text, _, is_chosen in ways if is_chosen] == ["user"]
+    closed = links(view.draw(choice)[1])
+    assert closed == [
+        ("+ user unknown, 1 host", "/top/hosts?group=user&open=user%3Duser+unknown"),
+        ("+ ada, 2 hosts", "/top/hosts?group=user&open=user%3Dada"),
+    ]
+    opened = links(view.draw(Choice("hosts", group="user", open="user=ada"))[1])
+    assert opened == [
+        closed[0],
+        ("- ada, 2 hosts", "/top/hosts?group=user"),
+        ("a", "/top/host/a/overview"),
+        ("b", "/top/host/b/overview"),
+    ]
+
+
+def test_users_that_are_hidden_are_neither_grouped_nor_found() -> None:
+    view = FleetView("/top/", of_users(), lambda name: name, Hiding())
+    assert "user" not in [text for text, _, _ in view.frame(Choice("hosts"), "").options[1][1]]
+    for choice in (Choice("hosts", group="user"), Choice("hosts", group="user", open="user=ada")):
+        text = repr(view.draw(choice))
+        assert "ada" not in text
+        assert "Hosts by" not in text
+    assert [text for text, _ in links(view.draw(Choice("hosts", filter="train"))[1])] == ["a", "b"]
+    assert links(view.draw(Choice("hosts", filter="ada"))[1]) == []
 
 
 def shown(rows: tuple[Row, ...]) -> list[str]:

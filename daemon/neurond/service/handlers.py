@@ -40,11 +40,16 @@ def bare_server(*options: tuple[str, int]) -> grpc.aio.Server:
 
 def monitor_handlers(monitor: MonitorService, calls: Calls[Any]) -> dict[str, Any]:
     """The handlers of MonitorService. What shows no commands and no users is for every role."""
+
+    def watch_host_summary(request: Any, context: Any) -> Any:
+        who = calls.who(context)
+        return monitor.watch_host_summary(request, context, Role.SUMMARY if who is None else who.role)
+
     return {
         "GetSnapshot": unary(calls, monitor.get_snapshot, neuron_pb2.GetSnapshotRequest),
         "WatchSnapshots": stream(calls, monitor.watch_snapshots, neuron_pb2.WatchSnapshotsRequest, Kind.CALL),
         "WatchHostSummary": stream(
-            calls, monitor.watch_host_summary, neuron_pb2.WatchHostSummaryRequest, Kind.CALL, needs=Role.SUMMARY
+            calls, watch_host_summary, neuron_pb2.WatchHostSummaryRequest, Kind.CALL, needs=Role.SUMMARY
         ),
         "ListHistory": stream(calls, monitor.list_history, neuron_pb2.ListHistoryRequest, Kind.CALL, Kind.HISTORY),
         "ListEnded": stream(calls, monitor.list_ended, neuron_pb2.ListEndedRequest, Kind.CALL),

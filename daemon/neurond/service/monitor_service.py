@@ -18,10 +18,12 @@ import grpc
 from neurond.journal.ended_log import EndedLog
 from neurond.snapshots.store import Entry, Store
 from neurontools.fleet.summarize import summarize
+from neurontools.fleet.summary import HostSummary
 from neurontools.model import Snapshot
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
+from neurontools.tls.subjects import Role
 from neurontools.views.device_list import device_list_json, device_list_table
 
 LONGEST_INTERVAL_SECONDS = 86_400.0
@@ -42,8 +44,8 @@ class MonitorService:
         self._settle = settle
         self._rendered: dict[object, bytes] = {}
         self._rendered_sequence = -1
-        self._summarized = b""
-        self._summarized_sequence = -1
+        self._summarized: HostSummary | None = None
+        self._summaries: dict[Role, bytes] = {}  # of the snapshot that is summarized
         self._host_name = os.uname().nodename
 
     async def get_snapshot(self, request: neuron_pb2.GetSnapshotRequest, context: Context) -> bytes:
@@ -63,12 +65,12 @@ class MonitorService:
                 yield entry.message
 
     async def watch_host_summary(
-        self, request: neuron_pb2.WatchHostSummaryRequest, context: Context
+        self, request: neuron_pb2.WatchHostSummaryRequest, context: Context, role: Role
     ) -> AsyncIterator[bytes]:
-        """The host in short, as of each snapshot that a reader comes to."""
+        """The host in short, as a role may see it, as of each snapshot that a reader comes to."""
         async with aclosing(self._entries(request.interval_seconds, context)) as entries:
             async for entry in entries:
-                yield self._summary(entry.snapshot)
+                yield self._summary(entry.snapshot, role)
 
     async def _entries(self, interval_seconds: float, context: Context) -> AsyncGenerator[Entry, None]:
         """The latest entry, then those that come, at least so far apart; a slow reader skips to the latest."""
@@ -84,13 +86,17 @@ class MonitorService:
             if wait_seconds > 0:
                 await asyncio.sleep(wait_seconds)
 
-    def _summary(self, snapshot: Snapshot) -> bytes:
-        """The summary of a snapshot, made for its first reader."""
-        if self._summarized_sequence != snapshot.sequence:
-            summary = summarize(snapshot, self._host_name)
-            self._summarized = neuron_pb2.WatchHostSummaryResponse(summary=to_message(summary)).SerializeToString()
-            self._summarized_sequence = snapshot.sequence
-        return self._summarized
+    def _summary(self, snapshot: Snapshot, role: Role) -> bytes:
+        """The summary of a snapshot, made for its first reader, and as bytes for the first of each role."""
+        summary = self._summarized
+        if summary is None or summary.sequence != snapshot.sequence:
+            summary = self._summarized = summarize(snapshot, self._host_name)
+            self._summaries.clear()
+        ready = self._summaries.get(role)
+        if ready is None:
+            message = to_message(summary if role is Role.FULL else summary.without_users)
+            ready = self._summaries[role] = neuron_pb2.WatchHostSummaryResponse(summary=message).SerializeToString()
+        return ready
 
     async def list_history(self, request: neuron_pb2.ListHistoryRequest, context: Context) -> AsyncIterator[bytes]:
         """The recent past, oldest first unless asked for otherwise."""

@@ -13,7 +13,7 @@ from neurontools.cli.top import options
 from neurontools.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.fleet.document import csv_text, document, text_of
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.groups import ways
+from neurontools.fleet.groups import USER, ways
 from neurontools.fleet.states import HostState, Link, worst_first
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -32,6 +32,8 @@ def show(given: dict[str, str], look_at: Callable[[dict[str, str], str], int]) -
     options.check({name: value for name, value in given.items() if name != "filter"})  # here these are words
     interval = options.interval_seconds(given) if "interval" in given else None
     feed, troubles = opened_feed(given, interval)
+    if given.get("group-by") == USER:
+        feed.want_users()
     with feed:
         if "serve" in given:
             from neurontools.cli.top.serve import serve

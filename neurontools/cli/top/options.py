@@ -72,7 +72,7 @@ OPTIONS = (
     ),
     Option("load", "with --simulate: synthetic load", value="SCENARIO", words=LOADS),
     *HOSTS,
-    Option("group-by", "with many hosts: alike, type, job or a label of theirs", value="WHAT"),
+    Option("group-by", "with many hosts: alike, type, job, user or a label of theirs", value="WHAT"),
     *TLS,
     Option("help-keys", "print the actions whose keys can be changed, and their keys", ends=True),
     Option(

@@ -156,7 +156,7 @@ def _places(
         above = (("Hosts", f"{BASE}hosts"),)
         return HostView(base, partial(opened, path), hiding, notes=notes, above=above, name=name)
 
-    return ManyHosts(BASE, FleetView(BASE, feed, reach, troubles), reach, open_host)
+    return ManyHosts(BASE, FleetView(BASE, feed, reach, hiding, troubles), reach, open_host)
 
 
 class _ServedFeed(LiveFeed):

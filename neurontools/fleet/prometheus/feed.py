@@ -47,6 +47,7 @@ class PrometheusFeed(FleetFeed):
         self._are_jobs_recorded = False
         self._probed_at = float("-inf")
         self._is_closing = threading.Event()
+        self._is_urgent = threading.Event()  # something else is to be asked, before the interval is over
         self._thread: threading.Thread | None = None
         self._looked_at: dict[str, DirectFeed] = {}
         self.asked: dict[str, str] = {}  # the queries of the latest refresh, by name
@@ -96,6 +97,13 @@ class PrometheusFeed(FleetFeed):
         feed.wait_settled(_REACH_SECONDS)
         return feed.socket_path(name)
 
+    def want_users(self) -> None:
+        """As in FleetFeed: a sample for each user of each host."""
+        is_news = not self._are_users_wanted
+        super().want_users()
+        if is_news and self._thread is not None:
+            self._is_urgent.set()
+
     def start(self, notify: Callable[[], None] = lambda: None) -> None:
         """Begin to ask."""
         self._notify = notify
@@ -105,6 +113,7 @@ class PrometheusFeed(FleetFeed):
     def close(self) -> None:
         """End all; may be called again."""
         self._is_closing.set()
+        self._is_urgent.set()
         self._server.interrupt()
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS)
@@ -120,7 +129,8 @@ class PrometheusFeed(FleetFeed):
                 self.query_count, self.answered_bytes = self._counted
                 self._is_settled = True
                 self._notify()
-                self._is_closing.wait(max(0.0, self.interval_seconds - (time.monotonic() - began)))
+                self._is_urgent.wait(max(0.0, self.interval_seconds - (time.monotonic() - began)))
+                self._is_urgent.clear()
         finally:
             self._server.close()
 
@@ -132,7 +142,11 @@ class PrometheusFeed(FleetFeed):
         self._counted = [0, 0]
         try:
             self._probe(deadline, notes)
-            asked = Overview(is_recorded=self.is_recorded, are_jobs_recorded=self._are_jobs_recorded)
+            asked = Overview(
+                is_recorded=self.is_recorded,
+                are_jobs_recorded=self._are_jobs_recorded,
+                are_users_wanted=self._are_users_wanted,
+            )
             self.asked = asked.texts
             for name, text in asked.texts.items():
                 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -39,6 +39,8 @@ def hosts(asked: Overview, answers: Answers, before: Mapping[str, HostState], no
     """The hosts, by instance; those before are what was known of them, by name."""
     names = _names(answers["identity"])
     by_host = {name: _by_instance(samples) for name, samples in answers.items()}
+    by_host["users"] = _by_instance(sample for sample in answers.get("steps", ()) if _user(sample))
+    by_host["steps"] = _by_instance(sample for sample in answers.get("steps", ()) if not _user(sample))
     ages = sorted(sample.value for sample in answers["identity"] if math.isfinite(sample.value))
     late_seconds = max(_LATE_SECONDS, _LATE_MEDIANS * median(ages)) if ages else _LATE_SECONDS
     found: dict[str, HostState] = {}
@@ -85,7 +87,12 @@ def _place(instance: str, name: str) -> Place:
     return Place(name, Reach.SSH, label(address))
 
 
-def _by_instance(samples: tuple[Sample, ...]) -> dict[str, list[Sample]]:
+def _user(sample: Sample) -> str:
+    """Whose processes a sample counts: a name, or the number of one that has none; "" for other samples."""
+    return label(sample.labels.get("user") or sample.labels.get("uid", ""))
+
+
+def _by_instance(samples: Iterable[Sample]) -> dict[str, list[Sample]]:
     found: dict[str, list[Sample]] = {}
     for sample in samples:
         found.setdefault(sample.labels.get("instance", ""), []).append(sample)
@@ -114,6 +121,7 @@ def _summary(
     severity = states["severity"]
     is_judged = severity is not None and severity <= max(Severity)
     findings = _findings(by_host.get("findings", {}).get(instance, []), taken_at)
+    users = {_user(sample) for sample in by_host["users"].get(instance, ())}
     simulated = who.labels.get("instance_id") == _SIMULATED_ID
     return HostSummary(
         host_name=instance,
@@ -143,6 +151,8 @@ def _summary(
         process_count=None,
         job_count=None,
         jobs=(),
+        further_users=tuple(sorted(users)),
+        user_count=len(users) or None,
         **counts,
     )
 

@@ -86,7 +86,7 @@ MEANINGS = {
     "counts": "held and free cores",
     "states": "utilization and health",
     "devices": "the condition of devices",
-    "steps": "steps a second",
+    "steps": "steps a second and users",
     "findings": "what is wrong in words",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong",
@@ -98,7 +98,7 @@ MEANINGS = {
 class Overview:
     """The queries of one refresh, for a Prometheus that records our rules or for one that does not."""
 
-    def __init__(self, *, is_recorded: bool, are_jobs_recorded: bool = False) -> None:
+    def __init__(self, *, is_recorded: bool, are_jobs_recorded: bool = False, are_users_wanted: bool = False) -> None:
         def of(quantity: Quantity) -> str:
             return quantity.rule if is_recorded else quantity.expression
 
@@ -127,7 +127,7 @@ class Overview:
             "counts": self.counts.query,
             "states": self.states.query,
             "devices": f"max by (instance) ({devices})",
-            "steps": f"max by (instance) ({of(quantities.STEPS)})",
+            "steps": f"max by (instance) ({of(quantities.STEPS)}){_OR_USERS if are_users_wanted else ''}",
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,
@@ -135,6 +135,8 @@ class Overview:
         }
 
 
+# A sample more for each user of each host: this is asked only where somebody wants it.
+_OR_USERS = ' or count by (instance, user, uid) (neurontools_process_info{uid!=""})'
 _AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
 # One of them, where an address has been given to another instance: two would fail the whole query.

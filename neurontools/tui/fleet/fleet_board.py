@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from neurontools.fleet.feed import FleetFeed
-from neurontools.fleet.groups import ways
+from neurontools.fleet.groups import USER, ways
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page
 from neurontools.views.fleet.listing import Listed, listed
@@ -51,6 +51,8 @@ class FleetBoard:
         all_states = self.feed.states
         text = self._filter_text
         chosen = [state for state in all_states if passes(state, text)]
+        if self._group_by == USER:
+            self.feed.want_users()
         self._rows = listed(chosen, SORTS[self._sort], self._group_by, self._opened)
         message, until = self._message
         now = time.monotonic()
