@@ -34,8 +34,9 @@ from neurontools.fleet.states import Link
 from neurontools.testing import SimulatedFleet
 
 READ = re.compile(
-    r"(neurontools_(neuroncore_(held|utilization_ratio|executions_total|mfu_ratio)|device_(health|memory_bytes)|health|"
-    r"finding_seconds|warnings|job_[a-z_]+|process_steps_total|devices|snapshot_timestamp_seconds)|instance_info)[{ ]"
+    r"(neurontools_(neuroncore_(held|utilization_ratio|executions_total|mfu_ratio)|device_(health|memory_bytes)|"
+    r"health|finding_seconds|warnings|jobs|job_[a-z_]+|process_(steps_total|info)|devices|"
+    r"snapshot_timestamp_seconds)|instance_info)[{ ]"
 )
 PATIENCE_SECONDS = 600.0
 

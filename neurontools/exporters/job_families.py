@@ -1,4 +1,4 @@
-"""Families of jobs, `neurontools_job_…`: what one host tells of the ranks that it has, to be joined over hosts by run.
+"""Families of jobs: how many there are, and what a host tells of its ranks of them, to be joined over hosts by run.
 
 Prometheus has a label `job` of its own, of targets; ours is `job_name`, as with findings.
 """
@@ -22,6 +22,7 @@ def _gauge(name: str, text: str) -> Definition:
     return Definition(f"neurontools_job_{name}", Kind.GAUGE, text)
 
 
+JOBS = Definition("neurontools_jobs", Kind.GAUGE, "Jobs on this host; a process of which none is known is one")
 RANKS = _gauge("ranks", "Ranks of the job on this host")
 WORLD_SIZE = _gauge("world_size", "Ranks of the job on all hosts")
 MISSING = _gauge("missing_ranks", "Ranks that the launcher started on this host and that hold no cores")
@@ -36,9 +37,11 @@ _FAMILIES = (RANKS, WORLD_SIZE, MISSING, CORES, STATE, SINCE_STEP, STEPS, STEP, 
 
 
 def job_families(snapshot: Snapshot, peak_flops_per_core: float | None, label: LabelTexts) -> Iterator[Family]:
-    """The families of the jobs that have several ranks, on this host or others."""
+    """The number of jobs, and the families of those that have several ranks, on this host or others."""
     samples: dict[Definition, list[Sample]] = {definition: [] for definition in _FAMILIES}
-    several = [job for job in jobs(snapshot) if job.name is not None and (job.is_several or not job.is_whole)]
+    found = jobs(snapshot)
+    yield Family(JOBS, [(label.named()(), len(found))])
+    several = [job for job in found if job.name is not None and (job.is_several or not job.is_whole)]
     several.sort(key=lambda job: (-len(job.neuroncore_indices), job.name or ""))
     of_job, of_state = label.named(*_JOB), label.named(*_JOB, "state")
     of_rank = label.named(*_JOB, "rank")

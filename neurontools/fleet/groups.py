@@ -63,6 +63,7 @@ def together(group: HostGroup) -> HostState:
         jobs=(),
         further_users=(),
         user_count=None,
+        job_count=_job_count(summaries),
         **{name: _total(summaries, name) for name in _COUNTS},  # type: ignore[arg-type]
         **{name: _mean(summaries, name) for name in ("utilization_ratio", "mfu_ratio")},  # type: ignore[arg-type]
     )
@@ -80,6 +81,16 @@ _COUNTS = (
     "free_neuroncore_count",
     "process_count",
 )
+
+
+def _job_count(summaries: Sequence[HostSummary]) -> int | None:
+    """A run on several of them is one job; None where it is not told which runs they have."""
+    if len(summaries) == 1:
+        return summaries[0].job_count
+    if any(found.job_count is None or len(found.jobs) < found.job_count for found in summaries):
+        return None
+    runs = [job.run_id for found in summaries for job in found.jobs]
+    return len({run_id for run_id in runs if run_id is not None}) + runs.count(None)
 
 
 def _total(summaries: Sequence[HostSummary], name: str) -> int | None:

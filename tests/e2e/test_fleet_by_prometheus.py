@@ -90,6 +90,7 @@ def test_the_hosts_are_told_with_and_without_our_rules(fleet: SimulatedFleet, tm
     idle, busy = by_type["inf2.24xlarge", 0], by_type["trn1.2xlarge", 2]
     assert (idle.neuroncore_count, idle.free_neuroncore_count, idle.utilization_ratio) == (12, 12, None)
     assert [cell.held_neuroncore_count for cell in idle.devices] == [0] * 6
+    assert (idle.job_count, busy.job_count) == (0, 1)
     assert (busy.neuroncore_count, busy.free_neuroncore_count, busy.busy_neuroncore_count) == (2, 0, 2)
     assert busy.utilization_ratio is not None
     assert 0.5 < busy.utilization_ratio <= 1

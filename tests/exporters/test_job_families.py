@@ -7,7 +7,9 @@ from dataclasses import replace
 from neurontools.exporters.exposition import text_format
 from neurontools.exporters.job_families import job_families
 from neurontools.exporters.labels import LabelTexts
+from neurontools.fleet.summarize import summarize
 from neurontools.model import Job, Process, RecentSteps, Snapshot, TrainingCounters, TrainingRates
+from neurontools.model.jobs.running_job import jobs
 from neurontools.model.training import STEP_PARTS, WAIT_PART
 from tests.harness.snapshots import process_of, snapshot_of
 
@@ -32,7 +34,9 @@ def rank(number: int, job: Job, wait: float | None = 0.25) -> Process:
 def told(*ranks: Process) -> list[str]:
     snapshot: Snapshot = replace(snapshot_of("trn1.32xlarge", list(ranks)), taken_at_seconds=3.0)
     text = text_format(job_families(snapshot, None, LabelTexts())).decode()
-    return [line.removeprefix("neurontools_job_") for line in text.splitlines() if not line.startswith("#")]
+    count, *lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert count == f"neurontools_jobs {len(jobs(snapshot))}"
+    return [line.removeprefix("neurontools_job_") for line in lines]
 
 
 def test_a_job_of_several_hosts_tells_its_part_with_its_run() -> None:
@@ -52,6 +56,16 @@ def test_a_job_of_several_hosts_tells_its_part_with_its_run() -> None:
             for number in (4, 5, 7)
         ),
     ]
+
+
+def test_jobs_are_counted_as_summaries_count_them_and_none_is_0() -> None:
+    alone = replace(rank(7, Job("process group 7")), job=None)
+    of_two = [rank(number, Job("process group 9")) for number in (1, 2)]
+    for processes, count in (([], 0), ([alone], 1), ([alone, *of_two], 2)):
+        snapshot = snapshot_of("trn1.32xlarge", processes)
+        text = text_format(job_families(snapshot, None, LabelTexts())).decode()
+        assert f"\nneurontools_jobs {count}\n" in text
+        assert summarize(snapshot, "a").job_count == count
 
 
 def test_what_works_alone_is_no_job_and_what_is_not_known_has_no_sample() -> None:

@@ -145,6 +145,25 @@ def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
     assert any("WORST" in row for row in rows[titles:])
 
 
+def test_a_job_of_several_hosts_is_counted_once() -> None:
+    def part(name: str, run_id: str | None, first: int) -> SummaryJob:
+        return SummaryJob(name, 1, 1, 2, None, None, None, Severity.OK, run_id, (first, 1, 1))
+
+    own, run = part("own", None, 0), "0123456789ab"
+    states = [
+        live("a", IDLE, jobs=(part("run", run, 0), own), job_count=2),
+        live("b", IDLE, jobs=(part("run", run, 1),), job_count=1),
+    ]
+    assert plain(fleet_page(scene(states), 140, 40).lines[1]).endswith("   2 jobs")
+    assert plain(fleet_page(scene([states[1]]), 140, 40).lines[1]).endswith("   1 job")
+    (both,) = listed(states, worst_first, "type")
+    assert both.state.summary is not None
+    assert both.state.summary.job_count == 2
+    (untold,) = listed([*states, live("c", IDLE, jobs=(), job_count=1)], worst_first, "type")
+    assert untold.state.summary is not None
+    assert untold.state.summary.job_count is None, "which runs c has is not told"
+
+
 def test_of_many_jobs_the_page_says_how_many_more_there_are() -> None:
     states = [
         live(f"host-{number}", IDLE, jobs=(SummaryJob(f"job {number}", 1, 1, 1, None, None, None, Severity.OK),))

@@ -149,7 +149,6 @@ def _summary(
         device_memory_used_bytes=None,
         device_memory_bytes=None,
         process_count=None,
-        job_count=None,
         jobs=(),
         further_users=tuple(sorted(users)),
         user_count=len(users) or None,

@@ -1,7 +1,7 @@
 """The queries of an overview: few, and each answers for all hosts.
 
 A sample costs some 85 bytes of JSON, whatever it says of a host. So small whole numbers come several in one sample, as
-the digits of one number: `Packed` says which. 2**53 bounds them; a part that is not known is all nines.
+the digits of one number: `Packed` says which. 2**53 bounds them; a part that is not known is the highest digit.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ SEEN_WITHIN = "1h"
 CLOCK_SECONDS = 60
 DOWN, GONE = "down", "gone"
 FULL_RATIO = 1000
+_CORES = 600  # more than any host has: 64 devices of 8 are 512
 _EACH_HOST = f"group by (instance) ({TAKEN})"
 _SEVERITIES = ("critical", "warning", "notice")
 _RECORDED_FROM = 0.9
@@ -25,20 +26,20 @@ _RECORDED_FROM = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the numbers in a sample: its name, how many decimal digits it has, and its expression."""
+    """One of the numbers in a sample: its name, how many digits there are, and its expression."""
 
     name: str
-    digits: int
+    base: int
     expression: str
 
     @property
     def unknown(self) -> int:
         """What stands for a number that is not known."""
-        return int("9" * self.digits)
+        return self.base - 1
 
 
 class Packed:
-    """Several numbers of each host in one sample; the last has the lowest digits."""
+    """Several numbers of each host in one sample; the last is the lowest digit."""
 
     def __init__(self, *parts: Part) -> None:
         self.parts = parts
@@ -46,12 +47,12 @@ class Packed:
     @property
     def query(self) -> str:
         """The expression, with a sample for each host."""
-        terms, shift = [], 0
+        terms, place = [], 1
         for part in reversed(self.parts):
             # Whatever labels a rule's series have besides, here a host has one.
             known = f"clamp_max(max by (instance) ({part.expression}), {part.unknown - 1})"
-            terms.append(f"{10**shift} * ({known} or {part.unknown} * {_EACH_HOST})")
-            shift += part.digits
+            terms.append(f"{place} * ({known} or {part.unknown} * {_EACH_HOST})")
+            place *= part.base
         return " + ".join(reversed(terms))
 
     def read(self, value: float) -> dict[str, int | None]:
@@ -61,7 +62,7 @@ class Packed:
         rest = int(value)
         found: dict[str, int | None] = {}
         for part in reversed(self.parts):
-            rest, number = divmod(rest, 10**part.digits)
+            rest, number = divmod(rest, part.base)
             found[part.name] = None if number == part.unknown else number
         return found
 
@@ -83,7 +84,7 @@ def has_job_rules(counts: dict[str, float]) -> bool:
 
 MEANINGS = {
     "identity": "which hosts there are",
-    "counts": "held and free cores",
+    "counts": "held and free cores and jobs",
     "states": "utilization and health",
     "devices": "the condition of devices",
     "steps": "steps a second and users",
@@ -106,18 +107,19 @@ class Overview:
             return f"round({FULL_RATIO} * clamp_min({of(quantity)}, 0))"
 
         self.counts = Packed(
-            Part("neuroncore_count", 3, of(quantities.CORES)),
-            Part("held_neuroncore_count", 3, of(quantities.HELD)),
-            Part("busy_neuroncore_count", 3, of(quantities.BUSY)),
-            Part("free_neuroncore_count", 3, of(quantities.FREE)),
-            Part("problem_count", 2, "neurontools_warnings"),
+            Part("neuroncore_count", _CORES, of(quantities.CORES)),
+            Part("held_neuroncore_count", _CORES, of(quantities.HELD)),
+            Part("busy_neuroncore_count", _CORES, of(quantities.BUSY)),
+            Part("free_neuroncore_count", _CORES, of(quantities.FREE)),
+            Part("job_count", _CORES, "neurontools_jobs"),
+            Part("problem_count", 100, "neurontools_warnings"),
         )
         self.states = Packed(
-            Part("utilization", 4, thousandths(quantities.HELD_UTILIZATION)),
-            Part("mfu", 4, thousandths(quantities.MFU)),
-            Part("severity", 1, "neurontools_health"),
+            Part("utilization", 10_000, thousandths(quantities.HELD_UTILIZATION)),
+            Part("mfu", 10_000, thousandths(quantities.MFU)),
+            Part("severity", 10, "neurontools_health"),
             *(
-                Part(severity, 2, f"{quantities.findings_of(severity, is_recorded=is_recorded)}")
+                Part(severity, 100, f"{quantities.findings_of(severity, is_recorded=is_recorded)}")
                 for severity in _SEVERITIES
             ),
         )

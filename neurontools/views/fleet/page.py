@@ -192,7 +192,9 @@ def _totals(scene: FleetScene, width: int) -> Line:
     text += ", ".join(f"{_counted(count)} {word}" for word, count in counts.items() if count or word != "unknown")
     more = f"   utilization {units.percent_text(ratio, 1)}   {units.flops_text(sum(flops) if flops else None)}"
     jobs = total("job_count")
-    more += "" if jobs is None else f"   {jobs:,} jobs"
+    again = sum(max(0, (job.host_count or 1) - 1) for job in scene.jobs)  # one of several hosts is told by each
+    count = None if jobs is None else max(len(scene.jobs), jobs - again)
+    more += "" if count is None else f"   {count:,} job{'s' * (count != 1)}"
     return fit(((clip(text + more, width, mark=True), "strong"),), width)
 
 

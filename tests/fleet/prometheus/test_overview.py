@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import pytest
 
@@ -30,22 +31,23 @@ def packed(packed: Packed, **values: int | None) -> float:
     number = 0
     for part in packed.parts:
         value = values.pop(part.name, None)
-        number = number * 10**part.digits + (part.unknown if value is None else value)
+        number = number * part.base + (part.unknown if value is None else value)
     assert not values
     return float(number)
 
 
 def test_several_numbers_are_read_from_one_sample() -> None:
-    asked = Packed(Part("cores", 3, "c"), Part("held", 3, "h"), Part("ratio", 4, "r"))
+    asked = Packed(Part("cores", 1000, "c"), Part("held", 1000, "h"), Part("ratio", 10_000, "r"))
     assert asked.read(128_032_0500) == {"cores": 128, "held": 32, "ratio": 500}
     assert asked.read(999_000_9999) == {"cores": None, "held": 0, "ratio": None}
+    assert Packed(Part("a", 600, "a"), Part("b", 100, "b")).read(598 * 100 + 7) == {"a": 598, "b": 7}
     for none in (float("nan"), float("inf"), -1.0, 2.0**60):
         assert asked.read(none) == {"cores": None, "held": None, "ratio": None}
 
 
 @pytest.mark.parametrize("parts", [ASKED.counts, ASKED.states])
 def test_what_is_packed_is_held_exactly(parts: Packed) -> None:
-    assert 10 ** sum(part.digits for part in parts.parts) < 2**53
+    assert prod(part.base for part in parts.parts) < 2**53
     assert quantities.CONDITIONS**quantities.DIGITS < 2**53
 
 
@@ -62,6 +64,7 @@ def test_a_host_that_only_answers_is_live_and_all_else_unknown() -> None:
 
 def test_all_of_a_host() -> None:
     counts = {"neuroncore_count": 4, "held_neuroncore_count": 2, "busy_neuroncore_count": 1, "free_neuroncore_count": 2}
+    counts |= {"job_count": 0, "problem_count": 3}
     finding = {"finding": "stuck", "severity": "critical", "neuron_devices": "1,3-4", "reason": "stands\x1b[2J still"}
     state = of(
         identity=(sample(1.0, instance_type="trn1.2xlarge", instance_id="i-simulated", node="one"),),
