@@ -3,9 +3,10 @@
     python benchmarks/fleet_by_prometheus.py [--hosts 2000] [--kinds 8] [--interval 30]
 
 A real Prometheus scrapes so many targets of one server, which answers for each host what a simulated neurond of some
-kinds has answered, as far as the rules read it (a whole host has 15 times as many series). The bytes are those that
-came over the connection, compressed; beside them, unpacked, and one query for all series of one family, which is what
-a view without aggregates would begin with. CPU time is that of this process, memory of Prometheus its resident size.
+kinds has answered, as far as the rules read it (a whole host has 15 times as many series), with a user of its
+processes. The bytes are those that came over the connection, compressed; beside them, unpacked, and one query for all
+series of one family, which is what a view without aggregates would begin with. CPU time is that of this process,
+memory of Prometheus its resident size.
 """
 
 from __future__ import annotations
@@ -49,9 +50,14 @@ def bodies(kinds: int, mix: str | None) -> list[bytes]:
         time.sleep(10)
         for place in range(len(fleet.places)):
             lines = scraped(f"http://127.0.0.1:{first + place}/metrics")
-            kept = [line for line in lines if READ.match(line) and not line.startswith(TAKEN)]
+            kept = [owned(line) for line in lines if READ.match(line) and not line.startswith(TAKEN)]
             found.append(("\n".join(kept) + "\n").encode())
     return found
+
+
+def owned(line: str) -> str:
+    """The line with a user, whom processes of a synthetic load don't have."""
+    return line.replace('uid=""', 'uid="1000"').replace('user=""', 'user="ada-lovelace"')
 
 
 def scraped(url: str) -> list[str]:
@@ -159,8 +165,23 @@ def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bo
         if time.monotonic() > until or process.poll() is not None:
             raise SystemExit(f"{asked(url, wanted)[0]} of {count} hosts are known")
         time.sleep(1)
+    for by_user in (False, True):
+        measure_overview(url, process, by_user=by_user)
+    series, size = asked(url, "neurontools_neuroncore_utilization_ratio")
+    server = PrometheusServer(url, Access())
+    came = server.query("neurontools_neuroncore_utilization_ratio", 60).size_bytes
+    server.close()
+    print(
+        f"{'one family':>14}: {series} series, {came / 1e3:.0f} kB as they come, {size / 1e3:.0f} kB unpacked",
+        flush=True,
+    )
+
+
+def measure_overview(url: str, process: subprocess.Popen[bytes], *, by_user: bool) -> None:
     unpacked = 0
     with PrometheusFeed(url) as feed:
+        if by_user:
+            feed.want_users()
         before, began = time.process_time(), time.monotonic()
         feed.start()
         feed.wait_settled()
@@ -170,20 +191,13 @@ def measure(url: str, process: subprocess.Popen[bytes], count: int, *, rules: bo
         for text in feed.asked.values():
             unpacked += asked(url, text)[1]
         print(
-            f"{'with rules' if feed.is_recorded else 'without rules':>14}: {live} live, {queries} queries, "
+            f"{'with rules' if feed.is_recorded else 'without rules':>14}{' by user' * by_user}: "
+            f"{live} live, {queries} queries, "
             f"{came / 1e3:.0f} kB as they came, {unpacked / 1e3:.0f} kB unpacked; {took:.2f} s, "
             f"{cpu:.2f} s of CPU here; {resident_bytes(process.pid) / 2**20:.0f} MiB Prometheus",
             *feed.notes,
             flush=True,
         )
-    series, size = asked(url, "neurontools_neuroncore_utilization_ratio")
-    server = PrometheusServer(url, Access())
-    came = server.query("neurontools_neuroncore_utilization_ratio", 60).size_bytes
-    server.close()
-    print(
-        f"{'one family':>14}: {series} series, {came / 1e3:.0f} kB as they come, {size / 1e3:.0f} kB unpacked",
-        flush=True,
-    )
 
 
 def resident_bytes(pid: int) -> int:

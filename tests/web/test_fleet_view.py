@@ -94,6 +94,8 @@ def test_groups_open_by_their_links() -> None:
         ("a", "/top/host/a/overview"),
         ("b", "/top/host/b/overview"),
     ]
+    found = links(view.draw(Choice("hosts", filter="ada"))[1])
+    assert [text for text, _ in found] == ["a", "b"], "a filter finds users"
 
 
 def test_users_that_are_hidden_are_neither_grouped_nor_found() -> None:
