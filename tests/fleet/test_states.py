@@ -88,14 +88,14 @@ def test_whose_jobs_they_are_is_told_of_hosts_jobs_and_groups() -> None:
     job = SummaryJob(
         "train", 2, 1, 1, None, None, None, Severity.OK, "0123456789ab", users=("ada", "@bob"), user_count=2
     )
-    changes: dict[str, object] = {"jobs": (job,), "job_count": 4, "further_users": ("eve",), "user_count": 5}
-    states = [live("a", sick(Severity.OK), **changes), lost("b", "gone")]
+    a = live("a", sick(Severity.OK), jobs=(job,), job_count=4, further_users=("eve",), user_count=5)
+    states = [a, lost("b", "gone")]
     made = document(states, 100.0, 1.7e9, group_by="user", jobs=fleet_jobs(states))
     read = json.loads(text_of(made))
-    a, b = read["hosts"]
-    assert (a["users"], a["user_count"]) == (["ada", "@bob", "eve"], 5)
-    assert [(told["users"], told["user_count"]) for told in a["jobs"]] == [(["ada", "@bob"], 2)]
-    assert (b["users"], b["user_count"]) == ([], None)
+    of_a, of_b = read["hosts"]
+    assert (of_a["users"], of_a["user_count"]) == (["ada", "@bob", "eve"], 5)
+    assert [(told["users"], told["user_count"]) for told in of_a["jobs"]] == [(["ada", "@bob"], 2)]
+    assert (of_b["users"], of_b["user_count"]) == ([], None)
     assert [told["users"] for told in read["jobs"]] == [["ada", "@bob"]]
     assert {group["value"]: group["hosts"] for group in read["groups"]} == {
         "ada": ["a"],

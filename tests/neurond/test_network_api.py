@@ -112,7 +112,8 @@ def test_users_are_in_the_summaries_of_the_role_full_and_of_the_socket_alone(net
 
 def at_work(stream: Any) -> neuron_pb2.HostSummary:
     """The next summary that has the process."""
-    return next(reply.summary for reply in stream if reply.summary.process_count)
+    summary: neuron_pb2.HostSummary = next(reply.summary for reply in stream if reply.summary.process_count)
+    return summary
 
 
 def test_nothing_that_changes_the_host_is_on_the_network(network: NetworkDaemon) -> None:

@@ -71,8 +71,8 @@ def test_a_page_has_500_hosts_and_the_others_are_on_further_ones() -> None:
 
 def of_users() -> StillHosts:
     job = SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK, users=("ada",), user_count=1)
-    told: dict[str, object] = {"jobs": (job,), "job_count": 1, "further_users": (), "user_count": 1}
-    return StillHosts(live("a", snapshots()[0], **told), live("b", snapshots()[0], **told), lost("gone", "no route"))
+    a, b = (live(name, snapshots()[0], jobs=(job,), job_count=1, further_users=(), user_count=1) for name in "ab")
+    return StillHosts(a, b, lost("gone", "no route"))
 
 
 def test_groups_open_by_their_links() -> None:
