@@ -331,6 +331,40 @@ def test_each_part_of_step_time_has_its_share() -> None:
     )
 
 
+@pytest.mark.parametrize("report_seconds", [3.8, 4.0, 4.2])
+def test_the_parts_of_step_time_are_of_their_own_sum_and_not_of_the_time_between_reports(report_seconds: float) -> None:
+    def at(moment: float, **parts: float) -> TrainingRates | None:
+        counters = TrainingCounters(
+            **{part.counter: parts.get(part.counter, 0.0) for part in STEP_PARTS}  # type: ignore[arg-type]
+        )
+        return host.take(moment, core(moment), process(moment, training=counters)).processes[0].training_rates
+
+    host = Host()
+    at(1.0)
+    rates = at(1.0 + report_seconds, host_seconds_total=1.0, compute_seconds_total=2.0, transfer_seconds_total=1.0)
+    assert rates is not None
+    assert (rates.host_ratio, rates.compute_ratio, rates.transfer_ratio) == (0.25, 0.5, 0.25)
+
+
+def test_parts_of_which_one_fell_are_together_no_more_than_the_whole() -> None:
+    def at(moment: float, host_seconds: float, input_wait_seconds: float, compute_seconds: float) -> TrainingRates:
+        counters = TrainingCounters(
+            host_seconds_total=host_seconds,
+            input_wait_seconds_total=input_wait_seconds,
+            compute_seconds_total=compute_seconds,
+        )
+        rates = host.take(moment, core(moment), process(moment, training=counters)).processes[0].training_rates
+        return rates or TrainingRates()
+
+    host = Host()
+    at(1.0, 6.0, 0.0, 1.0)
+    told = at(2.0, 1.0, 5.0, 1.5)  # a script that says after five seconds that they were waiting
+    assert told.host_ratio is None
+    assert told.input_wait_ratio is not None
+    assert told.compute_ratio is not None
+    assert told.input_wait_ratio + told.compute_ratio <= 1.0
+
+
 def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> None:
     def at(moment: float, seconds: float, measured: float | None = None, **fields: Any) -> tuple[float | None, ...]:
         model = LoadedModel(1, "m", "0" * 32, running=True, busy_seconds_total=2 * seconds)

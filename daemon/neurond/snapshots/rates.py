@@ -16,6 +16,7 @@ from neurontools.model import (
     NeuronCore,
     Process,
     Snapshot,
+    TrainingCounters,
     TrainingRates,
     latency,
 )
@@ -120,13 +121,8 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
     if earlier is None or later is None:
         return None
     collective = _rate(earlier.collective_seconds_total, later.collective_seconds_total, seconds)
-    parts = {
-        part.ratio: min(1.0, ratio)
-        for part in STEP_PARTS
-        if (ratio := _rate(getattr(earlier, part.counter), getattr(later, part.counter), seconds)) is not None
-    }
     return TrainingRates(
-        **parts,
+        **_step_parts(earlier, later, seconds),
         steps_per_second=_rate(earlier.steps_total, later.steps_total, seconds),
         samples_per_second=_rate(earlier.samples_total, later.samples_total, seconds),
         collective_ratio=None if collective is None else min(1.0, collective),
@@ -134,6 +130,22 @@ def _training_rates(before: Process, now: Process, seconds: float) -> TrainingRa
         to_device_bytes_per_second=_rate(earlier.to_device_bytes_total, later.to_device_bytes_total, seconds),
         from_device_bytes_per_second=_rate(earlier.from_device_bytes_total, later.from_device_bytes_total, seconds),
     )
+
+
+def _step_parts(earlier: TrainingCounters, later: TrainingCounters, seconds: float) -> dict[str, float]:
+    """The parts of step time as shares of it, by the names of their fields.
+
+    Who tells what was the host's tells all parts, of one moment, and the whole is their sum: the report has been made
+    a little later, or earlier, than they were read. Of one part alone the whole is the time between two reports.
+    """
+    grown = {
+        part.ratio: growth
+        for part in STEP_PARTS
+        if (growth := _rate(getattr(earlier, part.counter), getattr(later, part.counter), 1.0)) is not None
+    }
+    together = sum(grown.values())
+    whole = together if "host_ratio" in grown and together else max(seconds, together)
+    return {ratio: growth / whole for ratio, growth in grown.items()}
 
 
 def _percentiles(before: LatencyHistogram, now: LatencyHistogram) -> LatencyPercentiles | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from threading import get_ident
+from threading import Lock, get_ident
 
 COMPILE, INPUT, TRANSFER, COMPUTE, COLLECTIVE = range(5)
 """Waiting for a program, for the loader, for a copy between host and device; executing; waiting for other ranks."""
@@ -17,12 +19,13 @@ _MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # both are CLOCK_MO
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds by part since the clock began; together the time since then.
+    """Seconds by part since the clock began; together the time since then, until `at_seconds` of perf_counter.
 
     `input_wait_seconds` is None where the script was not seen to use a loader. `compiling_since_seconds`
     and `collective_since_seconds` are CLOCK_MONOTONIC, None while the script waits for no program, is in no collective.
     """
 
+    at_seconds: float
     host_seconds: float
     compile_wait_seconds: float
     input_wait_seconds: float | None
@@ -38,20 +41,23 @@ class StepClock:
 
     What is done by threads of `background` while the script goes on is no part of its time: who charges looks for
     itself whether it is one. Parts of other threads that overlap are charged once, to the one that ends first.
+    `clock` is what the moments are by that it is told of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.charged_seconds = 0.0
         self.background: set[int] = set()
         self.latest_collective: str | None = None  # whoever opens one says which
         self._seconds = [0.0] * 5
         self._open: dict[int, Entry] = {}
-        self._began_seconds = time.perf_counter()
-        self._told_seconds = [0.0] * 6
+        self._clock = clock
+        self._began_seconds = clock()
+        self._told_seconds = [0.0] * 6  # by part, the host's last
+        self._lock = Lock()  # of those who ask; who charges waits for nobody
 
     def begin(self) -> None:
-        """From here on counts the host's time."""
-        self._began_seconds = time.perf_counter()
+        """From here on counts the host's time; what has been told of it stays."""
+        self._began_seconds = self._clock() - max(self.charged_seconds, sum(self._told_seconds))
 
     def open(self, part: int, at_seconds: float) -> Entry:
         """A part begins that may take long: it is known while it lasts."""
@@ -84,20 +90,17 @@ class StepClock:
         return bool(self.background) and get_ident() in self.background
 
     def so_far(self) -> StepTimes:
-        """The times of this moment, what lasts included; no part falls. No lock is needed."""
-        now = time.perf_counter()
-        seconds, charged = self._seconds.copy(), self.charged_seconds
-        since: dict[int, float] = {}
-        for part, began_seconds, charged_before in sorted(self._open.copy().values(), key=_began, reverse=True):
-            rest = now - began_seconds - (charged - charged_before)
-            if rest > 0.0:
-                seconds[part] += rest
-                charged += rest
-            since[part] = began_seconds + _MONOTONIC_SECONDS  # the last one began first
-        told = self._told_seconds = [
-            max(pair) for pair in zip(self._told_seconds, [*seconds, now - self._began_seconds - charged], strict=True)
-        ]
+        """The times of this moment, what lasts included: together the time since the clock began, and no part falls.
+
+        While a part lasts it is not known how its time will be charged, as what of a collective was waiting. Who has
+        been told more of a part than it came to is told nothing more of it until that is so.
+        """
+        with self._lock:
+            now = self._clock()
+            seconds, since = self._of_moment(now)
+            told = self._told_seconds = _grown(self._told_seconds, seconds, now - self._began_seconds)
         return StepTimes(
+            at_seconds=now,
             host_seconds=told[5],
             compile_wait_seconds=told[COMPILE],
             input_wait_seconds=told[INPUT] or None,
@@ -108,9 +111,35 @@ class StepClock:
             collective_since_seconds=since.get(COLLECTIVE),
         )
 
+    def _of_moment(self, now: float) -> tuple[list[float], dict[int, float]]:
+        """What is charged by now, the host's time last, and since when what lasts; others may charge meanwhile."""
+        seconds = self._seconds.copy()
+        charged = sum(seconds)
+        since: dict[int, float] = {}
+        for part, began_seconds, charged_before in sorted(self._open.copy().values(), key=_began, reverse=True):
+            rest = now - began_seconds - (charged - charged_before)
+            if rest > 0.0:
+                seconds[part] += rest
+                charged += rest
+            since[part] = began_seconds + _MONOTONIC_SECONDS  # the last one began first
+        return [*seconds, now - self._began_seconds - charged], since
+
+    def renew_lock(self) -> None:
+        """For a forked child: a thread that it has not may hold the other."""
+        self._lock = Lock()
+
+
+def _grown(before: list[float], now: list[float], whole_seconds: float) -> list[float]:
+    """As near to the parts of now as they come without any that falls, and with this sum."""
+    passed_seconds = max(0.0, whole_seconds - sum(before))
+    missing = [max(0.0, part - told) for told, part in zip(before, now, strict=True)]
+    share = min(1.0, passed_seconds / (sum(missing) or 1.0))
+    return [told + share * more for told, more in zip(before, missing, strict=True)]
+
 
 def _began(entry: Entry) -> float:
     return entry[1]
 
 
 step_clock = StepClock()
+os.register_at_fork(after_in_child=step_clock.renew_lock)

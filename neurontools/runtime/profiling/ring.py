@@ -42,7 +42,7 @@ class GraphEntry:
 
 
 def _no_clock() -> tuple[int, ...]:
-    return (0, 0, 0, 0, 0)
+    return (perf_counter_ns(), 0, 0, 0, 0, 0)
 
 
 class Ring:
@@ -77,10 +77,10 @@ class Ring:
         self._allocations: list[Any] = []
         self._steps: list[Any] = []
         self.clock: Callable[[], tuple[int, ...]] = _no_clock
+        """A moment by perf_counter_ns, and what the time until then went to, ns: all read at once."""
         self._counts = (0, 0)  # executions, FLOPs
-        self._begun: tuple[int, ...] = (0,) * 7
-        self._step_begun_ns = 0
-        self._done: tuple[int, tuple[int, ...]] | None = None
+        self._begun: tuple[int, ...] = (0,) * 8
+        self._done: tuple[int, ...] | None = None
         self._flushing_all = 0
         self._drain_lock = threading.RLock()
         self.offset_ns = 0
@@ -121,7 +121,7 @@ class Ring:
             else:
                 self.drain()
             self.takers.append(taker)
-            began_ns = self._step_begun_ns if is_at_step else perf_counter_ns()
+            began_ns = self._begun[0] if is_at_step else perf_counter_ns()
             return began_ns + self.offset_ns
 
     def stop(self, taker: Taker) -> None:
@@ -161,10 +161,9 @@ class Ring:
         for each in (self._executions, self._spans, self._levels, self._allocations, self._steps, self._failures):
             each.clear()
         self._begun = self._so_far()
-        self._step_begun_ns = perf_counter_ns()
 
     def _so_far(self) -> tuple[int, ...]:
-        """What the time went to since the process began, by part, and how much was executed."""
+        """This moment, what the time until then went to by part, and how much was executed."""
         return (*self.clock(), *self._counts)
 
     def executed(self, entry: GraphEntry, core: int, flops: int, queued_ns: int, times: Sequence[int]) -> None:
@@ -225,12 +224,12 @@ class Ring:
 
     def step_done(self) -> None:
         """An optimizer has stepped; what it recorded may still have to be executed."""
-        now_ns = perf_counter_ns()
+        now = self._so_far()
         if self._done is not None:
-            self._end_step(*self._done)
-        self._done = now_ns, self._so_far()
+            self._end_step(self._done)
+        self._done = now
         if self.is_eager:
-            self._end_step(*self._done)
+            self._end_step(now)
 
     def enter_flush_all(self) -> None:
         """The graphs of all cores are about to be executed."""
@@ -246,17 +245,16 @@ class Ring:
         if self._flushing_all:
             return
         if self._done is not None:
-            self._end_step(perf_counter_ns(), self._so_far())
+            self._end_step(self._so_far())
         for call in tuple(self.at_flushes):
             call()
 
-    def _end_step(self, now_ns: int, so_far: tuple[int, ...]) -> None:
+    def _end_step(self, now: tuple[int, ...]) -> None:
         if self.is_on:
-            row = map(sub, so_far, self._begun)
-            self._steps.append((self.step, self._step_begun_ns, now_ns, *row))
+            parts = map(sub, now[1:], self._begun[1:])
+            self._steps.append((self.step, self._begun[0], now[0], *parts))
         self._done = None
-        self._begun = so_far
-        self._step_begun_ns = now_ns
+        self._begun = now
         self.step += 1
         if len(self._executions) >= _MOST_UNTAKEN:
             self.drain()

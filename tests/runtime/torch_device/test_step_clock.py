@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +15,36 @@ import pytest
 from neurontools.runtime.counting.step_clock import COLLECTIVE, COMPILE, COMPUTE, INPUT, TRANSFER, StepClock
 from tests.harness.torchrun import torchrun
 
+PARTS = ("host", "compile_wait", "input_wait", "transfer", "compute", "collective_wait")
+
 
 def seconds(clock: StepClock) -> dict[str, float]:
     times = clock.so_far()
-    return {name: getattr(times, name) or 0.0 for name in times.__slots__ if "_since_" not in name}
+    return {name: getattr(times, name) or 0.0 for name in times.__slots__ if name.removesuffix("_seconds") in PARTS}
+
+
+class Now:
+    """A clock that a test sets."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
 
 
 def test_what_is_within_another_part_is_charged_once() -> None:
-    clock = StepClock()
+    now = Now(9.0)
+    clock = StepClock(now)
     read = clock.charged_seconds
     outer = clock.open(COMPUTE, 10.0)
     inner = clock.open(COLLECTIVE, 12.0)
     clock.close_collective(inner, 15.0, wait_seconds=2.0)
     clock.close(outer, 18.0)
     clock.charge(TRANSFER, 9.0, read)
-    known = seconds(clock)
-    assert known.pop("host_seconds") >= 0.0
-    assert known == {
+    now.seconds = 19.0
+    assert seconds(clock) == {
+        "host_seconds": 1.0,
         "compile_wait_seconds": 0.0,
         "input_wait_seconds": 0.0,
         "transfer_seconds": 1.0,
@@ -59,6 +73,47 @@ def test_what_lasts_is_known_while_it_lasts_and_nothing_falls() -> None:
     clock.close_collective(waits, time.perf_counter(), wait_seconds=0.0)
     after = seconds(clock)
     assert all(after[name] >= value for name, value in before.items()), (before, after)
+
+
+@pytest.mark.parametrize("wait_seconds", [0.0, 1.0, 4.0, 60.0])
+def test_parts_are_together_the_time_that_passed_whatever_a_collective_turns_out_to_have_been(
+    wait_seconds: float,
+) -> None:
+    now = Now(100.0)
+    clock = StepClock(now)
+    now.seconds = 102.0
+    waits = clock.open(COLLECTIVE, 102.0)
+    now.seconds = 110.0
+    told = [seconds(clock)]
+    assert told[0]["collective_wait_seconds"] == 8.0, "while it lasts nobody knows better"
+    clock.close_collective(waits, 112.0, wait_seconds)
+    for at_seconds in (112.0, 113.0, 140.0):
+        now.seconds = at_seconds
+        told.append(seconds(clock))
+        assert sum(told[-1].values()) == pytest.approx(at_seconds - 100.0)
+    for earlier, later in pairwise(told):
+        assert all(later[name] >= earlier[name] for name in earlier), (earlier, later)
+    waited = min(wait_seconds, 10.0)
+    assert told[-1]["collective_wait_seconds"] == max(8.0, waited)
+    assert told[-1]["compute_seconds"] <= 10.0 - waited
+    another = clock.open(COLLECTIVE, 140.0)
+    now.seconds = 148.0
+    clock.close_collective(another, 148.0, 8.0)
+    known = seconds(clock)
+    assert known["collective_wait_seconds"] == pytest.approx(waited + 8.0), "by then it has come to what was told"
+    assert known["compute_seconds"] == pytest.approx(10.0 - waited)
+
+
+def test_a_clock_that_begins_when_it_was_read_tells_on_from_there() -> None:
+    now = Now(10.0)
+    clock = StepClock(now)
+    now.seconds = 13.0
+    assert clock.so_far().host_seconds == 3.0
+    now.seconds = 20.0
+    clock.begin()
+    assert clock.so_far().host_seconds == 3.0
+    now.seconds = 21.0
+    assert clock.so_far().host_seconds == 4.0
 
 
 def test_parts_of_threads_that_overlap_are_no_more_than_the_time() -> None:

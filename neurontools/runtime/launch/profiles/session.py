@@ -147,9 +147,10 @@ def install() -> None:
 
 
 def _parts_ns() -> tuple[int, ...]:
-    """What the step clock has charged so far, in the order of a step's parts, in nanoseconds."""
+    """The moment at which the step clock was read, and what it had charged by then to the parts of a step, ns."""
     times = step_clock.so_far()
     seconds = (
+        times.at_seconds,
         times.compile_wait_seconds,
         times.input_wait_seconds or 0.0,
         times.transfer_seconds,
