@@ -101,6 +101,15 @@ def test_documents_of_neuron_top(fleet: SimulatedFleet) -> None:
     assert {"hosts", "jobs"} <= set(schema["properties"])
 
 
+@pytest.mark.parametrize("form", [("--csv",), ("--json", "-n", "1"), ("--json-lines",)])
+def test_nothing_is_written_before_it_is_known_that_there_is_something(
+    fleet: SimulatedFleet, form: tuple[str, ...]
+) -> None:
+    ended = run(TOP, "--hostfile", fleet.hostfile, "--group-by", "colour", *form)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--group-by colour: give one of " in ended.stderr
+
+
 def test_the_page_as_text(fleet: SimulatedFleet) -> None:
     ended = run(TOP, "--hostfile", fleet.hostfile, "--once")
     assert ended.returncode == 0

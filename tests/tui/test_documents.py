@@ -122,6 +122,15 @@ def test_a_damaged_recording_fails_once_it_is_shown_as_far_as_it_goes(tmp_path: 
         assert re.fullmatch(r"[\w-]+: .*cut.neurec: cut off within a snapshot.*; it is shown up to there\n", told), told
 
 
+def test_a_recording_with_nothing_in_it_is_a_table_without_rows(tmp_path: Path) -> None:
+    path = tmp_path / "empty.neurec"
+    RecordingWriter(str(path)).close()
+    done = run("--replay", str(path), "--csv")
+    assert (done.returncode, done.stderr) == (0, "")
+    (header,) = done.stdout.splitlines()
+    assert header.startswith("taken_at,")
+
+
 def test_user_and_pid_are_part_of_the_filter(daemon: RunningDaemon, training: subprocess.Popen[str]) -> None:
     def pids(*arguments: str) -> list[int]:
         document = json.loads(run("--socket", daemon.socket, "--json", *arguments).stdout)
@@ -181,6 +190,8 @@ def test_screens_of_a_recording_have_its_past(tmp_path: Path) -> None:
         (("--socket", "/tmp/none.sock", "--once"), 12, "no monitor daemon at unix:/tmp/none.sock"),
         (("--replay", "/etc/passwd", "--once"), 1, "no recording of neuron-top"),
         (("--replay", "/tmp/no such file"), 6, "there is no such file"),
+        (("--replay", "/tmp/no such file", "--csv"), 6, "there is no such file"),
+        (("--replay", "/etc/passwd", "--csv", "-n", "2"), 1, "no recording of neuron-top"),
         (("--interval", "0"), 2, "give seconds from"),
         (("--json", "--csv"), 2, "exclude each other"),
         (("--theme", "pink"), 2, "give one of auto"),

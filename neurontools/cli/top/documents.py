@@ -192,10 +192,13 @@ def _write_json_lines(source: Source, count: int | None, filter_text: str) -> No
 
 
 def _write_csv(source: Source, count: int | None, filter_text: str) -> None:
-    write_text(csv_text(None))
     default = None if source.recording is not None else 1
+    header = csv_text(None)
     for snapshot in source.snapshots(count or default):
-        write_text(csv_text(source.document(snapshot, filter_text)))
+        write_text(header + csv_text(source.document(snapshot, filter_text)))
+        header = ""
+    if header and not source.exit_code:  # a recording that is whole and has nothing in it
+        write_text(header)
 
 
 def write_screens(given: dict[str, str], source: Source, count: int | None) -> None:

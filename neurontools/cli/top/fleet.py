@@ -58,10 +58,7 @@ def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) ->
     """So many screens or documents, one without --count; of lines of JSON without end."""
     count = options.count(given)
     is_endless = "json-lines" in given and count is None
-    if "csv" in given:
-        write_text(csv_text(None))
-    if "json" in given and count is not None:
-        write_text("[\n")
+    before = csv_text(None) if "csv" in given else "[\n" if "json" in given and count is not None else ""
     number = 0
     while is_endless or number < (count or 1):
         if number:
@@ -73,13 +70,14 @@ def _write(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...]) ->
             told = (*troubles, *feed.notes)
             made = document(worst_first(states), time.monotonic(), time.time(), told, way, jobs=feed.jobs)
             if "csv" in given:
-                write_text(csv_text(made))
+                write_text(before + csv_text(made))
             elif "json-lines" in given:
                 write_text(text_of(made) + "\n")
             elif count is None:
                 write_text(text_of(made, indent=2) + "\n")
             else:
-                write_text(text_of(made) + (",\n" if number < count else "\n]\n"))
+                write_text(before + text_of(made) + (",\n" if number < count else "\n]\n"))
+            before = ""
         else:
             _write_screen(given, feed)
 
