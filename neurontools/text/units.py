@@ -13,6 +13,7 @@ UNKNOWN = "-"
 _INFINITE = float("inf")
 _BINARY_UNITS = ("B", "KB", "MB", "GB", "TB", "PB", "EB")
 _FLOPS_UNITS = ("FLOPS", "KFLOPS", "MFLOPS", "GFLOPS", "TFLOPS", "PFLOPS", "EFLOPS")
+_COUNT_UNITS = ("", "K", "M", "G", "T", "P", "E")
 _LATENCY_UNITS = ("ns", "us", "ms", "s")
 _CLOCK_UNITS = ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m"), (60, "m", 1, "s"))
 
@@ -106,6 +107,16 @@ def short_duration_text(seconds: float | None) -> str:
 def count_text(count: int | None) -> str:
     """A count with thousands: "1,234,567"."""
     return UNKNOWN if count is None else f"{count:,}"
+
+
+def short_count_text(count: int | None, cells: int = 8) -> str:
+    """The same for a cell of at least 5: "12,345" where that fits, else "12.3K", "123K", "1.0M"."""
+    text = count_text(count)
+    if count is None or len(text) <= cells:
+        return text
+    value, unit = _scaled(count, 1000, _COUNT_UNITS)
+    text = f"{value:.1f}{unit}"
+    return text if len(text) <= cells else f"{value:.0f}{unit}"
 
 
 def counted(count: int, noun: str) -> str:

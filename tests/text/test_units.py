@@ -19,6 +19,7 @@ from neurontools.text.units import (
     flops_text,
     memory_size_text,
     percent_text,
+    short_count_text,
 )
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -117,6 +118,25 @@ def test_duration(seconds: float | None, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(None, "-"), (0, "0"), (999, "999"), (1234567, "1,234,567")])
 def test_count(count: int | None, text: str) -> None:
     assert count_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "cells", "text"),
+    [
+        (None, 8, "-"),
+        (0, 5, "0"),
+        (999_999, 8, "999,999"),
+        (1_000_000, 8, "1.0M"),
+        (999_999_999, 8, "1.0G"),
+        (9_999, 5, "9,999"),
+        (12_345, 5, "12.3K"),
+        (123_456, 5, "123K"),
+        (2**64 - 1, 5, "18.4E"),
+    ],
+)
+def test_count_for_a_cell_tells_fewer_digits_and_not_a_part_of_them(count: int | None, cells: int, text: str) -> None:
+    assert short_count_text(count, cells) == text
+    assert len(text) <= cells
 
 
 @given(st.integers(min_value=1, max_value=2**69))

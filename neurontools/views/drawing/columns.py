@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from neurontools.text.units import short_count_text
 from neurontools.views.drawing.line import Line, Run, cell, clip, fit
 
 Row = TypeVar("Row")
@@ -22,6 +23,17 @@ class Column(Generic[Row]):
     text: Callable[[Row], str]
     is_text: bool = False
     style: Callable[[Row], str] = lambda _row: "text"
+
+
+def count_column(
+    title: str,
+    cells: int,
+    rank: int,
+    count: Callable[[Row], int | None],
+    style: Callable[[Row], str] = lambda _row: "text",
+) -> Column[Row]:
+    """A column of counts, which are told in fewer digits where they don't fit: a number that is cut is another one."""
+    return Column(title, cells, rank, lambda row: short_count_text(count(row), cells), False, style)
 
 
 def chosen(columns: Sequence[Column[Row]], width: int) -> list[tuple[Column[Row], int]]:

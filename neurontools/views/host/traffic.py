@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.model import Host
 from neurontools.text import units
-from neurontools.views.drawing.columns import Column
+from neurontools.views.drawing.columns import Column, count_column
 from neurontools.views.drawing.line import foreign
 
 
@@ -135,10 +135,7 @@ COLUMNS: tuple[Column[Traffic], ...] = (
     Column("OUT SO FAR", 10, 1, lambda row: units.bytes_text(row.out_bytes_total)),
     Column("RDMA READ", 10, 3, lambda row: units.bytes_text(row.rdma_read_bytes_total)),
     Column("RDMA WRITE", 10, 3, lambda row: units.bytes_text(row.rdma_write_bytes_total)),
-    Column("DROPS", 8, 5, lambda row: units.count_text(row.dropped_packets_total)),
+    count_column("DROPS", 8, 5, lambda row: row.dropped_packets_total),
     Column("SENT AGAIN", 10, 5, lambda row: units.bytes_text(row.retransmitted_bytes_total)),
-    Column(
-        "TROUBLE", 8, 4, lambda row: units.count_text(row.trouble_total), False,
-        lambda row: "bad" if row.trouble_total else "text",
-    ),
-)  # fmt: skip
+    count_column("TROUBLE", 8, 4, lambda row: row.trouble_total, lambda row: "bad" if row.trouble_total else "text"),
+)

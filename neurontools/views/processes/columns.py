@@ -14,6 +14,7 @@ from neurontools.views.drawing.line import foreign
 
 Value = float | str | None
 _Row = TypeVar("_Row")
+_ERRORS_CELLS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +78,7 @@ def _errors(figures: ProcessFigures) -> int | None:
 
 
 def _errors_text(figures: ProcessFigures) -> str:
-    errors = _errors(figures)
-    return "-" if errors is None else str(errors)
+    return units.short_count_text(_errors(figures), _ERRORS_CELLS)
 
 
 def _place(figures: ProcessFigures) -> str | None:
@@ -165,7 +165,7 @@ COLUMNS = (
     ProcessColumn(
         "p99", "P99", 8, 4, _p99, lambda f: units.short_duration_text(_p99(f)), "seconds", about="99 % were faster"
     ),
-    ProcessColumn("errors", "ERR", 5, 4, _errors, _errors_text, about="errors and failed executions"),
+    ProcessColumn("errors", "ERR", _ERRORS_CELLS, 4, _errors, _errors_text, about="errors and failed executions"),
     ProcessColumn(
         "last", "LAST", 8, 5, lambda f: f.since_last_execution_seconds,
         lambda f: units.short_duration_text(f.since_last_execution_seconds), "seconds",

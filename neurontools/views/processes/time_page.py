@@ -173,7 +173,7 @@ def _list(scene: Scene, title: str, shares: Sequence[_Share], width: int, room: 
     for share in shown:
         texts = (
             units.percent_text(share.ratio, 1),
-            _count(share.executions_total),
+            units.short_count_text(share.executions_total, _NUMBERS),
             units.short_duration_text(share.mean_seconds),
         )
         runs: list[Run] = [
@@ -183,8 +183,3 @@ def _list(scene: Scene, title: str, shares: Sequence[_Share], width: int, room: 
         ]
         lines.append(fit(runs, width))
     return lines[: max(0, room)]
-
-
-def _count(count: int) -> str:
-    """In at most 8 characters: "12,345", "1.2M"."""
-    return units.count_text(count) if count < 1_000_000 else units.short_flops_text(float(count), 1)

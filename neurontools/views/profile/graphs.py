@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from neurontools.analysis import Report
 from neurontools.analysis.graphs import GraphUse
-from neurontools.text.units import UNKNOWN, count_text, counted, duration_text
-from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
+from neurontools.text.units import UNKNOWN, counted, duration_text
+from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, fit_marked
 from neurontools.views.profile.parts import flop_text, heading, name, plain_line, shown_place
@@ -42,12 +42,12 @@ def cached_text(graph: GraphUse) -> str:
 
 _COLUMNS: tuple[Column[GraphUse], ...] = (
     Column("GRAPH", _SHORT_HASH, 0, lambda graph: name(graph.hash_text)[:_SHORT_HASH], True),
-    Column("STEP", 7, 0, lambda graph: count_text(graph.first_step)),
+    count_column("STEP", 7, 0, lambda graph: graph.first_step),
     Column("COMPILE", 9, 0, lambda graph: duration_text(graph.compile_seconds)),
     Column("CACHE", 8, 3, cached_text, True),
-    Column("RUNS", 9, 1, lambda graph: count_text(graph.executions)),
+    count_column("RUNS", 9, 1, lambda graph: graph.executions),
     Column("TIME", 10, 1, lambda graph: duration_text(graph.seconds)),
-    Column("OPS", 6, 4, lambda graph: count_text(graph.operator_count)),
+    count_column("OPS", 6, 4, lambda graph: graph.operator_count),
     Column("FLOP", 12, 4, lambda graph: flop_text(graph.flops) if graph.flops else "0"),
     Column("LINE", 0, 2, lambda graph: shown_place(graph.place), True),
 )

@@ -6,8 +6,8 @@ from neurontools.analysis import Report
 from neurontools.analysis.collectives import CollectiveUse
 from neurontools.analysis.memory import Share
 from neurontools.analysis.operators import UNKNOWN_PLACE
-from neurontools.text.units import bytes_text, count_text, counted, duration_text, percent_text
-from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
+from neurontools.text.units import bytes_text, counted, duration_text, percent_text
+from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line
 from neurontools.views.profile.parts import heading, labelled, name, plain_line, shown_place
@@ -73,13 +73,13 @@ def _who(share: Share) -> str:
 
 _SHARE_COLUMNS: tuple[Column[Share], ...] = (
     Column("BYTES", 10, 0, lambda share: bytes_text(share.bytes)),
-    Column("COUNT", 8, 1, lambda share: count_text(share.count)),
+    count_column("COUNT", 8, 1, lambda share: share.count),
     Column("CATEGORY", 18, 1, lambda share: category_text(share.category), True),
     Column("LINE", 0, 0, _who, True),
 )
 _COLLECTIVE_COLUMNS: tuple[Column[CollectiveUse], ...] = (
     Column("COLLECTIVE", 32, 0, lambda use: name(use.name), True),
-    Column("COUNT", 10, 1, lambda use: count_text(use.count)),
+    count_column("COUNT", 10, 1, lambda use: use.count),
     Column("BYTES", 10, 1, lambda use: bytes_text(use.bytes)),
     Column("TIME", 10, 0, lambda use: duration_text(use.seconds)),
     Column("SHORTEST", 10, 2, lambda use: duration_text(min(use.seconds_by_rank))),

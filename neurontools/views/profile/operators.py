@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from neurontools.analysis import Report
 from neurontools.analysis.operators import OperatorUse, largest
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, duration_text, percent_text
-from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
+from neurontools.text.units import UNKNOWN, bytes_text, duration_text, percent_text
+from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line
 from neurontools.views.profile.parts import flop_text, heading, name, plain_line, shown_place
@@ -64,7 +64,7 @@ def _columns(is_several: bool) -> tuple[Column[_Row], ...]:
     columns: tuple[Column[_Row], ...] = (
         Column("SHARE", 6, 0, lambda row: percent_text(row.share_ratio, 1)),
         Column("TIME", 10, 1, lambda row: duration_text(row.use.seconds)),
-        Column("COUNT", 10, 4, lambda row: count_text(row.use.count)),
+        count_column("COUNT", 10, 4, lambda row: row.use.count),
         Column("MEAN", 9, 5, lambda row: duration_text(row.use.seconds / row.use.count if row.use.count else None)),
         Column("FLOP", 12, 2, lambda row: flop_text(row.use.flops) if row.use.flops else "0"),
         Column("BYTES", 9, 2, lambda row: bytes_text(row.use.bytes)),

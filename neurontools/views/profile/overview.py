@@ -9,14 +9,24 @@ from neurontools.analysis.steps import SlowStep
 from neurontools.profile.kinds import ENGINE_NAMES
 from neurontools.text.local_time import date_text
 from neurontools.text.ranges import ranges
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, flops_text, percent_text
-from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
+from neurontools.text.units import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    counted,
+    duration_text,
+    flops_text,
+    percent_text,
+    short_count_text,
+)
+from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.gauge import bar
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit_marked
 from neurontools.views.profile.parts import heading, labelled, name, plain_line
 
 _BAR_CELLS = 30
+_DROPPED_CELLS = 9
 _PART_STYLES = ("warn", "text", "system", "memory", "busy", "held")
 
 
@@ -120,14 +130,14 @@ def _part(position: int, rank: Rank) -> str:
 
 def _dropped(rank: Rank) -> str:
     dropped = sum(rank.profile.state.dropped.values())
-    return count_text(dropped) if dropped else ""
+    return short_count_text(dropped, _DROPPED_CELLS) if dropped else ""
 
 
 _RANK_COLUMNS: tuple[Column[Rank], ...] = (
     Column("RANK", 5, 0, lambda rank: str(rank.number)),
     Column("HOST", 12, 7, lambda rank: name(rank.profile.metadata.host), True),
     Column("CORES", 8, 3, lambda rank: ranges(rank.profile.metadata.cores) or UNKNOWN, True),
-    Column("STEPS", 8, 2, lambda rank: count_text(len(rank.profile.steps))),
+    count_column("STEPS", 8, 2, lambda rank: len(rank.profile.steps)),
     Column("P50", 9, 0, lambda rank: duration_text(None if rank.times is None else rank.times.p50_seconds)),
     Column("P99", 9, 4, lambda rank: duration_text(None if rank.times is None else rank.times.p99_seconds)),
     Column("INPUT", 6, 2, lambda rank: _part(0, rank)),
@@ -138,5 +148,5 @@ _RANK_COLUMNS: tuple[Column[Rank], ...] = (
     Column("COLLECT", 7, 1, lambda rank: _part(5, rank)),
     Column("BUSY", 6, 0, lambda rank: percent_text(rank.split.busy_ratio, 1)),
     Column("HBM PEAK", 9, 3, lambda rank: bytes_text(rank.hbm_peak_bytes)),
-    Column("DROPPED", 9, 8, _dropped),
+    Column("DROPPED", _DROPPED_CELLS, 8, _dropped),
 )

@@ -7,7 +7,7 @@ from neurontools.text import units
 from neurontools.text.local_time import clock_text, day_text
 from neurontools.text.ranges import ranges
 from neurontools.text.script import script_text
-from neurontools.views.drawing.columns import Column, chosen, row_line, title_line
+from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
@@ -118,11 +118,7 @@ _ENDED_COLUMNS: tuple[Column[EndedProcess], ...] = (
     Column("UTIL", 6, 0, lambda row: units.percent_text(row.utilization_ratio, 1)),
     Column("MFU", 6, 4, lambda row: units.percent_text(row.mfu_ratio, 1)),
     Column("PEAK MEM", 9, 3, lambda row: units.bytes_text(row.peak_device_memory_bytes)),
-    Column(
-        "EXECS", 10, 5, lambda row: units.count_text(None if row.executions is None else row.executions.completed_total)
-    ),
-    Column(
-        "ERR", 5, 3, lambda row: units.count_text(_trouble(row)), False, lambda row: "bad" if _trouble(row) else "text"
-    ),
+    count_column("EXECS", 10, 5, lambda row: None if row.executions is None else row.executions.completed_total),
+    count_column("ERR", 5, 3, _trouble, lambda row: "bad" if _trouble(row) else "text"),
     Column("COMMAND", 0, 7, lambda row: foreign(script_text(row.command)) or "-", True),
 )
