@@ -44,7 +44,7 @@ from neurond.snapshots.refresher import Refresher
 from neurond.snapshots.sampler import Sampler
 from neurond.snapshots.store import Store
 from neurond.snapshots.ticks import Ticks
-from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock
+from neurond.snapshots.wall_clock import by_wall_clock, ended_by_wall_clock, fault_by_wall_clock
 from neurond.system import log
 from neurond.system.endings import asked_to_end, others_end
 from neurond.system.event_loop import turns
@@ -65,7 +65,7 @@ from neurontools.version import __version__
 if TYPE_CHECKING:
     from neurond.exports.sysfs_export import SysfsExport
     from neurond.service.network_api import NetworkApi
-    from neurontools.model import Snapshot
+    from neurontools.model import InjectedFault, Snapshot
 
 # Changes of ownership are published at once, but under a storm of them not more often than this.
 _SETTLE_SECONDS = 0.02
@@ -95,6 +95,7 @@ class Daemon:
         self._fault_due: asyncio.TimerHandle | None = None
         if host.faults is not None:
             host.faults.around.changed = self._on_fault_change
+            host.faults.around.healed = self._on_healed
             host.faults.around.lose_host = lose_host
         self._first_faults = faults
         self._ticks = Ticks(settings.interval_seconds, time.monotonic())
@@ -281,6 +282,12 @@ class Daemon:
         due_seconds = self._faults.next_seconds if self._faults is not None else None
         if due_seconds is not None:
             self._fault_due = asyncio.get_running_loop().call_at(due_seconds, self._advance_faults)
+
+    def _on_healed(self, faults: Sequence[InjectedFault], by_uid: int | None, by_pid: int | None) -> None:
+        """Has it in the audit who took faults back."""
+        moved_seconds = self._clock.moved_seconds()
+        shown = (fault_by_wall_clock(fault, moved_seconds) for fault in faults)
+        self._audit.healed(shown, by_uid, by_pid, self._clock.now() + moved_seconds)
 
     def _advance_faults(self) -> None:
         if self._faults is not None:

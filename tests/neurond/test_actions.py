@@ -238,7 +238,21 @@ def test_the_audit_has_what_was_injected_and_healed(host: Host) -> None:
     (injected,) = host.audit("fault_injected")
     assert (injected["number"], injected["kind"], injected["device_indices"]) == (fault.number, "dma-abort", [3])
     assert healed["number"] == fault.number
-    assert (injected["injected_by_uid"], injected["injected_by_pid"]) == (os.getuid(), os.getpid())
+    me = os.getuid(), os.getpid()
+    assert (injected["injected_by_uid"], injected["injected_by_pid"]) == me
+    assert (healed["healed_by_uid"], healed["healed_by_pid"]) == me
+    assert (healed["injected_by_uid"], healed["injected_by_pid"]) == me
+    assert injected["at_unix_seconds"] <= healed["at_unix_seconds"]
+
+
+def test_the_audit_has_faults_that_no_snapshot_has_shown(host: Host) -> None:
+    daemon = host.start("")
+    for _ in range(20):  # most of them begin and end before the next snapshot
+        (fault,) = faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=3)])
+        faults.heal(daemon.socket, [fault.number])
+    wait_until(lambda: len(host.audit("fault_healed")) == 20)
+    for event in ("fault_injected", "fault_holds", "fault_healed"):
+        assert [line["number"] for line in host.audit(event)] == list(range(1, 21)), event
 
 
 @pytest.mark.parametrize(

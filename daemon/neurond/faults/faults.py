@@ -34,13 +34,15 @@ class NoSuchFault(Exception):
     """There is no fault of this number; the text says so."""
 
 
+Healed = Callable[[Sequence[InjectedFault], int | None, int | None], None]
 LoseHost = Callable[[float | None, tuple[FaultRequest, ...]], None]
 
 
 @dataclass(slots=True)
 class Surroundings:
     """What faults act on. `changed` is called when snapshots have something new to show, `armed` when a process has
-    said that it knows of a fault.
+    said that it knows of a fault, `healed` with the faults that were taken back, as they were, and by which user and
+    process.
 
     `now`: CLOCK_MONOTONIC in seconds. `say` writes a line to the process with a token; `log` writes an error to the
     kernel's log. `unix_at` tells the Unix time of a moment. `lose_host` has the host vanish, for so many seconds or for
@@ -51,6 +53,7 @@ class Surroundings:
     unix_at: Callable[[float], float]
     changed: Callable[[], None] = lambda: None
     armed: Callable[[], None] = lambda: None
+    healed: Healed = lambda _faults, _uid, _pid: None
     say: Callable[[str, bytes], None] = lambda _token, _line: None
     log: Callable[[HardwareError], None] = lambda _error: None
     lose_host: LoseHost | None = None
@@ -102,16 +105,21 @@ class Faults:
         numbers = {fault.number for fault in made}
         return tuple(fault for fault in self._shown if fault.number in numbers)
 
-    def heal(self, numbers: Collection[int] = ()) -> int:
-        """Takes faults back, with their traces; no numbers: all. How many there were. NoSuchFault."""
+    def heal(self, numbers: Collection[int] = (), by_uid: int | None = None, by_pid: int | None = None) -> int:
+        """Takes faults back, with their traces, for a user and a process; no numbers: all. How many there were.
+
+        NoSuchFault.
+        """
         missing = sorted(set(numbers) - self._held.keys())
         if missing:
             raise NoSuchFault(f"there is no fault {missing[0]}; neuron-fault list shows those that are there")
-        healed = [self._held.pop(number) for number in (set(numbers) or list(self._held))]
+        healed = [self._held.pop(number) for number in sorted(set(numbers) or self._held)]
         for fault in healed:
             self._traces.forget(fault.number)
             self._tell_over(fault)
         if healed:
+            offset_seconds = self.around.unix_at(0.0)
+            self.around.healed([fault.shown(offset_seconds) for fault in healed], by_uid, by_pid)
             self._changed()
         return len(healed)
 

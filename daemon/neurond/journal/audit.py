@@ -60,18 +60,27 @@ class Audit:
         self._attached = now
 
     def faults(self, snapshot: Snapshot) -> None:
-        """Notes which faults were injected and which healed; of each also when it has begun to hold, and has ended."""
-        now = {fault.number: fault for fault in snapshot.injected_faults}
-        for number, fault in now.items():
-            before = self._faults.get(number)
-            if before is None:
-                self.note("fault_injected", fault.injected_at_unix_seconds, _what(fault))
-            if fault.state is not (FaultState.WAITING if before is None else before.state):
-                self.note(_STATES[fault.state], snapshot.taken_at_unix_seconds, _what(fault))
-        for number, fault in self._faults.items():
-            if number not in now:
-                self.note("fault_healed", snapshot.taken_at_unix_seconds, _what(fault))
-        self._faults = now
+        """Notes which faults were injected; of each also when it has begun to hold, and has ended."""
+        for fault in snapshot.injected_faults:
+            self._fault(fault, snapshot.taken_at_unix_seconds)
+        self._faults = {fault.number: fault for fault in snapshot.injected_faults}
+
+    def healed(
+        self, faults: Iterable[InjectedFault], by_uid: int | None, by_pid: int | None, at_unix_seconds: float
+    ) -> None:
+        """Notes which faults were taken back, and by whom; also those that no snapshot has shown."""
+        for fault in faults:
+            self._fault(fault, at_unix_seconds)
+            by = {"healed_by_uid": by_uid, "healed_by_pid": by_pid}
+            self.note("fault_healed", at_unix_seconds, _what(fault) | by)
+            self._faults.pop(fault.number, None)
+
+    def _fault(self, fault: InjectedFault, at_unix_seconds: float) -> None:
+        before = self._faults.get(fault.number)
+        if before is None:
+            self.note("fault_injected", fault.injected_at_unix_seconds, _what(fault))
+        if fault.state is not (FaultState.WAITING if before is None else before.state):
+            self.note(_STATES[fault.state], at_unix_seconds, _what(fault))
 
     def profile(self, by_pid: int, by_uid: int, pid: int) -> None:
         """Notes that a process asked for a profile of another now, and was let."""

@@ -56,9 +56,9 @@ class FaultService:
 
     async def heal_faults(self, request: neuron_pb2.HealFaultsRequest, context: Context) -> bytes:
         """Takes faults back."""
-        faults, _ = await self._admitted(context)
+        faults, who = await self._admitted(context)
         try:
-            healed = faults.heal(request.numbers)
+            healed = faults.heal(request.numbers, who.uid, who.pid)
         except NoSuchFault as error:
             await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
         return neuron_pb2.HealFaultsResponse(healed=healed).SerializeToString()

@@ -16,7 +16,7 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
         return snapshot
 
     def moved(at_unix_seconds: float | None) -> float | None:
-        return None if at_unix_seconds is None else max(0.0, at_unix_seconds + moved_seconds)
+        return _moved(at_unix_seconds, moved_seconds)
 
     def core(one: NeuronCore) -> NeuronCore:
         started, last = one.execution_started_at_unix_seconds, one.last_execution_at_unix_seconds
@@ -43,21 +43,23 @@ def by_wall_clock(snapshot: Snapshot, moved_seconds: float) -> Snapshot:
     def health(judged: Health) -> Health:
         return replace(judged, findings=tuple(map(finding, judged.findings)))
 
-    def fault(one: InjectedFault) -> InjectedFault:
-        return replace(
-            one,
-            injected_at_unix_seconds=max(0.0, one.injected_at_unix_seconds + moved_seconds),
-            began_at_unix_seconds=moved(one.began_at_unix_seconds),
-            ended_at_unix_seconds=moved(one.ended_at_unix_seconds),
-        )
-
     return replace(
         snapshot,
         taken_at_unix_seconds=snapshot.taken_at_unix_seconds + moved_seconds,
         cores=tuple(map(core, snapshot.cores)),
         processes=tuple(map(process, snapshot.processes)),
         health=None if snapshot.health is None else health(snapshot.health),
-        injected_faults=tuple(map(fault, snapshot.injected_faults)),
+        injected_faults=tuple(fault_by_wall_clock(fault, moved_seconds) for fault in snapshot.injected_faults),
+    )
+
+
+def fault_by_wall_clock(fault: InjectedFault, moved_seconds: float) -> InjectedFault:
+    """An injected fault, its moments so much later."""
+    return replace(
+        fault,
+        injected_at_unix_seconds=max(0.0, fault.injected_at_unix_seconds + moved_seconds),
+        began_at_unix_seconds=_moved(fault.began_at_unix_seconds, moved_seconds),
+        ended_at_unix_seconds=_moved(fault.ended_at_unix_seconds, moved_seconds),
     )
 
 
@@ -70,3 +72,7 @@ def ended_by_wall_clock(ended: EndedProcess, moved_seconds: float) -> EndedProce
         began_at_unix_seconds=max(0.0, ended.began_at_unix_seconds + moved_seconds),
         ended_at_unix_seconds=max(0.0, ended.ended_at_unix_seconds + moved_seconds),
     )
+
+
+def _moved(at_unix_seconds: float | None, moved_seconds: float) -> float | None:
+    return None if at_unix_seconds is None else max(0.0, at_unix_seconds + moved_seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from neurond.ownership.ledger import Ledger
 
 from neurontools.faults.request import FaultRequest
 from neurontools.kernel_log.hardware_error import HardwareError
-from neurontools.model import EccCounters, FaultState
+from neurontools.model import EccCounters, FaultState, InjectedFault
 from neurontools.nrt.core_request import CoreRequest
 from tests.harness.ledger_parts import TRN1, TRN2, entered
 
@@ -25,6 +26,7 @@ class Host:
         self.now = 100.0
         self.said: list[tuple[str, bytes]] = []
         self.logged: list[HardwareError] = []
+        self.healed: list[tuple[int, int, int | None, int | None]] = []
         self.ledger = Ledger(shape)
         self.faults = Faults(
             self.ledger,
@@ -33,8 +35,12 @@ class Host:
                 lambda seconds: seconds + 1000.0,
                 say=lambda token, line: self.said.append((token, line)),
                 log=self.logged.append,
+                healed=self._take_healed,
             ),
         )
+
+    def _take_healed(self, faults: Sequence[InjectedFault], uid: int | None, pid: int | None) -> None:
+        self.healed += [(fault.number, fault.met_total, uid, pid) for fault in faults]
 
     def attach(self, token: str, first: int, count: int = 1) -> str:
         entered(self.ledger, token)
@@ -160,7 +166,8 @@ def test_healing_takes_the_traces_away(host: Host) -> None:
     host.meets(token, numbers[0])
     assert host.faults.ecc(0) == EccCounters(mem_uncorrected_total=1, mem_corrected_total=7)
     host.told_to(token)
-    assert host.faults.heal([numbers[0]]) == 1
+    assert host.faults.heal([numbers[0]], by_uid=1000, by_pid=4321) == 1
+    assert host.healed == [(numbers[0], 1, 1000, 4321)], "with what had come of it"
     assert host.faults.ecc(0) == EccCounters(mem_corrected_total=7)
     assert (host.faults.status(0), host.told_to(token)) == (None, [numbers[0]])
     assert host.faults.heal() == 1
