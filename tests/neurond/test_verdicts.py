@@ -290,17 +290,6 @@ def test_silent_process() -> None:
     assert kinds(verdicts(host.at(30, frozen=True))) == {}
 
 
-def test_risen_latency() -> None:
-    host = ScenarioHost("trn1.32xlarge", neuroncores=1)
-    earlier = host.at(10)
-    (rank,) = host.load._ranks.values()
-    for _ in range(40):
-        rank.execute(11, 0.25, 0.9, 0.1)
-    found = verdicts(host.at(10.25), earlier)
-    assert kinds(found) == {0: ["latency_risen"]}
-    assert "rose from 50." in found[0].findings[0].reason
-
-
 def test_latency_of_a_reporter_that_began_anew_is_not_judged() -> None:
     host = ScenarioHost("trn1.32xlarge", neuroncores=1)
     earlier, now = host.at(10), host.at(11)

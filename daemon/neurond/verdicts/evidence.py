@@ -10,6 +10,8 @@ from neurontools.model import Device, ErrorCounters, NeuronCore, Process, Snapsh
 from neurontools.model.counting import continues, counted_since_unix_seconds
 
 NO_ERRORS = ErrorCounters()
+Who = tuple[int, float | None]
+"""A process, and not the next one with its PID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,11 @@ def _continuing(earlier: Snapshot, now: dict[int, Process]) -> dict[int, Process
         for process in earlier.processes
         if process.pid in now and continues(process, now[process.pid])
     }
+
+
+def who_is(process: Process) -> Who:
+    """Which process it is."""
+    return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
 
 
 def growth(before: int | None, now: int | None) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from neurond.verdicts.evidence import growth
+from neurond.verdicts.evidence import Who, growth, who_is
 from neurontools.health import Kind
 from neurontools.model import Finding, NeuronCore, Process, Severity, Snapshot, SourceKind
 from neurontools.text.ranges import ranges
@@ -18,18 +18,16 @@ _ENOUGH = 2  # processes in a row
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
 _FURTHER = ("timeout_total",)  # counts against a core that has failed before; alone the cause may be elsewhere
 
-_Who = tuple[int, float | None]  # a process, and not the next one with its PID
-
 
 @dataclass(slots=True)
 class _Past:
     """A core as it was at the tick before, and for whom it has failed since it last worked."""
 
     core: NeuronCore
-    owner: _Who | None = None
-    failed_for: dict[_Who, float] = field(default_factory=dict)  # when it began to
+    owner: Who | None = None
+    failed_for: dict[Who, float] = field(default_factory=dict)  # when it began to
 
-    def take(self, who: _Who | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
+    def take(self, who: Who | None, at_unix_seconds: float, *, has_failed: bool, has_worked: bool) -> None:
         """What came of the work of a process on it, if that is known."""
         if has_failed and who is not None:
             self.failed_for.setdefault(who, at_unix_seconds)
@@ -42,7 +40,7 @@ class FailingCores:
 
     def __init__(self) -> None:
         self._cores: dict[int, _Past] = {}
-        self._processes: dict[_Who, Process] = {}
+        self._processes: dict[Who, Process] = {}
         self._has_failed = False
 
     def look(self, snapshot: Snapshot, ended: Iterable[Process] = ()) -> Iterator[Finding]:
@@ -53,16 +51,16 @@ class FailingCores:
         for process in ended:
             self._take_ended(process, snapshot)
         by_pid = {process.pid: process for process in snapshot.processes if process.core_indices}
-        outcomes = {_who(process): self._outcome(process) for process in by_pid.values()}
-        self._processes = {_who(process): process for process in by_pid.values()}
+        outcomes = {who_is(process): self._outcome(process) for process in by_pid.values()}
+        self._processes = {who_is(process): process for process in by_pid.values()}
         self._has_failed = self._has_failed or any(has_failed for has_failed, _ in outcomes.values())
         if not self._has_failed and snapshot.source is SourceKind.SIMULATED:  # where no driver counts for cores
             return
-        failing: dict[int, list[tuple[NeuronCore, dict[_Who, float]]]] = {}
+        failing: dict[int, list[tuple[NeuronCore, dict[Who, float]]]] = {}
         for core in snapshot.cores:
             past = self._cores.setdefault(core.index, _Past(core))
             owner = by_pid.get(core.owner_pid) if core.owner_pid is not None else None
-            who = _who(owner) if owner is not None else None
+            who = who_is(owner) if owner is not None else None
             # Before driver 2.30 the counters move when the process has ended.
             blamed = who or past.owner
             has_failed, has_worked = outcomes.get(who, (False, False)) if who is not None else (False, False)
@@ -87,11 +85,11 @@ class FailingCores:
         for core in snapshot.cores if has_failed or has_worked else ():
             if core.index in process.core_indices:
                 past = self._cores.setdefault(core.index, _Past(core))
-                past.take(_who(process), snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
+                past.take(who_is(process), snapshot.taken_at_unix_seconds, has_failed=has_failed, has_worked=has_worked)
 
     def _outcome(self, process: Process) -> tuple[bool, bool]:
         """Whether a process that reports has met a hardware error since the last tick, and whether it finished work."""
-        before = self._processes.get(_who(process))
+        before = self._processes.get(who_is(process))
         if process.errors is None or process.executions is None:
             return False, False
         if before is not None and before.errors is process.errors and before.executions is process.executions:
@@ -100,10 +98,6 @@ class FailingCores:
         done_before = before.executions.completed_total if before is not None and before.executions is not None else 0
         has_failed = process.errors.hardware_total > errors_before
         return has_failed, not has_failed and process.executions.completed_total > done_before
-
-
-def _who(process: Process) -> _Who:
-    return process.pid, process.attached_at_unix_seconds or process.started_at_unix_seconds
 
 
 def _began_anew(before: NeuronCore, now: NeuronCore) -> bool:
@@ -128,7 +122,7 @@ def _grown(before: NeuronCore, now: NeuronCore) -> tuple[int, int, int]:
     return failures, timeouts, successes
 
 
-def _finding(device_index: int, failing: list[tuple[NeuronCore, dict[_Who, float]]], lnc: int) -> Finding:
+def _finding(device_index: int, failing: list[tuple[NeuronCore, dict[Who, float]]], lnc: int) -> Finding:
     cores = sorted({core.index // lnc for core, _ in failing})
     since = max(failing, key=lambda each: len(each[1]))[1]
     pids = [pid for pid, _ in since]

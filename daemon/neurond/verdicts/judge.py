@@ -15,6 +15,7 @@ from neurond.verdicts.failing_cores import FailingCores
 from neurond.verdicts.injected import marked
 from neurond.verdicts.jobs import by_job
 from neurond.verdicts.kernel_errors import KernelErrors
+from neurond.verdicts.latencies import Latencies
 from neurond.verdicts.orphans import Orphans
 from neurond.verdicts.slow_ranks import slow_ranks
 from neurond.verdicts.thresholds import Thresholds
@@ -33,7 +34,6 @@ _RULES: tuple[_Rule, ...] = (
     activity,
     process_rules.errors,
     process_rules.silence,
-    process_rules.latencies,
     slow_ranks,
 )
 
@@ -47,7 +47,7 @@ class Judge:
     def __init__(self, limits: Thresholds | None = None) -> None:
         self._limits = limits or Thresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
-        self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc())
+        self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc(), Latencies())
         self._failing_cores = FailingCores()
         self._orphans = Orphans()
         self._kernel_errors = KernelErrors()

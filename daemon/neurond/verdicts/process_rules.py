@@ -1,4 +1,4 @@
-"""Rules about processes: errors, silence, latencies."""
+"""Rules about processes: errors, silence."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from neurond.verdicts.evidence import NO_ERRORS, Evidence, at_least
 from neurontools.health import Kind
-from neurontools.model import Finding, Process, Severity, SourceKind, latency
-from neurontools.text.units import duration_text
+from neurontools.model import Finding, Process, Severity, SourceKind
 
 
 def errors(evidence: Evidence) -> Iterator[Finding]:
@@ -64,47 +63,6 @@ def silence(evidence: Evidence) -> Iterator[Finding]:
                 f"its numbers are old; see whether it is stopped (ps -o stat {process.pid}) or swapping",
                 snapshot.taken_at_unix_seconds - silent_seconds,
             )
-
-
-def latencies(evidence: Evidence) -> Iterator[Finding]:
-    """Executions that take longer in the window than before it. A process that is younger has nothing to compare with.
-
-    Its first executions set models up, so that they say little of those that follow.
-    """
-    limit = evidence.limits.latency_growth_ratio
-    if limit is None:
-        return
-    for process in evidence.snapshot.processes:
-        before = evidence.processes.get(process.pid)
-        risen = _risen(before, process, limit, evidence.limits.latency_executions) if before is not None else None
-        if risen is not None and process.core_indices:
-            was, now = (duration_text(float(f"{seconds:.1e}")) for seconds in risen)
-            yield _of_process(
-                process,
-                Kind.LATENCY_RISEN,
-                Severity.WARNING,
-                f"PID {process.pid}: median latency rose from {was} to {now}",
-                "the device may be throttled or its input slow: compare power, vCPU use and the batch size",
-                evidence.snapshot.taken_at_unix_seconds,
-            )
-
-
-def _risen(before: Process, process: Process, limit: float, most_few: int) -> tuple[float, float] | None:
-    """The medians before the window and in it, where the one is so much above the other."""
-    past, whole = before.device_latency_histogram, process.device_latency_histogram
-    if past is whole or not whole.bucket_indices or not past.bucket_indices:
-        return None
-    fastest, slowest = (latency.bucket_seconds(index) for index in (past.bucket_indices[0], whole.bucket_indices[-1]))
-    if slowest < limit * fastest or sum(past.bucket_counts) < most_few:  # most are steady: spares what follows
-        return None
-    try:
-        recent = latency.difference(whole, past)
-    except ValueError:  # its reporter began anew
-        return None
-    if sum(recent.bucket_counts) < most_few:
-        return None
-    was, now = latency.median_seconds(past), latency.median_seconds(recent)
-    return (was, now) if was is not None and now is not None and now >= limit * was else None
 
 
 def _of_process(
