@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.fleet.hosts import Collected, Hosts
+from neurontools.fleet.scontrol import NoScontrol, scontrol
 from neurontools.text.terminal import cut, visible
 
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
@@ -35,21 +35,8 @@ def job_hosts(job: str) -> Hosts:
 def _told(job: str, *arguments: str) -> str:
     """What scontrol prints; UserError in its own words when it fails."""
     try:
-        done = subprocess.run(
-            ["scontrol", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
-    except FileNotFoundError:
-        raise UserError(
-            f"--slurm {job}: there is no scontrol here; run it where Slurm's commands are, or give --hosts", EXIT_USAGE
-        ) from None
-    except (OSError, subprocess.TimeoutExpired):
-        raise UserError(f"--slurm {job}: scontrol does not answer; is slurmctld running?", EXIT_USAGE) from None
-    if done.returncode:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        cause = cut(visible(said[0]), 120) if said else f"it ended with {done.returncode}"
-        raise UserError(f"--slurm {job}: scontrol: {cause}; see squeue", EXIT_NOT_FOUND)
-    return done.stdout.decode("utf-8", "replace")
+        return scontrol(*arguments, timeout_seconds=_SECONDS, next_step="see squeue")
+    except NoScontrol as error:
+        raise UserError(f"--slurm {job}: {error}, or give --hosts", error.exit_code) from None
+    except UserError as error:
+        raise UserError(f"--slurm {job}: {error}", error.exit_code) from None

@@ -39,7 +39,7 @@ def test_the_nodes_of_a_job_that_runs(
             UserError, match=f"--slurm {waits}: the job is pending and has no nodes; wait until it runs"
         ):
             job_hosts(waits)
-        with pytest.raises(UserError, match=r"--slurm 4999: scontrol: .*Invalid job id"):
+        with pytest.raises(UserError, match=r"--slurm 4999: scontrol show: .*Invalid job id"):
             job_hosts("4999")
         subprocess.run(["scancel", job, waits], check=True, timeout=HANG_SECONDS)
 
@@ -56,9 +56,10 @@ def shown(job: str) -> str:
         (None, "there is no scontrol here"),
         (
             "echo 'slurm_load_jobs error: Unable to contact\nmore' >&2; exit 1",
-            "scontrol: slurm_load_jobs error: Unable",
+            "scontrol show: slurm_load_jobs error: Unable to contact; is slurmctld running?",
         ),
-        ("exit 3", "scontrol: it ended with 3; see squeue"),
+        ("exit 3", "scontrol show: it ended with 3; see squeue"),
+        ("kill -9 $$", "scontrol show: it was ended by SIGKILL; see squeue"),
         ("echo nothing", "the job is not running and has no nodes"),
     ],
 )

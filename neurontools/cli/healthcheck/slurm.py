@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
 from dataclasses import dataclass
 
 from neurontools.cli.healthcheck.lines import severity_word
 from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.fleet.scontrol import NoScontrol, scontrol
 from neurontools.query import problems
 from neurontools.query.host_verdict import HostVerdict
 from neurontools.query.problems import Owner
@@ -51,13 +50,12 @@ def act(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
     if not _NODE_NAME.fullmatch(name):
         raise UserError(f"{cut(visible(name), 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
     told = f"{severity_word(verdict)}: {visible(verdict.sentence)}"
-    if shutil.which("scontrol") is None:
-        return f"{told} [no scontrol here: nothing done]", 0
     try:
-        node = _look(name)
-        done = _settle(name, node, verdict, given)
-    except _Failed as failure:
-        tell(f"neuron-healthcheck: {visible(str(failure))}")
+        done = _settle(name, _look(name), verdict, given)
+    except NoScontrol:
+        return f"{told} [no scontrol here: nothing done]", 0
+    except UserError as error:
+        tell(f"neuron-healthcheck: {error}")
         return f"{told} [Slurm could not be asked: nothing done]", EXIT_FAILURE
     return f"{told} [{done}]", 0
 
@@ -94,15 +92,11 @@ def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str])
     return f"node {name} {would}drained"
 
 
-class _Failed(Exception):
-    """scontrol did not do it; the text says why."""
-
-
 def _look(name: str) -> _Node:
     told = _scontrol("show", "node", name)
     state = re.search(r"^\s*State=(\S+)", told, re.MULTILINE)
     if state is None:
-        raise _Failed(f"scontrol show node {name}: says no state; is the node's name right (--node NAME)?")
+        raise UserError(f"scontrol show node {name}: says no state; is the node's name right (--node NAME)?")
     reason = re.search(r"^\s*Reason=(.*)$", told, re.MULTILINE)
     flags = {flag.rstrip("*$#~%@^!-") for flag in state[1].split("+")}
     said = re.sub(r" \[[^\[\]]*@[^\[\]]*\]$", "", reason[1].strip()) if reason else ""
@@ -111,20 +105,4 @@ def _look(name: str) -> _Node:
 
 def _scontrol(*arguments: str) -> str:
     """What scontrol prints."""
-    try:
-        done = subprocess.run(
-            ["scontrol", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SCONTROL_SECONDS,
-            check=False,
-            env={**os.environ, "LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"},
-        )
-    except subprocess.TimeoutExpired:
-        raise _Failed(f"scontrol {arguments[0]} gave no answer within {_SCONTROL_SECONDS:g} s; see slurmctld") from None
-    except OSError as error:
-        raise _Failed(f"scontrol: {error.strerror}") from error
-    if done.returncode:
-        cause = (done.stderr or done.stdout).decode("utf-8", "replace").strip().splitlines() or ["no word why"]
-        raise _Failed(f"scontrol {arguments[0]}: {cause[0]}; is slurmctld running?")
-    return done.stdout.decode("utf-8", "replace")
+    return scontrol(*arguments, timeout_seconds=_SCONTROL_SECONDS, next_step="see slurmctld")
