@@ -12,6 +12,7 @@ import socket
 from time import monotonic
 
 from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMED_OUT, UserError
+from neurontools.rpc import profile_words
 from neurontools.rpc.ask import NoDaemon, ask_error
 from neurontools.rpc.call import Unreachable
 from neurontools.rpc.http2 import connect
@@ -21,7 +22,11 @@ _LONGEST_LINE_BYTES = 4096
 _PART_BYTES = 1 << 16
 _DAEMON_SECONDS = 10.0
 _LAST_WORD_SECONDS = 2.0
-_EXIT_CODES = {"unknown": EXIT_NOT_FOUND, "denied": EXIT_PERMISSION, "unable": EXIT_FAILURE}
+_EXIT_CODES = {
+    profile_words.UNKNOWN: EXIT_NOT_FOUND,
+    profile_words.DENIED: EXIT_PERMISSION,
+    profile_words.UNABLE: EXIT_FAILURE,
+}
 
 
 class AskedProfile:
@@ -43,9 +48,9 @@ class AskedProfile:
                 deadline = monotonic() + _DAEMON_SECONDS
                 _connect(connection, socket_path)
                 line = _line(connection, deadline)
-                if line is None or line.startswith("error: "):
+                if line is None or line.startswith(b"error: "):
                     raise NoDaemon(_refusal(socket_path, line), EXIT_NO_DAEMON, is_absent=False)
-                request = f"profile {pid} {seconds:.6f} {steps or 0}\n".encode()
+                request = profile_words.request_of(pid, profile_words.Wanted(seconds, steps))
                 socket.send_fds(connection, [request], [theirs.fileno()])
                 theirs.close()  # from here on its end is that of whoever has it
                 asked._await_answer(connection, socket_path, deadline)
@@ -71,7 +76,7 @@ class AskedProfile:
             if self._has_ended:
                 raise UserError(f"PID {self.pid} ended before its profile had begun; see its own output")
         line, _, self._read = self._read.partition(b"\n")
-        if line != b"asked":
+        if line != profile_words.ASKED:
             self._fail(line)
 
     def read(self, timeout_seconds: float) -> bytes:
@@ -81,7 +86,7 @@ class AskedProfile:
                 raise TimeoutError
             self._more()
         part, self._read = self._read, b""
-        if part.startswith(b"failed "):
+        if profile_words.is_failure(part):
             self._fail(part.partition(b"\n")[0])
         return part
 
@@ -120,9 +125,9 @@ class AskedProfile:
         line = _line(connection, deadline)
         if line is None:
             raise NoDaemon(f"the monitor daemon at unix:{socket_path} ended; retry", EXIT_NO_DAEMON, is_absent=False)
-        if line != "passed":
-            _, reason, text = [*line.split(" ", 2), "", ""][:3]
-            raise UserError(text or line, _EXIT_CODES.get(reason, EXIT_FAILURE))
+        if line != profile_words.PASSED:
+            reason, text = profile_words.read_refusal(line)
+            raise UserError(text, _EXIT_CODES.get(reason, EXIT_FAILURE))
 
     def _more(self) -> None:
         try:
@@ -133,8 +138,7 @@ class AskedProfile:
         self._has_ended = not part
 
     def _fail(self, line: bytes) -> None:
-        why = line.removeprefix(b"failed ").decode("utf-8", "replace")[:_LONGEST_LINE_BYTES]
-        raise UserError(f"PID {self.pid}: {why}")
+        raise UserError(f"PID {self.pid}: {profile_words.read_failure(line)[:_LONGEST_LINE_BYTES]}")
 
 
 def _connect(connection: socket.socket, socket_path: str) -> None:
@@ -148,12 +152,13 @@ def _connect(connection: socket.socket, socket_path: str) -> None:
         raise ask_error(socket_path, unreachable) from error
 
 
-def _refusal(socket_path: str, line: str | None) -> str:
-    why = "ended the connection" if line is None else f"refuses: {line.removeprefix('error: ')}"
+def _refusal(socket_path: str, line: bytes | None) -> str:
+    said = None if line is None else line.removeprefix(b"error: ").decode("utf-8", "replace")
+    why = "ended the connection" if said is None else f"refuses: {said}"
     return f"the monitor daemon at unix:{socket_path} {why}"
 
 
-def _line(connection: socket.socket, deadline: float) -> str | None:
+def _line(connection: socket.socket, deadline: float) -> bytes | None:
     """The next line that the daemon says; None when it has ended. TimeoutError."""
     line = b""
     while not line.endswith(b"\n"):
@@ -164,7 +169,7 @@ def _line(connection: socket.socket, deadline: float) -> str | None:
         line += received
         if not received or len(line) > _LONGEST_LINE_BYTES:
             return None
-    return line.decode("utf-8", "replace").rstrip("\n")
+    return line.rstrip(b"\n")
 
 
 def _is_readable(connection: socket.socket, timeout_seconds: float) -> bool:

@@ -27,6 +27,7 @@ from neurond.peers.peers import AtLimit, Peers
 from neurond.service import profile_requests
 from neurond.service.exit_watch import ExitWatch
 from neurond.system.steady_clock import SteadyClock
+from neurontools.rpc import profile_words
 from neurontools.sockets import descriptors
 from neurontools.sockets.acceptor import Acceptor
 from neurontools.text.seldom import Seldom
@@ -96,9 +97,9 @@ class AttachSocket:
 
     def _heard(self, attached: _Attached, line: bytes) -> None:
         """Takes a line of a process; one that nobody takes is passed over."""
-        if line == profile_requests.CAN_BE_PROFILED:
+        if line == profile_words.CAN_BE_PROFILED:
             attached.can_be_profiled = True
-        elif line.startswith(profile_requests.WORD):
+        elif profile_words.is_request(line):
             self._pass_on(attached, line)
         elif self._faults is not None:
             self._faults.heard(attached.token, line)
@@ -107,14 +108,14 @@ class AttachSocket:
         """Passes a request for a profile on, and answers who asked before the descriptor is closed here."""
         descriptor = asker.take_descriptor()
         try:
-            request = profile_requests.read(line)
-            profile_requests.pass_on(request, asker.who, descriptor, self._attached.values(), self._ledger)
+            pid, wanted = profile_requests.read(line)
+            profile_requests.pass_on(pid, wanted, asker.who, descriptor, self._attached.values(), self._ledger)
         except (profile_requests.Refused, OSError) as error:
-            reason = error.reason if isinstance(error, profile_requests.Refused) else "unable"
-            asker.say(f"refused {reason} {error}\n".encode())
+            reason = error.reason if isinstance(error, profile_requests.Refused) else profile_words.UNABLE
+            asker.say(profile_words.refusal_of(reason, str(error)))
         else:
-            asker.say(b"passed\n")
-            self._audit.profile(asker.pid, asker.who.uid, request.pid)
+            asker.say(profile_words.PASSED + b"\n")
+            self._audit.profile(asker.pid, asker.who.uid, pid)
         finally:
             if descriptor is not None:
                 os.close(descriptor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neurontools.cli.line.options import FILES, Option
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.rpc.profile_words import LONGEST_SECONDS, MOST_STEPS
 
 ACTIONS = ("show", "report", "diff", "serve", "capture")
 TABLES = ("operators", "steps", "graphs", "ranks")  # those of views/profile/tables.py
@@ -75,7 +76,7 @@ _USUAL_PORT = 6006
 _HIGHEST_PORT = 65535
 _HIGHEST_PID = 2**31 - 1
 _USUAL_SECONDS, _STEPS_SECONDS = 5.0, 60.0
-SHORTEST_SECONDS, LONGEST_SECONDS, MOST_STEPS = 0.01, 3600.0, 1_000_000
+SHORTEST_SECONDS = 0.01
 
 
 def check(given: dict[str, str], words: list[str]) -> None:

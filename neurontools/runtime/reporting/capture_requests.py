@@ -6,24 +6,20 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import isfinite
 
+from neurontools.rpc import profile_words
 from neurontools.runtime.reporting.daemon_lines import TakeLine
 from neurontools.runtime.reporting.link import Link
-
-LONGEST_SECONDS = 3600.0
-MOST_STEPS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """A profile that is asked for: of so many seconds, or of so many steps if they are done sooner.
+    """A profile that is asked for.
 
     `channel` leads to who asked: the profile is written to it, and its end says that nobody waits any more.
     """
 
-    seconds: float
-    steps: int | None
+    wanted: profile_words.Wanted
     channel: socket.socket
 
 
@@ -36,11 +32,11 @@ class CaptureRequests:
     @property
     def takers(self) -> dict[bytes, TakeLine]:
         """What it takes of what a daemon says."""
-        return {b"profile": self._asked}
+        return {profile_words.PROFILE: self._asked}
 
     def attached(self, link: Link) -> None:
         """This process is attached to a daemon, which is told that profiles can be asked for."""
-        link.say(b"profiles\n")
+        link.say(profile_words.CAN_BE_PROFILED + b"\n")
 
     def _asked(self, value: bytes, descriptor: Callable[[], int | None]) -> None:
         number = descriptor()
@@ -52,12 +48,7 @@ class CaptureRequests:
             os.close(number)
             return
         try:
-            seconds, steps = value.split(b" ")
-            request = CaptureRequest(float(seconds), int(steps) or None, channel)
-            if not isfinite(request.seconds) or not 0 < request.seconds <= LONGEST_SECONDS:
-                raise ValueError(request.seconds)
-            if not 0 <= (request.steps or 0) <= MOST_STEPS:
-                raise ValueError(request.steps)
+            request = CaptureRequest(profile_words.read_passed_on(value), channel)
         except ValueError:
             channel.close()
             raise

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from threading import Event, Lock, Thread
 
 from neurontools.profile.stream import ProfileStream
+from neurontools.rpc.profile_words import ASKED, failure_of
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.recorder import Recorder
@@ -77,8 +78,8 @@ class _Capture:
 
     def __init__(self, request: CaptureRequest, on_done: Callable[[], None]) -> None:
         self.channel = request.channel
-        self._seconds = request.seconds
-        self._steps = request.steps
+        self._seconds = request.wanted.seconds
+        self._steps = request.wanted.steps
         self._on_done = on_done
         self._begun = Event()
         self._enough = Event()
@@ -106,7 +107,7 @@ class _Capture:
         try:
             with self.channel:
                 self.channel.settimeout(_SEND_SECONDS)
-                self.channel.sendall(b"asked\n")
+                self.channel.sendall(ASKED + b"\n")
                 if not self._begins():
                     told = f"nothing was executed for {_LONGEST_WAIT_SECONDS:.0f} s; look at what its script waits for"
                     _refuse(self.channel, "it ended before anything was executed" if self._is_ending else told)
@@ -199,7 +200,7 @@ def _has_pending(core: Core) -> bool:
 def _refuse(channel: socket.socket, why: str) -> None:
     with contextlib.suppress(OSError), channel:
         channel.settimeout(_LOCK_SECONDS)
-        channel.sendall(f"failed {why}\n".encode())
+        channel.sendall(failure_of(why))
 
 
 captures = Captures()
