@@ -13,6 +13,7 @@ from neurontools.views.drawing.glyphs import UNICODE
 from tests.harness.paths import ROOT
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import MOMENTS, StillFeed
+from tests.harness.typed_keys import type_keys
 
 README_PICTURE = ROOT / "docs/neuron-top.svg"
 _README_SIZE = (120, 42)
@@ -22,7 +23,7 @@ _README_CORES = 20
 async def picture(app: NeuronTop, size: tuple[int, int], keys: tuple[str, ...] = ()) -> str:
     """What the application shows after these keys, its times in the zone that is set."""
     async with app.run_test(size=size) as pilot:
-        await pilot.press(*keys)
+        await type_keys(pilot, *keys)
         await pilot.pause()
         drawn = app.export_screenshot(title="neuron-top")
     return re.sub(r"terminal-\d+", "terminal", drawn)

@@ -19,6 +19,7 @@ from neurontools.views.drawing.style import THEMES
 from tests.harness.pictures import README_PICTURE, is_as_stored, picture, readme_picture, without_version
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 from tests.harness.told_process import ADVICE, COUNTERS, OPERATORS, RATES, with_told
+from tests.harness.typed_keys import type_keys
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 36), (200, 50))
@@ -58,11 +59,10 @@ async def test_every_key_on_every_page_leaves_it_running(tmp_path: Path, monkeyp
     app = app_of()
     async with app.run_test(size=(100, 30)) as pilot:
         for page in "owthmeuH":
-            await pilot.press(page)
+            await type_keys(pilot, page)
             for action in keys.ACTIONS:
                 if action.name not in ("quit", "show_palette", "save_screenshot", "toggle_recording"):
-                    await pilot.press(action.keys[0])
-                    await pilot.press("escape")
+                    await type_keys(pilot, action.keys[0], "escape")
             assert app.is_running
         app.exit()
 
