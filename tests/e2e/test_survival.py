@@ -15,7 +15,7 @@ import pytest
 
 from neurontools.model import FaultState
 from neurontools.testing import SimulatedHost
-from tests.harness import framework_script
+from tests.harness import framework_script, python_process
 from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS
 
@@ -41,8 +41,9 @@ def torchrun(restarts: int) -> list[str]:
 
 def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables: str) -> Any:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
-    return subprocess.run(
+    return python_process.run(
         [*launcher, str(EXAMPLE), "--directory", str(directory), "--steps", str(STEPS)],
+        loaded=python_process.TORCH,
         env={
             **kept,
             **host.environment,
@@ -51,10 +52,8 @@ def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables
             "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
             **variables,
         },
-        capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
-        check=False,
     )
 
 
