@@ -53,7 +53,7 @@ def test_a_thousand_readers_at_a_time(start_daemon: StartDaemon, tmp_path: Path)
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
     readers: list[ssl.SSLSocket] = []
-    network = NetworkDaemon(start_daemon, tmp_path)
+    network = NetworkDaemon(start_daemon, tmp_path, "--simulate", "trn1.2xlarge", "--interval", "0.5")
     try:
         contexts = [network.context(files) for files in (network.viewer(), network.admin())]
         while len(readers) < 1000:

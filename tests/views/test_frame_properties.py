@@ -76,7 +76,8 @@ def test_every_instance_type_fits_any_terminal(
     width, height = size
     snapshot = HOSTS[host]
     scene = Scene.of(snapshot, page=page, cursor=cursor, colour_by=colour_by, show_flops=is_open)
-    scene.series = Series(Samples(sample_of(to_message(snapshot), float(at)) for at in range(1, cursor + 2)))
+    message = to_message(snapshot)
+    scene.series = Series(Samples(sample_of(message, float(at)) for at in range(1, cursor + 2)))
     scene.verdicts = health.verdicts(snapshot)
     scene.events = tuple(Event(float(at), "error", Severity.WARNING, f"event {at}") for at in range(cursor))
     scene.device_index = cursor % len(snapshot.devices)
