@@ -42,6 +42,7 @@ def test_the_nodes_of_a_job_that_runs(
         with pytest.raises(UserError, match=r"--slurm 4999: scontrol show: .*Invalid job id"):
             job_hosts("4999")
         subprocess.run(["scancel", job, waits], check=True, timeout=HANG_SECONDS)
+        wait_until(lambda: cluster.state() == "IDLE")
 
 
 def shown(job: str) -> str:

@@ -39,6 +39,7 @@ JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SchedulerType=sched/backfill
+SchedulerParameters=sched_interval=1,bf_interval=1
 ReturnToService=1
 StateSaveLocation={directory}/state
 SlurmdSpoolDir={directory}/spool
