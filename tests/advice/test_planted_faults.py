@@ -86,7 +86,14 @@ ENVIRONMENTS = {
 OPTIONS = {"small-collectives": ("-n", "2")}
 
 
-@pytest.mark.parametrize("rule", some(list(FAULTS), 1))
+LONG = ("outside-loop",)
+
+
+def marked(rule: str) -> object:
+    return pytest.param(rule, marks=pytest.mark.long) if rule in LONG else rule
+
+
+@pytest.mark.parametrize("rule", [marked(rule) for rule in some(list(FAULTS), 1)])
 def test_a_planted_fault_is_found_at_its_line(rule: str, tmp_path: Path) -> None:
     script = FAULTS[rule]
     document = summary_of(tmp_path, script, *OPTIONS.get(rule, ()), **ENVIRONMENTS.get(rule, {}))
