@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ _METHODS = (
     "neurontools.v1.MonitorService/No",
 )
 _COMMANDS = ("ls", "top", "monitor", "run")
+_LONG_SECONDS = 10.0
 _EXIT_CODES = {0, 1, 2, 4, 5, 6, 12, 124, 130}
 
 
@@ -157,16 +160,26 @@ def flags(seconds: float, random: Random, directory: Path) -> Outcome:
         words = [word.replace("\0", "") for word in words]
         code = f"from neurontools.cli.{name}.command import main; raise SystemExit(main())"
         command = [sys.executable, "-c", code, "--socket", str(directory / "none.sock"), *words]
-        try:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
-        except subprocess.TimeoutExpired:
-            continue  # some of what it may be told to do takes long
-        told = done.stderr.decode(errors="replace")
+        exit_code, told = _ended(command)
         outcome.check("Traceback" not in told, f"{name} {words}: {told[-200:]}")
         outcome.check("\x1b[2J" not in told, f"{name} {words}: the terminal is told to clear itself")
-        outcome.check(done.returncode in _EXIT_CODES, f"{name} {words}: exit code {done.returncode}")
+        outcome.check(exit_code is None or exit_code in _EXIT_CODES, f"{name} {words}: exit code {exit_code}")
     outcome.figure = "no traceback, no control character, known exit codes"
     return outcome
+
+
+def _ended(command: list[str]) -> tuple[int | None, str]:
+    """The exit code of a command, and what it told on standard error. None: it was ended, as some go on for long."""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        try:
+            told = process.communicate(timeout=_LONG_SECONDS)[1]
+            exit_code: int | None = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            exit_code, told = None, process.communicate()[1]
+    return exit_code, told.decode(errors="replace")
 
 
 def _odd(part: object, random: Random) -> object:
