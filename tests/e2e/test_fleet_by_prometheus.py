@@ -79,7 +79,7 @@ def run(script: Path, server: Prometheus, *arguments: str) -> subprocess.Complet
 
 @pytest.mark.parametrize("rules", [True, False])
 def test_the_hosts_are_told_with_and_without_our_rules(fleet: SimulatedFleet, tmp_path: Path, *, rules: bool) -> None:
-    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), rules=rules, interval="2s") as server:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), rules=rules) as server:
         states = {state.place.name: state for state in told(server, rules=rules)}
     assert sorted(states) == ["host-000", "host-001", "host-002"]
     by_type = {}
@@ -97,7 +97,7 @@ def test_the_hosts_are_told_with_and_without_our_rules(fleet: SimulatedFleet, tm
 
 
 def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path) -> None:
-    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), interval="2s") as server:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json")) as server:
         told(server)
 
         def sick() -> subprocess.CompletedProcess[str] | None:
@@ -154,7 +154,7 @@ def test_the_page_goes_into_a_host_by_ssh(
 ) -> None:
     for name, value in ssh_environment(tmp_path, fleet.places[0].address).items():
         monkeypatch.setenv(name, value)
-    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), interval="2s") as server:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json")) as server:
         told(server)
         terminal = Terminal("--prometheus", server.url, home=tmp_path)
         try:

@@ -24,7 +24,10 @@ needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason
 
 
 class Prometheus:
-    """A context with a Prometheus that scrapes one target, or those of `file_sd`; `rules` has it record ours."""
+    """A context with a Prometheus that scrapes one target, or those of `file_sd`; `rules` has it record ours.
+
+    A scrape may take as long as the interval is: one that fails leaves no series and an alert behind.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class Prometheus:
         file_sd: Path | None = None,
         rules: bool = True,
         flags: Sequence[str] = (),
-        interval: str = "200ms",
+        interval: str = "2s",
         scrape: Mapping[str, object] | None = None,
     ) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
