@@ -21,12 +21,16 @@ An idle device is a notice: a waste, but nothing is broken. Whatever is worse th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from neurontools.model import Finding, Health, Severity, Snapshot
-from neurontools.model.finding import Kind
+from neurontools.model.finding import Finding, Health, Kind, Severity
 from neurontools.text.units import duration_text
+
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from neurontools.model.snapshot import Snapshot
 
 __all__ = ["Finding", "Kind", "Severity", "Verdict", "age_seconds", "is_healthy", "sentence", "summary", "verdicts"]
 

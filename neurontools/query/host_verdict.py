@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 
 from neurontools import health
-from neurontools.model import Finding, Health, Severity
+from neurontools.model.finding import Finding, Health, Severity
 from neurontools.query import problems
 from neurontools.query.problems import Owner
 from neurontools.text.ranges import ranges
+
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from neurontools.health import Kind
-from neurontools.model import Finding
+from neurontools.model.finding import Finding
 
 
 class Owner(StrEnum):

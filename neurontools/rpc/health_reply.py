@@ -5,7 +5,7 @@ The numbers are those of GetSnapshotResponse, Snapshot, Health and Finding in ne
 
 from __future__ import annotations
 
-from neurontools.model import Finding, Health, Severity
+from neurontools.model.finding import Finding, Health, Severity
 from neurontools.rpc import wire
 
 TYPE_CHECKING = False  # as typing has it, without its import

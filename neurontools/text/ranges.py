@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def ranges(indices: Iterable[int]) -> str:

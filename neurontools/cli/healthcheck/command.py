@@ -46,9 +46,12 @@ def _run(arguments: list[str]) -> int:
 
             frame.write_text(about.text(_COMMAND, options, given))
             return 0
-        from neurontools.light import dataclasses
+        from neurontools.light import dataclasses, enum, late_package
 
         dataclasses.install()
+        late_package.install("neurontools.model")
+        with enum.Importing():
+            from neurontools.query import problems  # noqa: F401
         return _Check(given).run()
     except UserError as error:
         # 1 would be read as a host that is not well.
@@ -74,7 +77,7 @@ class _Check:
 
     def run(self) -> int:
         """Prints the verdict; the exit code."""
-        from signal import ITIMER_REAL, SIGALRM, setitimer, signal
+        from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
 
         from neurontools.query import host_verdict
 
@@ -131,7 +134,7 @@ class _Check:
         return host_verdict(judged, version, at_unix_seconds, self._asked)
 
     def _what_is_asked(self) -> "Asked":
-        from neurontools.model import Severity
+        from neurontools.model.finding import Severity
         from neurontools.query import problems
         from neurontools.query.host_verdict import Asked
 

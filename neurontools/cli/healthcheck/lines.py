@@ -8,7 +8,7 @@ configuration (https://github.com/kubernetes/node-problem-detector, pkg/custompl
 from __future__ import annotations
 
 from neurontools.errors import EXIT_NAGIOS_UNKNOWN
-from neurontools.model import Severity
+from neurontools.model.finding import Severity
 from neurontools.query import problems
 from neurontools.query.host_verdict import HostVerdict
 from neurontools.text.terminal import cut, visible
