@@ -9,6 +9,7 @@ from typing import Self
 
 from neurontools.fleet.jobs import FleetJob, fleet_jobs
 from neurontools.fleet.states import HostState
+from neurontools.held_signals import nothing_raises
 
 
 class FleetFeed(ABC):
@@ -72,7 +73,8 @@ class FleetFeed(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        with nothing_raises():
+            self.close()
 
     def wait_settled(self, seconds: float | None = None) -> bool:
         """Wait until it is settled, so long at most; for `start` without `notify`."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
-from functools import partial
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,6 +20,7 @@ from neurontools.tui import keys
 from neurontools.tui.board import Board
 from neurontools.tui.board_screen import BoardScreen
 from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.endings import Endings, end_by
 from neurontools.tui.settings import save
 from neurontools.tui.terminal.driver import ContinuingDriver, Driver
 from neurontools.views.drawing.style import THEMES
@@ -52,8 +50,9 @@ class NeuronTop(App[None]):
         self.dashboard = dashboard
         self.board = Board(dashboard, theme_name)
         self._settings_file = settings_file
-        self.early_signals: list[int] = []  # arrived before this application could handle them
+        self.endings: Endings | None = None
         self.attributes_before: list[Any] | None = None  # of the terminal, before anything was changed
+        self.when_taken_over: Callable[[], object] = lambda: None  # called when the first frame is Textual's to remove
         self.early_keys = ""  # characters typed before this application could read them
         self._is_pending = False
         self._held = ExitStack()
@@ -97,13 +96,7 @@ class NeuronTop(App[None]):
         self.set_interval(period, self._beat)
         # Back from Ctrl-Z, the screen is empty.
         self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            # The terminal is to be given back as it was, whoever ends the program.
-            with suppress(RuntimeError):  # not the main thread, as in some tests
-                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
-        for arrived in self.early_signals:
-            self.exit(return_code=128 + arrived)
+        end_by(self, self.endings)
         for character in self.early_keys:
             self.dashboard.press(_character_to_key(character), character)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual import events
 from textual.app import ComposeResult
 from textual.screen import Screen
 
@@ -20,3 +21,8 @@ class BoardScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """The board."""
         yield self._board
+
+    def on_key(self, event: events.Key) -> None:
+        """Give the board what is typed before it has the focus."""
+        if self.focused is None:
+            self._board.on_key(event)

@@ -231,6 +231,30 @@ def test_what_the_frame_tells(work: str, code: int, told: str) -> None:
     assert (done.returncode, done.stderr) == (code, f"{told}\n" if told else "")
 
 
+CLEANING = """
+import os, signal
+from neurontools.cli.line import frame
+def work(arguments):
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        os.kill(os.getpid(), signal.SIGHUP)
+        print("cleaned", flush=True)
+    return 0
+frame.run("neuron-x", work)
+"""
+
+
+def test_a_second_signal_does_not_interrupt_the_cleaning_that_the_first_began() -> None:
+    done = subprocess.run([sys.executable, "-c", CLEANING], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "cleaned\n", "")
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    done = framed("os.kill(os.getpid(), 1) or 3")(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert (done.returncode, done.stderr) == (3, "")
+
+
 def test_a_fault_is_told_with_its_traceback_when_that_is_wanted() -> None:
     done = framed("{}[1]", NEURONTOOLS_TRACEBACK="1")()
     assert done.returncode == 70

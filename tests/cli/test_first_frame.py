@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import signal
+import sys
+
 import pytest
 
 from neurontools.cli.top.first_frame import ansi, is_light
@@ -23,6 +28,37 @@ from neurontools.cli.top.theme import chosen_theme
 )
 def test_the_ground_of_the_terminal(reply: bytes, expected: bool | None) -> None:
     assert is_light(reply) is expected
+
+
+# SIGHUP is ignored, as the shell alone is told that a window was closed.
+PAINTING = """
+import os, signal, sys
+from neurontools.cli.top.first_frame import Terminal
+from neurontools.views.drawing.line import Page
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+terminal = Terminal()
+ready, go = map(int, sys.argv[1:])
+os.write(ready, b"x")
+os.read(go, 1)
+terminal.paint(Page(), "dark", ask_background=True)
+"""
+
+
+def test_a_terminal_that_goes_while_it_is_painted_ends_the_command_as_a_hang_up() -> None:
+    ready, tell_ready = os.pipe()
+    wait_go, go = os.pipe()
+    pid, other = pty.fork()
+    if not pid:
+        for each in (tell_ready, wait_go):
+            os.set_inheritable(each, True)
+        os.execv(sys.executable, [sys.executable, "-c", PAINTING, str(tell_ready), str(wait_go)])
+    assert os.read(ready, 1) == b"x"
+    os.close(other)
+    os.write(go, b"x")
+    _, status = os.waitpid(pid, 0)
+    for each in (ready, tell_ready, wait_go, go):
+        os.close(each)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
 
 
 def test_a_flag_goes_before_no_color_and_that_before_the_settings() -> None:

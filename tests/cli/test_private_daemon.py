@@ -102,6 +102,32 @@ def test_daemon_ends_with_the_command(short_path: Path, number: signal.Signals) 
         assert list(short_path.iterdir()) == []
 
 
+# The signal comes when the daemon's process is there and nobody knows it yet.
+INTERRUPTED = """
+import os, signal, sys
+from neurontools.cli.daemon.private import PrivateDaemon
+def interrupt(frame, event, what):
+    if event == "c_return" and getattr(what, "__name__", "") == "fork_exec":
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+sys.setprofile(interrupt)
+try:
+    PrivateDaemon("trn1.2xlarge").__enter__()
+except SystemExit as end:
+    print(end.code)
+try:
+    os.waitpid(-1, os.WNOHANG)
+except ChildProcessError:
+    print("no child is left")
+"""
+
+
+def test_a_signal_while_the_daemon_is_started_leaves_nothing(short_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (f"{128 + signal.SIGTERM}\nno child is left\n", "")
+    assert list(short_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "environment"),
     [

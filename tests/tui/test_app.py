@@ -54,6 +54,14 @@ def shown(app: NeuronTop) -> str:
     return "\n".join(plain(line) for line in app.dashboard.draw(width, height).lines)
 
 
+async def test_what_is_typed_before_the_board_has_the_focus_is_not_lost() -> None:
+    app = app_of()
+    async with app.run_test(size=(100, 30)) as pilot:
+        app.screen.set_focus(None)
+        await pilot.press("w")
+        assert app.dashboard.page == "processes"
+
+
 async def test_every_key_on_every_page_leaves_it_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     app = app_of()

@@ -204,9 +204,8 @@ def test_it_stops_and_comes_back_as_programs_of_a_shell_do(
     while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
         top.read()  # until Textual has taken the terminal over
     for _ in range(2):
-        while "no process holds" not in top.screen.text:
-            top.press("w")  # again, as what is typed while Textual begins may be lost
-            top.read(1.0)
+        top.press("w")
+        top.shows("no process holds")
         top.press("/x")
         top.shows("filter: x")
         top.press("\x1a")
@@ -222,6 +221,43 @@ def test_it_stops_and_comes_back_as_programs_of_a_shell_do(
     top.shows("filter: x")
     top.press("\x03")
     assert top.ends() == 0
+
+
+PUSH_KEYBOARD, POP_KEYBOARD = b"\x1b[>25u", b"\x1b[<u"
+
+
+def takes_over(top: Terminal, times: int) -> None:
+    top.until(lambda _text: top.raw.count(PUSH_KEYBOARD) == times)
+
+
+def test_one_that_is_told_to_go_on_without_having_stopped_gives_back_all_that_it_takes(
+    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+) -> None:
+    top = terminal("--socket", daemon.socket)
+    before = termios.tcgetattr(top.descriptor)
+    top.shows("LIVE")
+    for times in (2, 3):
+        os.kill(top.pid, signal.SIGCONT)
+        takes_over(top, times)
+    top.shows("LIVE")
+    held = os.open(f"/proc/{top.pid}/fd/0", os.O_RDWR | os.O_NOCTTY)
+    top.press("q")
+    assert top.ends() == 0
+    assert top.raw.count(POP_KEYBOARD) == 3
+    assert termios.tcgetattr(held)[:4] == before[:4]
+    os.close(held)
+
+
+def test_a_terminal_that_tells_the_mouse_in_pixels_goes_back_to_cells(
+    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+) -> None:
+    top = terminal("--socket", daemon.socket)
+    top.until(lambda _text: b"\x1b[?2048$p" in top.raw)  # whether it tells its size by itself
+    top.press("\x1b[?2048;2$y")
+    top.until(lambda _text: b"\x1b[?1016h" in top.raw)
+    top.press("q")
+    assert top.ends() == 0
+    assert b"\x1b[?1016l" in top.raw
 
 
 # Python loads it by itself: a clock that is as far off as a file says. libfaketime has sleeping threads end in errors.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from neurontools.errors import EXIT_INTERRUPTED
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -130,7 +131,7 @@ def test_a_signal_ends_it(serve: Serve, start_daemon: StartDaemon, number: signa
     site = serve("--socket", daemon.socket)
     with site.stream() as event:
         event()
-        assert site.end(number) == -number
+        assert site.end(number) == (EXIT_INTERRUPTED if number == signal.SIGINT else -number)
 
 
 def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, start_daemon: StartDaemon, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from time import monotonic
 
 from neurontools.cli.line.frame import end_on_signal
 from neurontools.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
+from neurontools.held_signals import nothing_raises
 from neurontools.rpc.socket_path import LONGEST_PATH_BYTES
 
 START_SECONDS = 20.0
@@ -68,10 +69,11 @@ class PrivateDaemon:
         try:
             # Socket paths are short: a deep TMPDIR can't be used.
             base = tempfile.gettempdir()
-            self._directory = tempfile.mkdtemp(
-                prefix="neurontools-",
-                dir=base if len(os.fsencode(base)) <= _LONGEST_BASE_BYTES else "/tmp",  # noqa: S108
-            )
+            with nothing_raises():
+                self._directory = tempfile.mkdtemp(
+                    prefix="neurontools-",
+                    dir=base if len(os.fsencode(base)) <= _LONGEST_BASE_BYTES else "/tmp",  # noqa: S108
+                )
             self._start()
         except BaseException:
             self._stop()
@@ -85,7 +87,7 @@ class PrivateDaemon:
         """Start the daemon and wait until it says that it is ready."""
         ready, tell_ready = os.pipe()
         try:
-            with open(f"{self._directory}/stderr", "wb") as narration:  # noqa: PTH123
+            with open(f"{self._directory}/stderr", "wb") as narration, nothing_raises():  # noqa: PTH123
                 self._child = subprocess.Popen(
                     [
                         # -P: the current directory is no place to import from.
@@ -129,18 +131,17 @@ class PrivateDaemon:
 
     def _stop(self) -> None:
         """End the daemon and remove its directory; not to be interrupted, and short."""
-        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDING_SIGNALS})
         try:
-            child, self._child = self._child, None
-            if child is not None:
-                _end_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
-            if self._directory:
-                shutil.rmtree(self._directory, ignore_errors=True)
+            with nothing_raises():
+                child, self._child = self._child, None
+                if child is not None:
+                    _end_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)
+                if self._directory:
+                    shutil.rmtree(self._directory, ignore_errors=True)
+        finally:
             for number in self._handled:
                 signal.signal(number, signal.SIG_DFL)
             self._handled = []
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _end_child(child: subprocess.Popen[bytes], seconds: float) -> None:

@@ -10,8 +10,10 @@ The process ends without the interpreter's slow farewell: what has to be cleaned
 need is imported by them, because neuron-ls waits for this module.
 """
 
+import _signal  # type: ignore[import-not-found]  # below `signal`, which makes enumerations of all it takes and gives
 import os
 import sys
+from time import monotonic
 
 from neurontools.errors import EXIT_INTERRUPTED, UserError
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
 _PLAIN = bytes(range(0x20, 0x7F)) + b"\n"
+_ENDING = (_signal.SIGTERM, _signal.SIGHUP)
+_CLEANING_SECONDS = 5.0  # in which a second signal doesn't interrupt what the first has begun
+
+_is_ending_until = 0.0  # by the monotonic clock
 
 
 class ReaderGone(Exception):
@@ -37,9 +43,16 @@ class EndedBySignal(SystemExit):
         self.number = number
 
 
-def end_on_signal(number: int, _frame: "FrameType | None") -> "NoReturn":
-    """A handler for signals that shall end the command in good order."""
-    raise EndedBySignal(number)
+def end_on_signal(number: int, _frame: "FrameType | None" = None) -> None:
+    """The handler of signals that end a command: raises EndedBySignal.
+
+    Not for one that comes while the end by another is on its way: it would leave what is cleaned up half done.
+    """
+    global _is_ending_until
+    now = monotonic()
+    if now >= _is_ending_until:
+        _is_ending_until = now + _CLEANING_SECONDS
+        raise EndedBySignal(number)
 
 
 def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = False) -> "NoReturn":
@@ -48,17 +61,17 @@ def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = 
     A fault of a service is told with its whole traceback: nobody was there to see it, and it can't be had again.
     """
     _reserve_standard_streams()
+    for number in _ENDING:
+        if _signal.getsignal(number) == _signal.SIG_DFL:  # nohup and the like have them ignored
+            _signal.signal(number, end_on_signal)
     try:
-        exit_code = _exit_code(command, work, is_service=is_service)
+        os._exit(_exit_code(command, work, is_service=is_service))
     except KeyboardInterrupt:  # also one that came while another end was on its way
-        exit_code = EXIT_INTERRUPTED
+        os._exit(EXIT_INTERRUPTED)
     except ReaderGone:
-        from signal import SIGPIPE
-
-        _end_by(SIGPIPE)
+        _end_by(_signal.SIGPIPE)
     except EndedBySignal as end:
         _end_by(end.number)
-    os._exit(exit_code)
 
 
 def write_document(document: bytes) -> None:
@@ -128,7 +141,10 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
     finally:
         standing = sys.modules.get("neurontools.rpc.remote.standing")  # where nothing was far away, nothing is loaded
         if standing is not None:
-            standing.end_all()
+            from neurontools.held_signals import HeldSignals
+
+            with HeldSignals():
+                standing.end_all()
 
 
 def _flush() -> None:
@@ -151,8 +167,6 @@ def _unwritable(error: OSError) -> UserError:
 
 def _end_by(number: int) -> "NoReturn":
     """Ends the process as the signal does by itself: Python ignores SIGPIPE, and others may have a handler."""
-    import signal
-
-    signal.signal(number, signal.SIG_DFL)
+    _signal.signal(number, _signal.SIG_DFL)
     os.kill(os.getpid(), number)
     os._exit(128 + number)  # the signal was blocked

@@ -6,7 +6,6 @@ The first frame is painted from one unary call before Textual and grpcio are imp
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself, pa
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.held_signals import HeldSignals, closed_whole
 from neurontools.light.asyncio_without_tls import import_asyncio
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS = 5.0
 _COMMAND = "neuron-top"
 _METHOD = "/neurontools.v1.MonitorService/GetSnapshot"
-_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _BY_SIGNAL = 128  # exit codes of the dashboard above it tell the signal that ended it
 _DATA_FORMATS = ("json", "json-lines", "csv")
 _NOT_SERVED = ("once", "count", "record", "replay", "diff", "page", "filter", "pid", "user", "device", "only-visible")
@@ -154,15 +153,11 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_text(given)
     narrowing = options.narrowing(given, os.environ)
-    terminal = Terminal()
-    for number in _ENDING_SIGNALS:
-        # So that the terminal is restored; the dashboard has handlers of its own.
-        signal.signal(number, frame.end_on_signal)
     feed = _feed(given, path, interval_seconds)
     if message is not None and isinstance(feed, LiveFeed):
         feed.begin_with(message)
     snapshot = feed.timeline.snapshot(0) if message is not None else None
-    try:
+    with closed_whole(feed), closed_whole(Terminal()) as terminal:
         if snapshot is not None:
             options.check_narrowing(narrowing, snapshot)
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
@@ -188,15 +183,10 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
         app.early_keys = terminal.typed if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before
-        for number in _ENDING_SIGNALS:
-            # While Textual takes the terminal over, nothing may interrupt it; it looks for these when it is done.
-            signal.signal(number, lambda arrived, _frame: app.early_signals.append(arrived))
-        terminal.hand_over()
-        app.run(mouse=True, size=terminal_size())
+        app.when_taken_over = terminal.hand_over
+        with HeldSignals() as app.endings:
+            app.run(mouse=True, size=terminal_size())
         code = app.return_code or 0
-    finally:
-        feed.close()
-        terminal.restore()
     if code > _BY_SIGNAL:
         raise frame.EndedBySignal(code - _BY_SIGNAL)
     if not feed.is_live and feed.status.text:

@@ -6,10 +6,14 @@ import contextlib
 import os
 import re
 import select
+import signal
 import termios
 import time
 import tty
+from collections.abc import Iterator
 
+from neurontools.cli.line.frame import EndedBySignal
+from neurontools.held_signals import nothing_raises
 from neurontools.text.terminal import visible
 from neurontools.views.drawing.line import Page
 from neurontools.views.drawing.style import THEMES, Style
@@ -24,23 +28,31 @@ _ANSWER = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[0-?]*[ -/]*[@-~
 
 
 class Terminal:
-    """The terminal from the first frame on; `restore` puts back what it was like, whatever came between."""
+    """The terminal from the first frame on; `close` puts back what it was like, whatever came between.
+
+    What finds that it is gone ends the command as SIGHUP does: a shell may say so later, and to others nobody does.
+    """
 
     def __init__(self) -> None:
-        self.attributes_before = termios.tcgetattr(_STDIN)
+        with _there():
+            self.attributes_before = termios.tcgetattr(_STDIN)
+        self._stop_handler = signal.getsignal(signal.SIGTSTP)
         self._is_asked = False
         self._typed = b""
         self._is_painted = False
 
     def paint(self, page: Page, theme_name: str, *, ask_background: bool) -> None:
         """Show a page on the alternate screen, without waiting for anything."""
-        # What is typed from now on must not be echoed into the picture.
-        tty.setcbreak(_STDIN, termios.TCSANOW)
         rows = "".join(f"\x1b[{row};1H{ansi(line, theme_name)}" for row, line in enumerate(page.lines, 1))
         self._is_asked = ask_background
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
-        self._is_painted = True
-        os.write(_STDOUT, text.encode("utf-8", "replace"))
+        # Stopped before Textual can handle that, it would leave the picture to the shell.
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+        with _there(), nothing_raises():
+            # What is typed from now on must not be echoed into the picture.
+            tty.setcbreak(_STDIN, termios.TCSANOW)
+            self._is_painted = True
+            os.write(_STDOUT, text.encode("utf-8", "replace"))
 
     def hand_over(self) -> None:
         """From here on Textual leaves the alternate screen."""
@@ -54,10 +66,7 @@ class Terminal:
         reply = b""
         while time.monotonic() < deadline and not _is_complete(reply):
             if select.select([_STDIN], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                part = os.read(_STDIN, 1024)
-                if not part:
-                    break
-                reply += part
+                reply += _read()
         self._is_asked = False
         self._typed = _ANSWER.sub(b"", reply)
         return is_light(reply)
@@ -66,18 +75,32 @@ class Terminal:
     def typed(self) -> str:
         """What was typed while the first frame stood alone: characters, without cursor keys and the like."""
         while select.select([_STDIN], [], [], 0)[0]:
-            part = os.read(_STDIN, 1024)
-            if not part:
-                break
-            self._typed += _ANSWER.sub(b"", part)
+            self._typed += _ANSWER.sub(b"", _read())
         return "".join(filter(str.isprintable, self._typed.decode("utf-8", "ignore")))
 
-    def restore(self) -> None:
+    def close(self) -> None:
         """Give the terminal back as it was."""
         with contextlib.suppress(OSError, termios.error):  # the terminal may be gone
             if self._is_painted:
                 os.write(_STDOUT, _LEAVE.encode())
             termios.tcsetattr(_STDIN, termios.TCSADRAIN, self.attributes_before)
+        signal.signal(signal.SIGTSTP, self._stop_handler)
+
+
+def _read() -> bytes:
+    with _there():
+        part = os.read(_STDIN, 1024)
+    if not part:
+        raise EndedBySignal(signal.SIGHUP)
+    return part
+
+
+@contextlib.contextmanager
+def _there() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, termios.error):
+        raise EndedBySignal(signal.SIGHUP) from None
 
 
 def _is_complete(reply: bytes) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 
 from neurontools.cli.line import frame
+from neurontools.cli.top.first_frame import Terminal
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import UserError
 from neurontools.fleet.feed import FleetFeed
+from neurontools.held_signals import HeldSignals, closed_whole
 from neurontools.light.asyncio_without_tls import import_asyncio
 from neurontools.text.screen import shows_unicode
 from neurontools.views.drawing.glyphs import glyphs_for
@@ -23,8 +24,6 @@ def dashboard(
 ) -> int:
     """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
     feed.start()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, frame.end_on_signal)
     import_asyncio()
     from neurontools.tui.fleet.app import FleetTop
     from neurontools.tui.fleet.fleet_board import FleetBoard
@@ -38,23 +37,25 @@ def dashboard(
         message=_first_message(troubles),
     )
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
-    while True:
-        app = FleetTop(board, theme)
-        app.run(mouse=True)
-        code = app.return_code or 0
-        if code > _BY_SIGNAL:
-            raise frame.EndedBySignal(code - _BY_SIGNAL)
-        name = app.return_value
-        if name is None:
-            return code
-        path = feed.reached(name)
-        if path is None:
-            board.tell(f"{name}: not reached")
-            continue
-        try:
-            look_at({option: given[option] for option in _OF_A_HOST if option in given}, path)
-        except UserError as error:
-            board.tell(f"{name}: {error}")
+    with closed_whole(Terminal()):
+        while True:
+            with HeldSignals() as endings:
+                app = FleetTop(board, theme, endings)
+                app.run(mouse=True)
+            code = app.return_code or 0
+            if code > _BY_SIGNAL:
+                raise frame.EndedBySignal(code - _BY_SIGNAL)
+            name = app.return_value
+            if name is None:
+                return code
+            path = feed.reached(name)
+            if path is None:
+                board.tell(f"{name}: not reached")
+                continue
+            try:
+                look_at({option: given[option] for option in _OF_A_HOST if option in given}, path)
+            except UserError as error:
+                board.tell(f"{name}: {error}")
 
 
 def _first_message(troubles: tuple[str, ...]) -> str:

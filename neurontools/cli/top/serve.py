@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import resource
-import signal
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -16,6 +15,7 @@ from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
+from neurontools.held_signals import HeldSignals
 from neurontools.history.feed import Feed, LiveFeed
 from neurontools.history.timeline import LIVE_BYTES
 from neurontools.http.access import Access
@@ -40,7 +40,6 @@ from neurontools.web.places import ManyHosts, OneHost, Places
 from neurontools.web.session import Sessions
 
 _RENEWAL_SECONDS = 5.0
-_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +76,9 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
         raise UserError(f"--serve: {error}", EXIT_USAGE) from None
     access = settings.access()
     refuse_open(host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca")
-    number = asyncio.run(_served((host, port), given["serve"], access, settings, interval_seconds, feed, troubles))
+    with HeldSignals() as endings:
+        serving = _served((host, port), given["serve"], access, settings, interval_seconds, feed, troubles, endings)
+        number = asyncio.run(serving)
     raise EndedBySignal(number)
 
 
@@ -89,6 +90,7 @@ async def _served(
     interval_seconds: float,
     feed: FleetFeed | str,
     troubles: tuple[str, ...],
+    endings: HeldSignals,
 ) -> int:
     """Serves until a signal comes; its number."""
     loop = asyncio.get_running_loop()
@@ -98,8 +100,11 @@ async def _served(
         if not ended.done():
             ended.set_result(number)
 
-    for each in _ENDING_SIGNALS:
-        loop.add_signal_handler(each, end, each)
+    def tell_end(number: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(end, number)
+
+    endings.listen(tell_end)
     gallery = Gallery()
     hiding = Hiding(settings.show_commands, settings.show_users)
 

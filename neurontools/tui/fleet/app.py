@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,6 +11,7 @@ from textual.screen import Screen
 
 from neurontools.tui.board import Board
 from neurontools.tui.board_screen import BoardScreen
+from neurontools.tui.endings import Endings, end_by
 from neurontools.tui.fleet.fleet_board import FleetBoard
 from neurontools.tui.terminal.driver import Driver
 
@@ -30,8 +27,9 @@ class FleetTop(App[str]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    def __init__(self, fleet: FleetBoard, theme_name: str) -> None:
+    def __init__(self, fleet: FleetBoard, theme_name: str, endings: Endings | None = None) -> None:
         super().__init__(driver_class=Driver, ansi_color=True)
+        self._endings = endings
         self._fleet = fleet
         self._board = Board(fleet, theme_name)
         fleet.leave = self.exit
@@ -47,10 +45,7 @@ class FleetTop(App[str]):
         if not self._fleet.feed.is_settled:
             self._soon()
         self.app_resume_signal.subscribe(self, lambda _app: self._board.redraw(whole=True))
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            with suppress(RuntimeError):  # not the main thread, as in some tests
-                loop.add_signal_handler(number, partial(self.exit, return_code=128 + number))
+        end_by(self, self._endings)
 
     def _soon(self) -> None:
         self._board.redraw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import termios
@@ -32,10 +33,16 @@ class Driver(LinuxDriver):
         super().__init__(*arguments, **options)
         assert sys.__stdout__ is not None  # noqa: S101
         loop = asyncio.get_running_loop()
-        hang_up = partial(self._app.exit, return_code=128 + signal.SIGHUP)
-        self._output = TerminalOutput(sys.__stdout__, lambda: loop.call_soon_threadsafe(hang_up))
+        self._hang_up = partial(self._app.exit, return_code=128 + signal.SIGHUP)
+        self._output = TerminalOutput(sys.__stdout__, lambda: loop.call_soon_threadsafe(self._hang_up))
         self._file: Any = self._output
-        self._input = TerminalInput(self.fileno, self.process_message, hang_up)
+        self._input = TerminalInput(self.fileno, self.process_message, self._hang_up)
+        self._has_terminal = False
+        self._is_waiting = False  # for SIGCONT, to take the terminal over again
+        self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
+        # Textual's handlers would do this in the midst of whatever is under way, taking the terminal over included.
+        loop.add_signal_handler(signal.SIGTSTP, self._stop)
+        loop.add_signal_handler(signal.SIGCONT, self._go_on)
 
     @property
     def is_behind(self) -> bool:
@@ -45,6 +52,8 @@ class Driver(LinuxDriver):
 
     def write(self, data: str) -> None:
         """Write to the terminal."""
+        if self._writer_thread is None:
+            return  # another program has the terminal
         rest = self._output.write_at_once(data)
         if rest:
             super().write(rest)
@@ -54,15 +63,38 @@ class Driver(LinuxDriver):
         self._app.post_message(message)
 
     def start_application_mode(self) -> None:
-        """Take the terminal over; not while another program has it."""
+        """Take the terminal over; not while another program has it, nor when it is gone."""
+        if self._attributes_before is None:
+            with suppress(termios.error):
+                self._attributes_before = termios.tcgetattr(self.fileno)
         self._output.open()
         self._key_thread = None
         super().start_application_mode()  # type: ignore[no-untyped-call]
-        if self._is_taken_over():
+        self._has_terminal = self._is_taken_over()
+        self._is_waiting = not self._has_terminal
+        if self._has_terminal:
             self._input.begin()
+        elif not _is_there(self.fileno):
+            self._hang_up()
 
     def _is_taken_over(self) -> bool:
         return self._key_thread is not None
+
+    def _stop(self) -> None:
+        """SIGTSTP: give the terminal back and stop."""
+        if self._has_terminal:
+            self.suspend_application_mode()
+            self._is_waiting = True
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    def _go_on(self) -> None:
+        """SIGCONT: have the terminal as before; SIGSTOP, which nobody can handle, left it to a shell as it was."""
+        if self._has_terminal:
+            self.suspend_application_mode()
+        elif not self._is_waiting:
+            return  # it ends
+        self._must_signal_resume = True
+        self.resume_application_mode()
 
     def disable_input(self) -> None:
         """Read no more."""
@@ -77,16 +109,32 @@ class Driver(LinuxDriver):
     def _run_input_thread(self) -> None:
         """Nothing: the event loop reads."""
 
+    def stop_application_mode(self) -> None:
+        """Give the terminal back, with the mouse in cells as Textual has left it in pixels where it was told to."""
+        self._has_terminal = False
+        if self._mouse_pixels:
+            self._mouse_pixels = False
+            self.write("\x1b[?1016l")
+        super().stop_application_mode()
+
     def suspend_application_mode(self) -> None:
         """Give the terminal to the shell as it was before the first frame."""
         super().suspend_application_mode()
-        attributes = getattr(self._app, "attributes_before", None)
-        if attributes is not None:
+        self._writer_thread = None
+        if self._attributes_before is not None:
             with suppress(termios.error):  # the terminal may be gone
-                termios.tcsetattr(self.fileno, termios.TCSANOW, attributes)
+                termios.tcsetattr(self.fileno, termios.TCSANOW, self._attributes_before)
 
     def _get_terminal_size(self) -> tuple[int, int]:
         return terminal_size()
+
+
+def _is_there(descriptor: int) -> bool:
+    try:
+        termios.tcgetattr(descriptor)
+    except termios.error:
+        return False
+    return True
 
 
 class ContinuingDriver(Driver):
@@ -100,5 +148,6 @@ class ContinuingDriver(Driver):
         """Write to the terminal."""
         if data == _ENTER_ALTERNATE_SCREEN and not self._is_entered:
             self._is_entered = True
+            self._app.when_taken_over()  # type: ignore[attr-defined]
             return
         super().write(data)
