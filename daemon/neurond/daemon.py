@@ -88,6 +88,7 @@ class Daemon:
         self._dirty = False
         self._settling: asyncio.TimerHandle | None = None
         self._reloading: asyncio.Task[None] | None = None
+        self._is_serving = self._is_reload_due = False
         self._clock = SteadyClock()
         host = watched_host(settings, self._on_ownership_change, self._clock)
         self._ledger = host.ledger
@@ -133,7 +134,10 @@ class Daemon:
         is_own_process = ending is None
         # Asked before anything can hang up: of a terminal that is gone nobody could tell that there was one.
         reloads = is_own_process and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN and not has_terminal()
-        ending = ending or asked_to_end()  # first of all: a signal must never leave the sockets behind
+        # First of all: a signal must never leave the sockets behind.
+        ending = ending or asked_to_end(by_hang_up=not reloads)
+        if reloads:
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         asyncio.get_running_loop().set_exception_handler(told_in_a_line)
         files = SocketFiles(self._settings.socket, self._settings.group)
         files.claim()
@@ -172,7 +176,7 @@ class Daemon:
             notify_ready(self._settings.ready_fd)
             on_ready()
             if is_own_process:
-                self._serve_supervisor(reloads=reloads)
+                self._serve_supervisor()
             self._audit.note("daemon_begins", time.time(), {"pid": os.getpid(), "version": __version__})
             await self._tick_until(ending, peers)
         finally:
@@ -197,8 +201,11 @@ class Daemon:
             self._ended.close()
             files.release()
 
-    def _serve_supervisor(self, *, reloads: bool) -> None:
+    def _serve_supervisor(self) -> None:
         """Does what service managers ask for: signs of life, and reading the configuration again."""
+        self._is_serving = True
+        if self._is_reload_due:
+            self._reload()
         loop = asyncio.get_running_loop()
         pause_seconds = watchdog_seconds()
         if pause_seconds is not None:
@@ -208,11 +215,11 @@ class Daemon:
                 loop.call_later(pause_seconds, tell)
 
             tell()
-        if reloads:
-            loop.add_signal_handler(signal.SIGHUP, self._reload)
 
     def _reload(self) -> None:
-        if self._reloading is None or self._reloading.done():
+        if not self._is_serving:
+            self._is_reload_due = True
+        elif self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reread())
 
     async def _reread(self) -> None:

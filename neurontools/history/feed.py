@@ -209,6 +209,8 @@ class LiveFeed(Feed):
         try:
             recorder.write(message)
         except (OSError, ValueError) as error:
+            if self.recorder is not recorder:  # who watches has ended it meanwhile
+                return
             self.recorder = None
             self.recording_error = f"the recording has ended: {getattr(error, 'strerror', None) or error}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import zlib
 
@@ -22,15 +23,17 @@ KEY_EVERY = 600
 
 
 class RecordingWriter:
-    """Writes snapshots to a new file, each whole before `write` returns; for one thread at a time.
+    """Writes snapshots to a new file, each whole before `write` returns; from any thread.
 
-    OSError when the file can't be created or written. `count` and `bytes_written` tell what is in the file.
+    OSError when the file can't be created or written, ValueError when it is closed. `count` and `bytes_written` tell
+    what is in the file.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.count = 0
         self.bytes_written = 0
+        self._lock = threading.Lock()  # whoever closes may be another than who writes
         self._plan = snapshot_plan(CURRENT)
         self._shape: tuple[object, ...] | None = None
         self._predictor: Predictor | None = None
@@ -51,6 +54,25 @@ class RecordingWriter:
 
     def write_snapshot(self, snapshot: neuron_pb2.Snapshot) -> None:
         """Add a snapshot."""
+        with self._lock:
+            self._write(snapshot)
+
+    def close(self) -> None:
+        """Mark the regular end; may be called again."""
+        with self._lock:
+            if self._file < 0:
+                return
+            try:
+                self._record(b"E", b"")
+            except OSError:
+                pass
+            finally:
+                os.close(self._file)
+                self._file = -1
+
+    def _write(self, snapshot: neuron_pb2.Snapshot) -> None:
+        if self._file < 0:
+            raise ValueError("the recording is closed")
         flat = Flat(snapshot, self._plan)
         if self._predictor is None or flat.shape != self._shape or self._since_key >= KEY_EVERY:
             payload = zlib.compress(snapshot.SerializeToString(), 9)
@@ -65,24 +87,10 @@ class RecordingWriter:
         self._since_key += 1
         self.count += 1
 
-    def close(self) -> None:
-        """Mark the regular end; may be called again."""
-        if self._file < 0:
-            return
-        try:
-            self._record(b"E", b"")
-        except OSError:
-            pass
-        finally:
-            os.close(self._file)
-            self._file = -1
-
     def _record(self, kind: bytes, payload: bytes) -> None:
         self._put(kind + encode_varint(len(payload)) + payload + zlib.crc32(kind + payload).to_bytes(4))
 
     def _put(self, data: bytes) -> None:
-        if self._file < 0:
-            raise ValueError("the recording is closed")
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._file, rest) :]

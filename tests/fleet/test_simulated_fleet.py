@@ -157,6 +157,12 @@ def test_a_signal_takes_the_directory_away_too() -> None:
     assert not hostfile.parent.exists()
 
 
+def test_ctrl_c_is_for_the_command_alone() -> None:
+    with SimulatedFleet(2, mix="inf2.xlarge", processes=2) as fleet:
+        pids = [int(line.split()[1]) for line in (Path(fleet.directory) / "pids").read_text().splitlines()]
+        assert [os.getpgid(pid) for pid in pids] == pids
+
+
 KILLED = """
 import os, signal, sys
 from neurontools.testing import SimulatedFleet

@@ -306,6 +306,13 @@ def test_a_program_that_can_not_be_started_is_an_outcome() -> None:
     assert (ended.outcome, ended.detail) == ("failed", "ended by SIGKILL")
 
 
+def test_no_program_is_started_after_the_end(tmp_path: Path) -> None:
+    runner = BoundedRun()
+    runner.close()
+    assert runner.run(["/bin/touch", str(tmp_path / "begun")], b"{}", HANG_SECONDS, {}).outcome == "not_started"
+    assert not (tmp_path / "begun").exists()
+
+
 @given(st.integers(1, 100), st.lists(st.floats(0, 10_000), max_size=300))
 def test_never_more_than_two_hours_worth_in_one(most: int, pauses: list[float]) -> None:
     limit, now, admitted = RateLimit(most, 0.0), 0.0, []

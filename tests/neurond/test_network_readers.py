@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -118,6 +121,29 @@ def test_a_host_that_comes_back_is_live_again(
             *("--listen", f"127.0.0.1:{network.port}"),
         )
         wait_until(lambda: feed.states[0].link is Link.LIVE)
+
+
+def test_what_is_still_connecting_at_the_end_touches_nothing_that_is_opened_afterwards(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = map(str, authority.sign("viewer"))
+    tls = client_tls({"tls-cert": certificate, "tls-key": key, "tls-ca": str(authority.file)}, {})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        before = set(threading.enumerate())
+        tunnels = Tunnels(tls)
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(tunnels.open(remote_address(f"grpcs://127.0.0.1:{silent.getsockname()[1]}")))
+            connection, _ = silent.accept()
+            (connecting,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "connecting")
+            tunnels.close()
+            pairs = [socket.socketpair() for _ in range(8)]  # they get the numbers that are free again
+            connection.close()
+            connecting.join()
+            asking.settimeout(HANG_SECONDS)
+            assert asking.recv(1) == b"", "who asked is let go"
+    ends = [end for pair in pairs for end in pair]
+    assert select.select(ends, [], [], 0)[0] == []
+    for end in ends:
+        end.close()
 
 
 def test_much_goes_through_as_it_is(network: NetworkDaemon) -> None:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,7 +39,9 @@ memory_used_ratio = {ratio}
 class Supervised:
     """A daemon without a terminal, as service managers start it; its log goes to a file."""
 
-    def __init__(self, directory: Path, **environment: str) -> None:
+    def __init__(
+        self, directory: Path, meanwhile: Callable[[Supervised], object] = lambda _daemon: None, **environment: str
+    ) -> None:
         self.directory = directory
         self.socket = str(directory / "n.sock")
         self.log_path = directory / "log"
@@ -61,6 +63,7 @@ class Supervised:
                 env={**os.environ, **stream, **environment},
             )
         os.close(writable)
+        meanwhile(self)
         with os.fdopen(readable, "rb") as ready:
             assert ready.readline() == b"ready\n", self.log
 
@@ -91,8 +94,11 @@ class Supervised:
 
 
 @contextmanager
-def supervised(directory: Path, **environment: str) -> Iterator[Supervised]:
-    daemon = Supervised(directory, **environment)
+def supervised(
+    directory: Path, meanwhile: Callable[[Supervised], object] = lambda _daemon: None, **environment: str
+) -> Iterator[Supervised]:
+    """`meanwhile` is done while it begins."""
+    daemon = Supervised(directory, meanwhile, **environment)
     try:
         yield daemon
         daemon.process.terminate()
@@ -144,6 +150,15 @@ def test_a_configuration_that_is_wrong_changes_nothing(socket_directory: Path, t
         daemon.reload("the configuration stays as it was")
         daemon.configure()
         daemon.reload("the configuration was read again; changed: nothing")
+
+
+def test_a_reload_that_is_asked_for_before_it_serves_is_done_then(socket_directory: Path) -> None:
+    def hang_up(daemon: Supervised) -> None:
+        wait_until(lambda: list(socket_directory.glob("n.sock*")))
+        daemon.process.send_signal(signal.SIGHUP)
+
+    with supervised(socket_directory, hang_up) as daemon:
+        wait_until(lambda: "the configuration was read again; changed: nothing" in daemon.log)
 
 
 def test_a_storm_of_reloads_is_one_after_the_other(socket_directory: Path) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,35 @@ def read(path: Path) -> tuple[list[model.Snapshot], str]:
     found = [read_snapshot(message) for message in reader.messages()]
     reader.close()
     return found, reader.trouble
+
+
+def test_one_that_is_ended_while_it_is_written_ends_regularly_and_touches_no_other_file(tmp_path: Path) -> None:
+    message = message_of(snapshots()[0])
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for number in range(60):
+            writer = RecordingWriter(str(tmp_path / f"{number}"))
+
+            def write_on(writer: RecordingWriter = writer) -> None:
+                with contextlib.suppress(ValueError):
+                    while True:
+                        writer.write(message)
+
+            thread = threading.Thread(target=write_on)
+            thread.start()
+            while not writer.count:
+                pass
+            writer.close()
+            other = (tmp_path / "other").open("wb")
+            thread.join()
+            assert os.fstat(other.fileno()).st_size == 0
+            other.close()
+            found, trouble = read(tmp_path / f"{number}")
+            assert (len(found), trouble) == (writer.count, "")
+            assert (tmp_path / f"{number}").stat().st_size == writer.bytes_written
+    finally:
+        sys.setswitchinterval(before)
 
 
 def assert_alike(found: object, expected: object, name: str = "") -> None:

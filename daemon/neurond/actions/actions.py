@@ -71,7 +71,7 @@ class Actions:
         self._ending.set()
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
-        self._runner.kill()
+        self._runner.close()
         self._thread.join(_CLOSE_SECONDS)
 
     def _ask_for(self, event: str, finding: Finding, snapshot: Snapshot) -> None:

@@ -23,10 +23,11 @@ class Ended:
 
 
 class BoundedRun:
-    """Runs one program at a time; `kill`, from any thread, ends the one that runs."""
+    """Runs one program at a time; `close`, from any thread, ends the one that runs, and none is begun after it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._is_closed = False
         self._child: subprocess.Popen[bytes] | None = None
 
     def run(
@@ -35,22 +36,23 @@ class BoundedRun:
         """Runs it with the document on its standard input. What it says on standard error goes where ours goes."""
         passed_on = {name: os.environ[name] for name in (*_PASSED_ON, *_CERTIFICATES) if name in os.environ}
         try:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                cwd="/",
-                env={**passed_on, "LANG": "C.UTF-8", **environment},
-                start_new_session=True,
-            )
+            with self._lock:
+                if self._is_closed:
+                    return Ended("not_started", "the end has begun")
+                child = self._child = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    cwd="/",
+                    env={**passed_on, "LANG": "C.UTF-8", **environment},
+                    start_new_session=True,
+                )
         except (OSError, ValueError) as error:
             return Ended("not_started", str(error))
-        with self._lock:
-            self._child = child
         try:
             child.communicate(document, timeout=timeout_seconds)
         except subprocess.TimeoutExpired:
-            self.kill()
+            self._kill()
             child.wait()
             return Ended("timed_out", f"no end within {timeout_seconds:g} s")
         finally:
@@ -58,8 +60,13 @@ class BoundedRun:
                 self._child = None
         return Ended("done") if child.returncode == 0 else Ended("failed", _how(child.returncode))
 
-    def kill(self) -> None:
+    def close(self) -> None:
         """Ends what runs, with what it has started in its session."""
+        with self._lock:
+            self._is_closed = True
+        self._kill()
+
+    def _kill(self) -> None:
         with self._lock:
             if self._child is not None:
                 with contextlib.suppress(ProcessLookupError):

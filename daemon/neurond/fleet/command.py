@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import select
-import signal
 import tempfile
 from contextlib import ExitStack, suppress
 from typing import NoReturn
@@ -17,7 +16,7 @@ from neurond.startup.checks import check
 from neurontools import catalog
 from neurontools.cli.line import frame
 from neurontools.cli.line.about import exit_code_text
-from neurontools.cli.line.frame import end_on_signal, write_text
+from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.telling import tell
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.files.directory import Directory, NotTrusted
@@ -75,8 +74,6 @@ def main() -> None:
 def _run(arguments: list[str]) -> int:
     given = parser().parse_args(arguments)
     process_count = _whole("--processes", given.processes or os.cpu_count() or 1, 1, MOST_HOSTS)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, end_on_signal)
     with ExitStack() as stack:
         path = given.directory or stack.enter_context(tempfile.TemporaryDirectory(prefix="neuron-fleet-"))
         path = os.path.abspath(path)  # noqa: PTH100

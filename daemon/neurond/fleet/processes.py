@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from neurond.fleet.plan import HostPlan
 from neurontools.errors import EXIT_FAILURE, UserError
+from neurontools.held_signals import nothing_raises
 
 _STOP_SECONDS = 10.0
 
@@ -32,7 +33,8 @@ class Processes:
     def __enter__(self) -> Processes:
         try:
             for share in self._shares:
-                self._children.append(_started(share))
+                with nothing_raises():  # or a process would be there that nobody knows
+                    self._children.append(_started(share))
             for child in self._children:
                 assert child.stdout is not None  # noqa: S101 - it was made with a pipe
                 said = child.stdout.readline().decode("utf-8", "replace").strip()
@@ -44,7 +46,8 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        with nothing_raises():
+            self._end()
 
     def ended(self) -> list[str]:
         """The hosts whose process has ended."""
@@ -74,6 +77,7 @@ def _started(share: Sequence[HostPlan]) -> subprocess.Popen[bytes]:
         [sys.executable, "-P", "-m", "neurond.fleet.worker", str(os.getpid())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        start_new_session=True,  # Ctrl-C is for the command, which then ends them
     )
     assert child.stdin is not None  # noqa: S101 - it was made with a pipe
     try:

@@ -13,11 +13,11 @@ async def others_end(patience_seconds: float) -> None:
         await asyncio.wait(others, timeout=patience_seconds)
 
 
-def asked_to_end() -> asyncio.Event:
-    """Set by SIGTERM and SIGINT, and by SIGHUP unless nohup had it ignored."""
+def asked_to_end(*, by_hang_up: bool) -> asyncio.Event:
+    """Set by SIGTERM and SIGINT, and where that is meant by SIGHUP, unless nohup had it ignored."""
     ending = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+        if number != signal.SIGHUP or (by_hang_up and signal.getsignal(number) is not signal.SIG_IGN):
             loop.add_signal_handler(number, ending.set)
     return ending

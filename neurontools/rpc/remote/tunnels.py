@@ -47,6 +47,12 @@ class _Connected:
     remote: ssl.SSLSocket | None
     why_not: str = field(default="")
 
+    def close(self) -> None:
+        """For who has nobody to give it to; may be called again."""
+        self.local.close()
+        if self.remote is not None:
+            self.remote.close()
+
 
 class Tunnels:
     """A context with the sockets, in a directory of this user's alone. `open` may be called from any thread."""
@@ -60,6 +66,8 @@ class Tunnels:
         self._pipes: set[Pipe] = set()
         self._count = 0
         self._is_closing = False
+        self._lock = threading.Lock()
+        self._has_ended = False  # by it nobody uses the numbers of the pipe any more
         self._wakened, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._selector.register(self._wakened, selectors.EVENT_READ, None)
@@ -97,9 +105,13 @@ class Tunnels:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wake(self) -> None:
-        with contextlib.suppress(OSError):
-            os.write(self._waker, b"x")
+    def _wake(self) -> bool:
+        """Has the thread look; whether it is there to do so."""
+        with self._lock, contextlib.suppress(BlockingIOError):  # it will look anyway where the pipe is full
+            if not self._has_ended:
+                os.write(self._waker, b"x")
+            return not self._has_ended
+        return True
 
     def _run(self) -> None:
         unfinished: set[Pipe] = set()
@@ -120,8 +132,14 @@ class Tunnels:
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.close()
         self._selector.close()
-        os.close(self._wakened)
-        os.close(self._waker)
+        with self._lock:
+            self._has_ended = True
+            os.close(self._wakened)
+            os.close(self._waker)
+        for done in self._done:
+            done.close()
+        for door in self._asked:
+            door.listener.close()
 
     def _take_over(self) -> None:
         """What other threads have made."""
@@ -159,7 +177,8 @@ class Tunnels:
         except (OSError, ValueError) as error:
             done = _Connected(door, local, None, reason(error))
         self._done.append(done)
-        self._wake()
+        if not self._wake():
+            done.close()
 
     def _move(self, pipe: Pipe) -> bool:
         """Passes on what is there; whether there is more of which no selector will tell."""
