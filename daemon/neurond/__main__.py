@@ -19,6 +19,11 @@ def main() -> None:
     frame.run("neurond", _run, is_service=True)
 
 
+def fleet_sim() -> None:
+    """`neuron-fleet-sim`."""
+    frame.run_module("neurond.fleet.command")
+
+
 def _run(arguments: list[str]) -> int:
     settings = os.environ.pop(_SETTINGS, None)
     if settings is not None:

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,20 +145,43 @@ def test_signals_to_one_that_waits_for_an_answer(number: signal.Signals, socket_
     assert process.returncode == SIGNALS[number]
 
 
-@pytest.mark.parametrize("command", [NEURON_LS, [*NEURON_TOP, "--json-lines"]], ids=["neuron-ls", "neuron-top"])
-def test_interrupted_while_it_is_imported(command: list[str], tmp_path: Path) -> None:
+def wrapper(name: str) -> list[str]:
+    """What an installer writes for a command."""
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        module, _, function = tomllib.load(file)["project"]["scripts"][name].partition(":")
+    return [sys.executable, "-c", f"from {module} import {function}; {function}()"]
+
+
+@pytest.mark.parametrize(
+    ("command", "slow"),
+    [
+        (NEURON_LS, "neurontools.cli"),
+        ([*NEURON_TOP, "--json-lines"], "neurontools.cli"),
+        (wrapper("neuron-monitor"), "neurontools.cli.line.options"),
+        (wrapper("neuron-profile"), "neurontools.cli.line.options"),
+        (wrapper("neuron-run"), "neurontools.cli.line.options"),
+        (wrapper("neuron-doctor"), "neurontools.cli.line.options"),
+        (wrapper("neuron-fault"), "neurontools.cli.line.options"),
+        (wrapper("neuron-monitor-prometheus"), "neurontools.cli.line.options"),
+        (wrapper("neuron_parallel_compile"), "neurontools.cli.line.options"),
+        (wrapper("neuron-fleet-sim"), "neurond.fleet.plan"),
+        (wrapper("neurond"), "neurond.startup"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[-1][-40:],
+)
+def test_interrupted_while_it_is_imported(command: list[str], slow: str, tmp_path: Path) -> None:
     """A module that is imported early and stops there, as a slow disk may."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Slow:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        "        if name == 'neurontools.cli':\n"
+        f"        if name == '{slow}':\n"
         "            print('here', flush=True); sys.stdin.read()\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
     with subprocess.Popen(
         command,
-        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT}/daemon"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -74,6 +74,17 @@ def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = 
         _end_by(end.number)
 
 
+def run_module(name: str) -> None:
+    """Import the module of a command and run its `main`; Ctrl-C during the imports ends it as it does later."""
+    from importlib import import_module
+
+    try:
+        main = import_module(name).main
+    except KeyboardInterrupt:
+        os._exit(EXIT_INTERRUPTED)
+    main()
+
+
 def write_document(document: bytes) -> None:
     """Write it to standard output, whole and as it is; nothing of it may come from elsewhere unescaped.
 
