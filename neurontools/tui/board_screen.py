@@ -23,6 +23,5 @@ class BoardScreen(Screen[None]):
         yield self._board
 
     def on_key(self, event: events.Key) -> None:
-        """Give the board what is typed before it has the focus."""
-        if self.focused is None:
-            self._board.on_key(event)
+        """Give the board what was typed before it had the focus; what it has had and does not know does nothing."""
+        self._board.on_key(event)

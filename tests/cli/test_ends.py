@@ -163,7 +163,7 @@ def wrapper(name: str) -> list[str]:
         (wrapper("neuron-doctor"), "neurontools.cli.line.options"),
         (wrapper("neuron-fault"), "neurontools.cli.line.options"),
         (wrapper("neuron-monitor-prometheus"), "neurontools.cli.line.options"),
-        (wrapper("neuron_parallel_compile"), "neurontools.cli.line.options"),
+        (wrapper("neuron_parallel_compile"), "neurontools.cli.run"),
         (wrapper("neuron-fleet-sim"), "neurond.fleet.plan"),
         (wrapper("neurond"), "neurond.startup"),
     ],

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from textual import events
 
 from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.model import Snapshot
@@ -60,6 +61,10 @@ async def test_what_is_typed_before_the_board_has_the_focus_is_not_lost() -> Non
         app.screen.set_focus(None)
         await pilot.press("w")
         assert app.dashboard.page == "processes"
+        app.screen.post_message(events.Key("h", "h"))
+        app.screen.set_focus(app.board)  # on its way the board gets it
+        await pilot.pause()
+        assert app.dashboard.page == "history"
 
 
 async def test_every_key_on_every_page_leaves_it_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
