@@ -88,7 +88,7 @@ def _place(instance: str, name: str) -> Place:
 
 
 def _user(sample: Sample) -> str:
-    """Whose processes a sample counts: a name, or the number of one that has none; "" for other samples."""
+    """Who has processes, as a sample says: a name, or the number of one that has none; "" for other samples."""
     return label(sample.labels.get("user") or sample.labels.get("uid", ""))
 
 

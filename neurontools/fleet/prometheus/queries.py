@@ -138,7 +138,10 @@ class Overview:
 
 
 # A sample more for each user of each host: this is asked only where somebody wants it.
-_OR_USERS = ' or count by (instance, user, uid) (neurontools_process_info{uid!=""})'
+_OR_USERS = (
+    ' or group by (instance, user) (neurontools_process_info{user!=""})'
+    ' or group by (instance, uid) (neurontools_process_info{user="", uid!=""})'
+)
 _AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
 # One of them, where an address has been given to another instance: two would fail the whole query.
