@@ -6,7 +6,6 @@ import gc
 import os
 import shutil
 import signal
-import socket
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.examples import load_profile
+from tests.harness.ports import free_port
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
 
 SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
@@ -62,9 +62,7 @@ def environment_as_found() -> Iterator[None]:
 @pytest.fixture
 def port() -> int:
     """A TCP port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    return number
+    return free_port()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -18,6 +17,7 @@ import pytest
 from tests.harness import python_process
 from tests.harness.kubelet import Kubelet, pod, reply_of
 from tests.harness.paths import NEURON_LS, NEURON_TOP, PYTHONPATH
+from tests.harness.ports import free_port
 from tests.harness.reporting_process import end, holder
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -55,8 +55,7 @@ class Told:
     """A daemon with metrics, and what is told of one kind of finding."""
 
     def __init__(self, start: StartDaemon, *flags: str) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port = server.getsockname()[1]
+        self.port = free_port()
         self.daemon: RunningDaemon = start(
             *("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{self.port}", *flags)
         )

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from neurontools.testing import SimulatedFleet
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
 from tests.harness.paths import NEURON_LS, NEURON_TOP
+from tests.harness.ports import free_ports
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -32,22 +31,8 @@ MIX = "trn1.2xlarge/steady,inf2.24xlarge,trn1.2xlarge/ecc-burst"
 
 @pytest.fixture
 def fleet() -> Iterator[SimulatedFleet]:
-    with SimulatedFleet(3, mix=MIX, interval_seconds=0.5, processes=3, metrics_from=free_ports(3)) as fleet:
+    with SimulatedFleet(3, mix=MIX, interval_seconds=0.5, processes=3, metrics_from=free_ports(3)[0]) as fleet:
         yield fleet
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on, below those that the system gives away by itself."""
-
-    def look() -> int | None:
-        first = random.randrange(20_000, 32_000)
-        with ExitStack() as stack, suppress(OSError):
-            for port in range(first, first + count):
-                stack.enter_context(socket.create_server(("127.0.0.1", port)))
-            return first
-        return None
-
-    return wait_until(look)
 
 
 def told(server: Prometheus, count: int = 3, *, rules: bool = True) -> tuple[HostState, ...]:

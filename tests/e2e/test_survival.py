@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from neurontools.model import FaultState
 from neurontools.testing import SimulatedHost
 from tests.harness import framework_script, python_process
 from tests.harness.paths import PYTHONPATH
+from tests.harness.ports import free_port
 from tests.harness.waiting import HANG_SECONDS
 
 pytest_plugins = ["neurontools.testing.pytest_plugin"]
@@ -26,12 +26,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples/train_resume.py"
 STEPS = 30
 
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def torchrun(restarts: int) -> list[str]:

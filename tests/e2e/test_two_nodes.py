@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.harness import python_process
+from tests.harness.ports import free_port
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -77,9 +77,7 @@ def expected() -> tuple[list[float], list[Any]]:
 def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[RunningDaemon, subprocess.Popen[str]]]]:
     """Both nodes of a training: the daemon and the torchrun of each. The second one may use cores 4 and 5 alone."""
     (tmp_path / "script.py").write_text(SCRIPT)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_", "TORCHELASTIC"))}
     made = []
     for node, (instance_type, cores) in enumerate((("trn1.2xlarge", ""), ("trn1.32xlarge", "4-5"))):

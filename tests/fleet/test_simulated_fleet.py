@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,6 +19,7 @@ from neurontools.faults.request import FaultRequest
 from neurontools.model import InjectedFault
 from neurontools.rpc import faults
 from neurontools.testing import SimulatedFleet
+from tests.harness.ports import free_port
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "neurond.fleet.command"]
@@ -71,9 +71,7 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
 
 
 def test_metrics_are_served_where_prometheus_is_told() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    port = free_port()
     with SimulatedFleet(1, mix="inf2.xlarge", metrics_from=port) as fleet:
         (target,) = json.loads(Path(fleet.directory, "file_sd.json").read_text())
         labels = {"node": "host-000", "__neuron_place__": fleet.places[0].text}

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness.paths import ROOT
+from tests.harness.ports import free_port
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 needs_slurm = pytest.mark.skipif(
@@ -67,8 +68,8 @@ class SlurmCluster:
         (directory / "slurm.conf").write_text(
             _CONFIGURATION.format(
                 host=socket.gethostname(),
-                controller_port=_free_port(),
-                node_port=_free_port(),
+                controller_port=free_port(),
+                node_port=free_port(),
                 user=getpass.getuser(),
                 directory=directory,
                 seconds=_STATE_SECONDS,
@@ -95,7 +96,7 @@ class SlurmCluster:
             process.send_signal(signal.SIGTERM)
         for process in self._processes:
             try:
-                process.wait(30)
+                process.wait(HANG_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -159,9 +160,3 @@ class SlurmCluster:
             check=False,
             env=self.environment,
         )
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        number: int = server.getsockname()[1]
-    return number
