@@ -22,6 +22,7 @@ from neurontools.rpc import hpack
 from tests.harness import python_process
 from tests.harness.raw_server import HEADERS, VALID, FrameReader, RawServer
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @contextmanager
@@ -98,10 +99,10 @@ def test_close_ends_a_stream_that_another_thread_waits_for(tmp_path: Path) -> No
 
         thread = threading.Thread(target=read)
         thread.start()
-        assert arrived.wait(10)
+        assert arrived.wait(HANG_SECONDS)
         assert daemon.poll() is None
         client.close()
-        assert ended.wait(10)
+        assert ended.wait(HANG_SECONDS)
         thread.join()
         with pytest.raises(Closed):
             client.snapshot()
@@ -172,7 +173,7 @@ def test_a_daemon_that_may_not_be_asked_is_not_called_absent(shared_daemon: Runn
 def test_a_watch_ends_when_its_time_is_over(shared_daemon: RunningDaemon) -> None:
     with connect(shared_daemon.socket) as daemon:
         assert list(daemon.watch(duration_seconds=0)) == []
-        assert len({snapshot.sequence for snapshot in daemon.watch(duration_seconds=0.5)}) > 1
+        wait_until(lambda: len({snapshot.sequence for snapshot in daemon.watch(duration_seconds=0.5)}) > 1)
 
 
 def test_a_stream_goes_on_beyond_the_longest_call(
@@ -224,7 +225,8 @@ def test_a_recording_is_read_like_a_daemon(shared_daemon: RunningDaemon, tmp_pat
         assert recording.trouble == ""
         after = [snapshot.sequence for snapshot in recording.history(after_sequence=taken[6].sequence)]
         assert after == [snapshot.sequence for snapshot in taken[7:]]
-        since = taken[-1].taken_at_unix_seconds - taken[5].taken_at_unix_seconds + 0.005
+        before, then, last = (taken[number].taken_at_unix_seconds for number in (4, 5, -1))
+        since = last - (before + then) / 2
         assert next(recording.history(since)).sequence == taken[5].sequence
 
 

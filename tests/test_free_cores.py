@@ -17,6 +17,7 @@ from neurontools.model import Snapshot
 from neurontools.nrt.core_request import parse_visible_cores
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
+from tests.harness.waiting import HANG_SECONDS
 
 
 def held(instance_type: str, *cores: int, lnc: int | None = None) -> Snapshot:
@@ -157,7 +158,7 @@ def test_a_daemon_that_is_restarted_meanwhile_is_waited_for(start_daemon: StartD
         answers: list[bool | None] = []
         thread = threading.Thread(target=lambda: answers.append(free_cores.wait_until(look, daemon)))
         thread.start()
-        assert seen.wait(30)
+        assert seen.wait(HANG_SECONDS)
         first.stop(signal.SIGKILL)
         second = start_daemon()
         thread.join()

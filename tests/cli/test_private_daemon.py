@@ -36,7 +36,7 @@ def temporary_directory(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def wait_for_end(pid: int, pidfd: int) -> None:
-    assert select.select([pidfd], [], [], 60)[0], f"{pid} is still there"
+    assert select.select([pidfd], [], [], HANG_SECONDS)[0], f"{pid} is still there"
 
 
 def test_serves_and_is_gone_afterwards(short_path: Path) -> None:

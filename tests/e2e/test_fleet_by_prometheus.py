@@ -20,7 +20,7 @@ from neurontools.testing import SimulatedFleet
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
 from tests.harness.paths import NEURON_LS, NEURON_TOP
-from tests.harness.ports import free_ports
+from tests.harness.ports import free_port, free_ports
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -106,7 +106,7 @@ def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path)
 
 
 def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    port = free_ports(1)
+    port = free_port()
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}")
     with Prometheus(tmp_path, f"127.0.0.1:{port}") as server, closing(Attachment(daemon)) as job:
         job.attach(all_cores=True)

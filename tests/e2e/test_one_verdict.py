@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,14 +16,15 @@ import pytest
 from neurond.load.scenarios import SCENARIOS
 
 from neurontools import health
-from neurontools.client import read_snapshot
+from neurontools.client import Client, read_snapshot
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.views.pages import PAGES
 from tests.harness.older_daemon import RECORDING, OlderDaemon
 from tests.harness.paths import NEURON_LS, NEURON_TOP, PYTHONPATH, ROOT
+from tests.harness.ports import free_port
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 NEURON_MONITOR = ROOT / "neurontools/cli/monitor/command.py"
 INTERVAL_SECONDS = 4.0
@@ -99,8 +99,7 @@ def test_every_tool_says_the_same_of_every_load(start_daemon: StartDaemon, tmp_p
     limits.write_text(LIMITS, "utf-8")
     daemons = {}
     for load in SCENARIOS:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
+        port = free_port()
         daemons[load] = (
             port,
             start_daemon(
@@ -112,13 +111,15 @@ def test_every_tool_says_the_same_of_every_load(start_daemon: StartDaemon, tmp_p
     for load, (port, daemon) in daemons.items():
 
         def looked(port: int = port, daemon: RunningDaemon = daemon, load: str = load) -> bool | None:
-            """What is expected was found, and while all were asked, there was one snapshot."""
+            """What is expected was found, and while all were asked, the daemon said the same of all its snapshots."""
             snapshot = daemon.next_snapshot(1)
             assert snapshot.health is not None
             if not EXPECTED[load] <= {finding.kind for finding in snapshot.health.findings}:
                 return None
             said = answers(daemon, port)
-            if daemon.snapshot().sequence != snapshot.sequence:
+            with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
+                meanwhile = [*client.history(after_sequence=snapshot.sequence), client.snapshot()]
+            if any(health.verdicts(each) != health.verdicts(snapshot) for each in meanwhile):
                 return None
             check(snapshot, said)
             return True

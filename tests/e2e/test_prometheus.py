@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,7 @@ AWS_QUERIES = [
 ]
 # What its legends show of the series.
 AWS_LEGENDS = ("usage_type", "neuroncore", "percentile", "memory_location")
+WAITING = "31 ranks wait for rank 0, PID "
 # Queries of our own with the rest of its families.
 OTHER_QUERIES = [
     "sum(increase(execution_errors_total[1m])) or vector(0)",
@@ -72,7 +74,12 @@ def prometheus(daemon: RunningDaemon, port: int, tmp_path: Path) -> Iterator[Pro
     server = Prometheus(tmp_path, f"127.0.0.1:{port}")
     yield server
     server.process.terminate()
-    server.process.wait(30)
+    server.process.wait(HANG_SECONDS)
+
+
+def last_errors(server: Prometheus) -> list[str]:
+    """Why the latest scrape of each target failed, "" where it did not."""
+    return [target["lastError"] for target in server.get("targets")["activeTargets"]]
 
 
 def dashboard_queries() -> list[str]:
@@ -82,10 +89,13 @@ def dashboard_queries() -> list[str]:
 
 
 def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: RunningDaemon) -> None:
-    wait_until(lambda: prometheus.query("up == 1") or None)
-    (target,) = prometheus.get("targets")["activeTargets"]
-    assert target["lastError"] == ""
-    wait_until(lambda: prometheus.query("execution_latency_seconds") or None)
+    def answer(query: str) -> list[Any]:
+        """A scrape that took a busy machine too long leaves nothing to be told until the next one."""
+        return wait_until(lambda: prometheus.query(query) or None)
+
+    answer("up == 1")
+    wait_until(lambda: last_errors(prometheus) == [""])
+    answer("execution_latency_seconds")
 
     kinds = {name: found[0]["type"] for name, found in prometheus.get("metadata").items()}
     for name, (kind, _) in FORMAT.items():
@@ -93,7 +103,7 @@ def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: Run
         family = re.sub(r"_(total|created|info)$", "", name)
         wanted = "info" if name.endswith("_info") else "counter" if family != name else kind
         assert kinds[family] == wanted, name
-        wait_until(lambda name=name: prometheus.query(name) or None)  # type: ignore[misc]
+        answer(name)
 
     for title, is_drawn_over_time, query in AWS_QUERIES:
         ask = prometheus.query_range if is_drawn_over_time else prometheus.query
@@ -103,24 +113,34 @@ def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: Run
             assert all(label in series["metric"] for label in AWS_LEGENDS if f"by ({label})" in query), title
     # Its variable for filters asks for the labels, and puts them into every selector.
     assert prometheus.get("label/instance_type/values") == ["trn1.32xlarge"]
-    averages = 'avg(neuroncore_utilization_ratio{instance_type="trn1.32xlarge"})'
-    for query in (averages, *OTHER_QUERIES, *dashboard_queries()):
+    answer('avg(neuroncore_utilization_ratio{instance_type="trn1.32xlarge"})')
+    for query in OTHER_QUERIES:
+        answer(query)
+    for query in dashboard_queries():
         if "> " not in query and "findings" not in query:  # those are silent while all is well
-            wait_until(lambda query=query: prometheus.query(query) or None)  # type: ignore[misc]
+            answer(query)
 
-    health = wait_until(lambda: prometheus.query('neurontools_device_health{neuron_device_index="0"} == 3') or None)
+    health = answer('neurontools_device_health{neuron_device_index="0"} == 3')
     assert health[0]["metric"]["job"] == "neurond"
-    groups = prometheus.get("rules")["groups"]
-    assert all(rule["health"] == "ok" for group in groups for rule in group["rules"]), "every rule was evaluated"
-    alerts = wait_until(lambda: ((found := prometheus.get("alerts")) and found["alerts"]) or None)
-    assert [(alert["labels"]["alertname"], alert["labels"]["finding"]) for alert in alerts] == [
-        ("NeuronHostUnhealthy", "stuck")
-    ], "one for the host"
-    assert "31 ranks wait for rank 0, PID " in alerts[0]["annotations"]["summary"]
-    assert prometheus.query("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
+
+    def rules() -> set[str]:
+        return {rule["health"] for group in prometheus.get("rules")["groups"] for rule in group["rules"]}
+
+    wait_until(lambda: "unknown" not in rules())  # every one was evaluated
+    assert rules() == {"ok"}
+
+    def alerts() -> list[tuple[str, str | None, bool]]:
+        return [
+            (each["labels"]["alertname"], each["labels"].get("finding"), WAITING in each["annotations"]["summary"])
+            for each in prometheus.get("alerts")["alerts"]
+        ]
+
+    # One for the host; that a busy machine was late may be another one's for a moment.
+    wait_until(lambda: alerts() == [("NeuronHostUnhealthy", "stuck", True)])
+    assert answer("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
 
     daemon.stop()
-    wait_until(lambda: prometheus.query("up == 0") or None)
+    answer("up == 0")
 
 
 @needs_openssl
@@ -155,11 +175,11 @@ def test_prometheus_reads_over_tls_with_certificate_and_token(
     try:
         wait_until(lambda: server.query("neurontools_neuroncore_held") or None)
         (target,) = server.get("targets")["activeTargets"]
-        assert (target["health"], target["lastError"]) == ("up", "")
         assert target["scrapeUrl"].startswith("https:")
+        wait_until(lambda: last_errors(server) == [""])
     finally:
         server.process.terminate()
-        server.process.wait(30)
+        server.process.wait(HANG_SECONDS)
 
 
 def advised_relabelling() -> list[object]:
@@ -243,4 +263,4 @@ def test_processes_come_and_go_without_leaving_much_or_breaking_joins(
     finally:
         for server in servers:
             server.process.terminate()
-            server.process.wait(30)
+            server.process.wait(HANG_SECONDS)

@@ -24,7 +24,7 @@ def main(path: str, core_count: int, uid: int) -> None:
     token = connection.makefile("r").readline().strip()
     if core_count:
         request = neuron_pb2.AttachRequest(token=token, core_count=core_count, tag=os.environ.get(TAG, ""))
-        call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=30)
+        call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=300)
     print(token, flush=True)
     for order in sys.stdin:
         if order == "fork\n":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import pty
@@ -30,7 +31,7 @@ connection = socket.socket(socket.AF_UNIX)
 connection.connect(path + ".attach")
 token = connection.makefile().readline().strip()
 call = lambda name, request: calls.call(path, f"/neurontools.v1.RuntimeService/{name}", request.SerializeToString(),
-    timeout_seconds=5)
+    timeout_seconds=300)
 call("Attach", pb.AttachRequest(token=token, core_count=2, tag="mlp", runtime_version="test"))
 print("attached", flush=True)
 started, steps = time.monotonic(), 0
@@ -56,6 +57,7 @@ class Terminal:
     ) -> None:
         self.screen = TerminalScreen(width, height)
         self.raw = b""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # what is read may end within a character
         environment = {
             **os.environ,
             "TERM": "xterm-256color",
@@ -86,7 +88,7 @@ class Terminal:
                 data = b""
                 self.is_over = True
             self.raw += data
-            self.screen.feed(data.decode("utf-8", "replace"))
+            self.screen.feed(self._decoder.decode(data))
         return bool(data)
 
     def until(self, look: Callable[[str], object]) -> str:

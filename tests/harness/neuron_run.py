@@ -165,6 +165,6 @@ class OnTerminal:
 
 def owners(socket: str) -> list[int]:
     """The PIDs that hold a core, a PID a core."""
-    reply = call.call(socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10.0)
+    reply = call.call(socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=HANG_SECONDS)
     snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
     return [core.owner_pid for core in snapshot.cores if core.HasField("owner_pid")]

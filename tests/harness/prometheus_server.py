@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.ports import free_port
 from tests.harness.waiting import HANG_SECONDS
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/neuron.rules.yml"
@@ -40,8 +40,7 @@ class Prometheus:
         interval: str = "2s",
         scrape: Mapping[str, object] | None = None,
     ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            self.port = server.getsockname()[1]
+        self.port = free_port()
         targets: dict[str, object] = {"static_configs": [{"targets": [target] if target else []}]}
         if file_sd is not None:
             targets = {"file_sd_configs": [{"files": [str(file_sd)]}]}
@@ -97,7 +96,7 @@ class Prometheus:
         return found["result"] if found else []
 
     def query_range(self, text: str) -> list[Any]:
-        """The last seconds, as a panel that is drawn over time asks for them."""
+        """The last minutes, as a panel that is drawn over time asks for them."""
         now = time.time()
-        found = self.get("query_range", query=text, start=str(now - 5), end=str(now), step="1")
+        found = self.get("query_range", query=text, start=str(now - 300), end=str(now), step="1")
         return found["result"] if found else []

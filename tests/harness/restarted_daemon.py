@@ -11,7 +11,7 @@ from neurontools import model
 from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.convert import from_message
 from tests.harness import python_process
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 class RestartedDaemon:
@@ -46,7 +46,7 @@ class RestartedDaemon:
             self.process = None
 
     def snapshot(self) -> model.Snapshot:
-        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
+        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=HANG_SECONDS)
         return from_message(model.Snapshot, neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot)
 
     def find(self, pid: int) -> model.Process | None:

@@ -12,6 +12,7 @@ from typing import Any
 from neurontools.rpc import call, neuron_pb2
 from tests.harness import python_process
 from tests.harness.paths import NEURON_LS, PYTHONPATH
+from tests.harness.waiting import HANG_SECONDS
 
 SCRIPT = """
 import json, os, sys, time, torch, torch_xla, torch_xla.core.xla_model as xm
@@ -94,7 +95,7 @@ class TrainingHost:
         return script
 
     def snapshot(self) -> Any:
-        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=5.0)
+        reply = call.call(self.socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=HANG_SECONDS)
         return neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
 
     def neuron_ls(self) -> list[dict[str, Any]]:

@@ -95,7 +95,7 @@ def test_what_breaks_off_is_kept_and_gone_on_with(
 
     grown(daemon, 2 * PIECE)
     feed = feed_at(line_to(limit).path)
-    wait_until(lambda: len(asked) == 3)
+    wait_until(lambda: len(asked) >= 3)
     feed.drain()
     wait_until(lambda: is_whole(feed))
     found = sequences(feed)
@@ -153,7 +153,7 @@ def test_it_can_be_closed_while_it_begins(daemon: RunningDaemon, feed_at: Callab
         past = Past(daemon.socket, lambda _moments: None)
         wants = threading.Thread(target=past.want, args=(newest, None))
         wants.start()
-        while not past.is_loading:
+        while not past.is_loading and wants.is_alive():
             pass
         past.close()
         wants.join()

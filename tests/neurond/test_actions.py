@@ -98,12 +98,12 @@ def test_a_command_hears_of_what_begins_and_what_ends(host: Host) -> None:
     assert (begun["instance_id"], begun["source"]) == ("i-simulated", "simulated")
     finding = begun["finding"]
     assert (finding["name"], finding["problem"], finding["device_indices"]) == ("HBM_UNCORRECTABLE_ERROR", "node", [3])
+    wait_until(lambda: len(host.audit("action")) == 2)  # what is read next is no longer written
     assert (host.directory / "arguments").read_text() == "1 a b; $(reboot)\n"
     names = {line.partition("=")[0] for line in (host.directory / "environment").read_text().splitlines()}
     assert names <= {"PATH", "LANG", "PWD", "SHLVL", "_", "OLDPWD", "SSL_CERT_FILE", "SSL_CERT_DIR"} | {
         name for name in os.environ if name.lower().endswith("_proxy")
     }
-    wait_until(lambda: len(host.audit("action")) == 2)
     daemon.stop()
     assert [line["outcome"] for line in host.audit("action")] == ["done", "done"]
     assert [line["name"] for line in host.audit("finding_begins")] == ["HBM_UNCORRECTABLE_ERROR"]
@@ -135,7 +135,7 @@ def test_a_command_that_fails_is_tried_again_and_one_that_hangs_is_ended(host: H
 def test_what_hangs_is_ended_with_all_that_it_has_started(host: Host) -> None:
     child = host.directory / "child"
     more = f"sleep 600 & echo $! >{child}; wait"
-    daemon = host.start(f'command = ["{host.program(more)}"]\nretries = 0\ntimeout_seconds = 1.0')
+    daemon = host.start(f'command = ["{host.program(more)}"]\nretries = 0\ntimeout_seconds = 5.0')
     host.fails()
     wait_until(lambda: host.audit("action"))
     assert host.audit("action")[0]["outcome"] == "timed_out"

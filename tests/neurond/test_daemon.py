@@ -23,7 +23,7 @@ from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
 from tests.harness.paths import ATTACHED_CHILD, NEURON_LS
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @pytest.mark.parametrize("instance_type", catalog.names())
@@ -62,11 +62,16 @@ def test_a_node_of_an_ultraserver_says_so_wherever_the_original_would(start_daem
 
 def test_snapshots_come_at_the_interval(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1")
-    replies = wait_until(lambda: past if len(past := history(daemon)) > 15 else None)
-    taken = [snapshot.taken_at_seconds for snapshot in replies]
-    periods = sorted(later - earlier for earlier, later in itertools.pairwise(taken))
-    assert periods[len(periods) // 2] == pytest.approx(0.1, rel=0.5)
-    assert [snapshot.sequence for snapshot in replies] == list(range(1, len(replies) + 1))
+
+    def has_kept_time() -> bool:
+        """For a second; on a busy machine not for any."""
+        replies = history(daemon)
+        assert [snapshot.sequence for snapshot in replies] == list(range(1, len(replies) + 1))
+        taken = [snapshot.taken_at_seconds for snapshot in replies[-11:]]
+        periods = [later - earlier for earlier, later in itertools.pairwise(taken)]
+        return len(periods) == 10 and all(0.05 < period < 0.15 for period in periods)
+
+    wait_until(has_kept_time)
 
 
 def history(daemon: RunningDaemon) -> list[pb.Snapshot]:
@@ -192,9 +197,19 @@ def test_more_connections_than_a_process_may_have(start_daemon: StartDaemon) -> 
     assert subprocess.run(ask, check=True, capture_output=True).stdout == b"answered\n", "others have their own share"
     for connection in flood:
         connection.close()
+    wait_until(lambda: is_answered(daemon))
     assert daemon.owners()[0] == os.getpid(), "who was attached stays it"
     attachment.close()
     wait_until(lambda: daemon.owners()[0] is None)
+
+
+def is_answered(daemon: RunningDaemon) -> bool:
+    """Whether this process is let in; not before the daemon has seen the ends of its other connections."""
+    try:
+        daemon.snapshot()
+    except call.RpcError:
+        return False
+    return True
 
 
 ASK = """
@@ -217,8 +232,8 @@ def test_a_daemon_without_file_descriptors_goes_on_when_it_has_them_again(daemon
         full = wait_until(lambda: found if (found := snapshot()).host.memory_total_bytes else None)
         limits = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (3, limits[1]))
-        poor = wait_until(lambda: found if (found := snapshot()).warnings else None)
-        assert poor.sequence > full.sequence
+        begun = snapshot().sequence + 1  # the one at hand may have had some of its descriptors
+        poor = wait_until(lambda: found if (found := snapshot()).sequence > begun else None)
         assert not poor.host.HasField("memory_total_bytes"), "unknown, and neither 0 nor an old number"
         assert "of the host can't be read: Too many open files" in poor.warnings[0]
         assert [process.pid for process in poor.processes] == [os.getpid()]
@@ -269,7 +284,7 @@ def test_a_service_manager_is_told_that_the_daemon_serves(start_daemon: StartDae
     address = str(socket_directory / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.bind(address)
-        receiver.settimeout(30)
+        receiver.settimeout(HANG_SECONDS)
         start_daemon(environment={"NOTIFY_SOCKET": address})
         assert receiver.recv(100) == b"READY=1"
 

@@ -103,8 +103,12 @@ async def test_one_bad_answer_after_the_other_changes_nothing(kubelet: Kubelet) 
     heard = Heard()
     watcher = KubeletWatcher(heard, str(kubelet.path), PATIENCE)
     watcher.start()
-    await wait_until_async(lambda: heard.latest == ALLOCATIONS)
-    assert watcher.warnings == ()
+
+    def heard_well(*allocations: PodAllocation) -> bool:
+        """Whether the latest answer was this; on a busy machine one may come too late."""
+        return heard.latest == allocations and watcher.warnings == ()
+
+    await wait_until_async(lambda: heard_well(*ALLOCATIONS))
 
     async def told_of(trouble: str) -> None:
         await wait_until_async(lambda: trouble in "".join(watcher.warnings))
@@ -121,11 +125,9 @@ async def test_one_bad_answer_after_the_other_changes_nothing(kubelet: Kubelet) 
     await told_of("its socket is gone")
     kubelet.hung, kubelet.reply = False, reply_of(pod("next", "ml", "main", neuron=["15"]))
     kubelet.start()
-    await wait_until_async(lambda: heard.latest == (PodAllocation("next", "ml", "main", (15,)),))
-    assert watcher.warnings == ()
+    await wait_until_async(lambda: heard_well(PodAllocation("next", "ml", "main", (15,))))
     kubelet.reply = reply_of()
-    await wait_until_async(lambda: heard.latest == ())
-    assert watcher.warnings == (), "an answer without pods is an answer"
+    await wait_until_async(heard_well)  # an answer without pods is an answer
     await watcher.close()
 
 

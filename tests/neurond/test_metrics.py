@@ -69,16 +69,16 @@ def test_a_text_is_made_once_a_snapshot(start_daemon: StartDaemon, port: int) ->
     assert scrape(port)[2] == first
     assert "neurontools_scrape_duration_seconds" not in first
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": "gzip"})
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=HANG_SECONDS) as reply:
         assert gzip.decompress(reply.read()).decode() == first
     openmetrics = scrape(port, Accept="application/openmetrics-text")[2]
-    assert re.search(r"neurontools_scrape_duration_seconds 0\.\d+", openmetrics)
+    assert re.search(r"neurontools_scrape_duration_seconds \d\S*", openmetrics)
     assert "neurontools_scrapes_total 3\n" in openmetrics
 
 
 def test_clients_that_misbehave_leave_nothing_behind(daemon: RunningDaemon, port: int) -> None:
     before = daemon.descriptor_count()
-    crowd = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(300)]
+    crowd = [socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) for _ in range(300)]
     for member in crowd[:256]:
         with contextlib.suppress(ConnectionError):  # it has made room for a later one
             member.sendall(b"GET /met")

@@ -166,7 +166,7 @@ def test_the_metrics_tell_what_became_of_connections(start: Start, port: int) ->
         found = told()
         assert found['neurontools_network_connections_total{outcome="admitted"}'] == "1"
         assert found['neurontools_network_connections_total{outcome="not_allowed"}'] == "1"
-        assert found["neurontools_network_open_connections"] == "1"
+        wait_until(lambda: told()["neurontools_network_open_connections"] == "1")
     wait_until(lambda: told()["neurontools_network_open_connections"] == "0")
 
 

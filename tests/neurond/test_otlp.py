@@ -16,7 +16,7 @@ from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
 from neurontools.model import Attribution, SourceKind
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.scenario_host import ScenarioHost
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_stop_does_not_wait_for_a_collector_that_hangs(start_daemon: StartDaem
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         file.write_text(f'[metrics]\notlp_endpoint = "{url}"\notlp_interval_seconds = 1.0\n', "utf-8")
         daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--config", str(file))
-        server.settimeout(30)
+        server.settimeout(HANG_SECONDS)
         asked, _ = server.accept()
         with asked:
             assert asked.recv(1), "the daemon waits for an answer to this"

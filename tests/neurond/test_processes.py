@@ -104,8 +104,11 @@ def test_the_next_process_with_a_pid_is_another_one(child: Child) -> None:
     child.reap()
 
     def again() -> Child | None:
-        Path("/proc/sys/kernel/ns_last_pid").write_text(str(child.pid - 1), "ascii")
+        last_pid = Path("/proc/sys/kernel/ns_last_pid")
+        last = last_pid.read_text("ascii")
+        last_pid.write_text(str(child.pid - 1), "ascii")
         other = Child("--other")
+        last_pid.write_text(last, "ascii")  # others have no PIDs of those that ended lately
         if other.pid == child.pid:
             return other
         other.reap()

@@ -42,7 +42,7 @@ async def test_a_read_that_does_not_end_holds_nobody_up() -> None:
     refresher = Refresher(hardware)
     for _ in range(3):  # asked once, waited for thrice
         await refresher.refresh(0.001)
-        assert refresher.warnings[0].startswith("the driver has not answered for 0 s")
+        assert refresher.warnings[0].startswith("the driver has not answered for ")
     hardware.may_answer.set()
     await refresher.refresh(PATIENCE_SECONDS)
     assert (hardware.reads, refresher.warnings) == (1, ())

@@ -25,7 +25,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
         env={"PLAIN": "seen\x1b[31m", "MY_TOKEN": "unseen", "PATH": os.environ["PATH"]},
         start_new_session=True,
     )
-    wait_until(lambda: psutil.Process(child.pid).children())
+    wait_until(lambda: [each.name() for each in psutil.Process(child.pid).children()] == ["sleep"])
     yield child
     os.killpg(child.pid, 9)
     child.wait()

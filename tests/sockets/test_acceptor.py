@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.waiting import wait_until
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 # Keeps every connection until a line comes in, then closes them all.
 LISTENER = """
@@ -55,7 +55,7 @@ def test_out_of_descriptors_who_comes_is_refused_with_a_word(listener: subproces
     port = int(stdout.readline())
 
     def connect() -> socket.socket:
-        return socket.create_connection(("127.0.0.1", port), 30)
+        return socket.create_connection(("127.0.0.1", port), HANG_SECONDS)
 
     def emptied() -> int:
         """Closes what the listener has kept; how many there were."""

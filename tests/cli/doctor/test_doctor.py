@@ -18,6 +18,7 @@ import pytest
 
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
+from tests.harness.healthcheck import has_findings
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -74,7 +75,7 @@ def test_a_host_with_its_daemon_is_well_until_a_device_is_sick(doctor: Doctor, s
         (serving,) = [check["found"] for check in found if check["area"] == "daemon" and "PID" in check["found"]]
         assert str(daemon.pid) in serving
         tree.set_device(0, ecc=EccCounters(0, 0, 0, 0, 1))
-        daemon.next_snapshot()
+        wait_until(lambda: has_findings(daemon))
         (sick,) = problems(checks(doctor, *ask, **tree.environment))
         assert sick.startswith("SRAM_UNCORRECTABLE_ERROR: device 0: ")
         Path(tree.roots.dev, "neuron0").unlink()

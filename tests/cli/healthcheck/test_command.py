@@ -16,9 +16,9 @@ import pytest
 from neurontools.cli.healthcheck.options import FORMATS
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
-from tests.harness.healthcheck import HEALTHCHECK, RunHealthcheck
+from tests.harness.healthcheck import HEALTHCHECK, RunHealthcheck, has_findings
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 HBM_ERROR = EccCounters(0, 1, 0, 0, 0)
 CORRECTED = EccCounters(0, 0, 0, 0, 0)
@@ -40,7 +40,7 @@ def test_an_idle_device_with_an_error_is_told_of_in_every_format(
     healthcheck: RunHealthcheck, tree: DriverTree, watching: RunningDaemon
 ) -> None:
     tree.set_device(0, ecc=HBM_ERROR)
-    watching.next_snapshot()
+    wait_until(lambda: has_findings(watching))
     ask = "--socket", watching.socket, "--format"
     text, npd, nagios, told = (healthcheck(*ask, name) for name in ("text", "npd", "nagios", "json"))
     assert (text.returncode, npd.returncode, nagios.returncode, told.returncode) == (1, 1, 2, 1)

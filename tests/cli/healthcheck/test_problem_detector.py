@@ -15,10 +15,10 @@ from typing import Any
 
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
-from tests.harness.healthcheck import HEALTHCHECK
+from tests.harness.healthcheck import HEALTHCHECK, has_findings
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 SHIPPED: Any = json.loads((ROOT / "deploy/kubernetes/neuron-health-monitor.json").read_text("utf-8"))
 CONDITIONS = {condition["type"]: condition for condition in SHIPPED["conditions"]}
@@ -45,7 +45,7 @@ def test_conditions_follow_the_host(tree: DriverTree, watching: RunningDaemon) -
         "NeuronWorkHang": ("False", "NeuronWorkGoesOn", "no execution hangs"),
     }
     tree.set_device(0, ecc=EccCounters(0, 0, 0, 0, 1))
-    watching.next_snapshot()
+    wait_until(lambda: has_findings(watching))
     status, reason, message = conditions(watching)["NeuronHealth"]
     assert (status, reason) == ("True", "NeuronHasError")
     assert message.startswith("NeuronHasError_SRAM_UNCORRECTABLE_ERROR: device 0: ")
@@ -57,7 +57,7 @@ def test_conditions_follow_the_host(tree: DriverTree, watching: RunningDaemon) -
 
 def test_a_warning_replaces_no_node(tree: DriverTree, watching: RunningDaemon) -> None:
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 0))
-    watching.next_snapshot()
+    wait_until(lambda: has_findings(watching))
     assert conditions(watching)["NeuronHealth"][0] == "False"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
-from tests.harness.healthcheck import RunHealthcheck
+from tests.harness.healthcheck import RunHealthcheck, has_findings
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm
 from tests.harness.waiting import wait_until
@@ -52,12 +52,12 @@ def test_what_an_operator_has_drained_stays_as_it_is(
 ) -> None:
     cluster.drain("fan replacement [root@elsewhere]")
     tree.set_device(0, ecc=HBM_ERROR)
-    watching.next_snapshot()
+    wait_until(lambda: has_findings(watching))
     checked = cluster.check()
     assert (checked.returncode, "is drained already" in checked.stdout) == (0, True)
     assert cluster.reason().startswith("fan replacement")
     tree.set_device(0, ecc=NO_ERROR)
-    watching.next_snapshot()
+    wait_until(lambda: not has_findings(watching))
     assert "left as it is" in cluster.check().stdout
     assert "DRAIN" in cluster.state()
 
@@ -85,7 +85,7 @@ def test_where_slurm_is_not_nothing_is_done(
     healthcheck: RunHealthcheck, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str]
 ) -> None:
     tree.set_device(0, ecc=HBM_ERROR)
-    watching.next_snapshot()
+    wait_until(lambda: has_findings(watching))
     done = healthcheck("--format", "slurm", "--socket", watching.socket, **without_slurm)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("[no scontrol here: nothing done]\n")
@@ -113,6 +113,6 @@ def test_dry_run_says_what_it_would_do(
     scontrol.write_text("#!/bin/sh\n[ $1 = show ] || exit 1\necho '   State=MIXED*+DYNAMIC_NORM ThreadsPerCore=1'\n")
     scontrol.chmod(0o755)
     tree.set_device(0, ecc=HBM_ERROR)
-    watching.next_snapshot()
+    wait_until(lambda: has_findings(watching))
     done = healthcheck("--format", "slurm", "--socket", watching.socket, "--dry-run", **without_slurm)
     assert (done.returncode, done.stdout.endswith("[node n0 would be drained]\n")) == (0, True)

@@ -21,6 +21,7 @@ from tests.harness.monitor_server import MonitorServer
 from tests.harness.neuron_ls import RunNeuronLs
 from tests.harness.paths import NEURON_LS
 from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.waiting import HANG_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_shows_itself_among_all_processes(
         thread = threading.Thread(target=watch)
         thread.start()
         was_there: list[bool] = []
-        server.prepare = lambda: was_there.append(seen.wait(60) and not left.is_set())
+        server.prepare = lambda: was_there.append(seen.wait(HANG_SECONDS) and not left.is_set())
         done = neuron_ls("-ja", "--socket", server.socket_path)
         thread.join()
     assert was_there == [True]

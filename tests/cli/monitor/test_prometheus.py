@@ -89,7 +89,7 @@ def test_behind_neuron_monitor(start_daemon: StartDaemon, port: int) -> None:
         monitor.wait()
         assert monitor.stdout is not None
         monitor.stdout.close()
-        assert exporter.wait(20) == 0, "its input has ended"
+        assert exporter.wait(HANG_SECONDS) == 0, "its input has ended"
 
 
 def test_counts_add_up_and_series_vanish_with_their_process(piped: subprocess.Popen[str], port: int) -> None:
@@ -119,7 +119,7 @@ def test_what_is_no_record_is_skipped_and_told_once(piped: subprocess.Popen[str]
     assert 'runtime_tag="late"' in text
     assert piped.stderr is not None
     piped.stdin.close()
-    assert piped.wait(20) == 0
+    assert piped.wait(HANG_SECONDS) == 0
     told = piped.stderr.read()
     assert "neuron-monitor-prometheus: vcpu_usage: no" in told
     assert "a line is skipped" in told
@@ -139,7 +139,7 @@ def test_an_odd_value_takes_nothing_else_away_and_is_told_once(piped: subprocess
     assert "neurontools_odd_record_values_total 6\n" in text
     assert piped.stderr is not None
     piped.stdin.close()
-    assert piped.wait(20) == 0
+    assert piped.wait(HANG_SECONDS) == 0
     odd = "is left out where it makes no sense"
     assert piped.stderr.read().splitlines() == [
         f"neuron-monitor-prometheus: error_summary {odd}: 100000000000000000...0000000000000000000",

@@ -156,16 +156,16 @@ loader = DataLoader(Slow(), batch_size=1)
 if kind == "ahead":
     from torch_xla.distributed.parallel_loader import MpDeviceLoader
     loader = MpDeviceLoader(loader, device)
-before, began = training_counters(), time.perf_counter()
+earliest, before, began = time.perf_counter(), training_counters(), time.perf_counter()
 for batch in loader:
     loss = model(batch.to(device)).sum()
     loss.backward()
     xm.mark_step()
     loss.item()
     if kind == "ahead": time.sleep(0.03)
-after, elapsed = training_counters(), time.perf_counter() - began
+ended, after, latest = time.perf_counter(), training_counters(), time.perf_counter()
 names = [part.counter for part in STEP_PARTS]
-print(json.dumps({"elapsed": elapsed, **{
+print(json.dumps({"shortest": ended - began, "longest": latest - earliest, **{
     name: (getattr(after, name) or 0.0) - (getattr(before, name) or 0.0) for name in names}}))
 """
 
@@ -176,15 +176,15 @@ def test_the_parts_of_a_script_add_up_to_its_time(run_python: Callable[..., Any]
     run = run_python("-m", "neurontools.runtime", "script.py")
     assert run.returncode == 0, run.stderr
     told = json.loads(run.stdout)
-    elapsed = told.pop("elapsed")
-    assert sum(told.values()) == pytest.approx(elapsed, rel=0.1)
+    shortest, longest = told.pop("shortest"), told.pop("longest")  # the time that was counted lies in between
+    assert 0.9 * shortest <= sum(told.values()) <= 1.1 * longest
     for part in ("compute", "compile_wait", "transfer"):
         assert told[f"{part}_seconds_total"] > 0.0, told
     assert told["collective_wait_seconds_total"] == 0.0
     waited = told["input_wait_seconds_total"]
     if kind == "in step":
         assert waited >= 6 * 0.02
-        assert told["host_seconds_total"] <= elapsed - waited
+        assert told["host_seconds_total"] <= longest - waited
     else:
         assert told["host_seconds_total"] >= 6 * 0.03, "who sleeps while a thread loads does not wait for input"
 
