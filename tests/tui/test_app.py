@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual.command import Command, CommandList
 
 from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.model import Snapshot
@@ -21,6 +22,7 @@ from tests.harness.pictures import README_PICTURE, is_as_stored, picture, readme
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 from tests.harness.told_process import ADVICE, COUNTERS, OPERATORS, RATES, with_told
 from tests.harness.typed_keys import type_keys
+from tests.harness.waiting import wait_until_async
 
 GOLDEN = Path(__file__).parent / "golden"
 SIZES = ((80, 24), (120, 36), (200, 50))
@@ -100,14 +102,17 @@ async def test_the_palette_offers_every_action_and_runs_one() -> None:
         assert not any(text.casefold().startswith(title) for title, text in offered.items()), "no text is there twice"
         await pilot.press("ctrl+p")
         await pilot.pause()
+        found = app.screen.query_one(CommandList)
         await pilot.press(*"topology")
-        await pilot.pause(0.5)
+        await wait_until_async(lambda: chosen(found).startswith("Topology"))
         await pilot.press("enter")
-        await pilot.pause()
-        if len(app.screen_stack) > 1:
-            await pilot.press("enter")
-            await pilot.pause()
-        assert app.dashboard.page == "topology"
+        await wait_until_async(lambda: app.dashboard.page == "topology")
+
+
+def chosen(found: CommandList) -> str:
+    """What Enter runs of all that the palette has found so far."""
+    option = None if found.highlighted is None else found.get_option_at_index(found.highlighted)
+    return (option.hit.text or "") if isinstance(option, Command) else ""
 
 
 async def test_a_picture_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
