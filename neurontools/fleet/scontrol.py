@@ -15,7 +15,9 @@ from neurontools.text.terminal import cut, visible
 MOST_BYTES = 8 << 20
 """Of an answer: the names of far more nodes than a cluster has."""
 
-_UNREACHED, _REACH_IT = "Unable to contact", "is slurmctld running?"
+_REACH_IT = "is slurmctld running?"
+_FATAL = "fatal: "
+_NEXT_STEPS = {"Unable to contact": _REACH_IT, _FATAL: "see slurm.conf, or set SLURM_CONF"}
 _MOST_REASON_BYTES = 4096
 _PART_BYTES = 1 << 16
 _ENVIRONMENT = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "standard"}  # its answers are read by a program
@@ -51,8 +53,11 @@ def scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str:
         _end(child)
     if child.returncode:
         lines = (complaint.strip() or said[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
-        cause = cut(visible(lines[0]), 120) if lines else _how(child.returncode)
-        raise UserError(f"{name}: {cause}; {_REACH_IT if _UNREACHED in cause else next_step}", EXIT_NOT_FOUND)
+        # What ends it comes after what it has tried.
+        line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _how(child.returncode)
+        cause = cut(visible(line.removeprefix("scontrol: ")), 120)
+        step = next((step for words, step in _NEXT_STEPS.items() if words in cause), next_step)
+        raise UserError(f"{name}: {cause}; {step}", EXIT_NOT_FOUND)
     return said.decode("utf-8", "replace")
 
 

@@ -62,17 +62,28 @@ def test_one_that_never_stops_printing_is_ended(install: Install) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo 'slurm_update error: \x1b[31mInvalid\nmore' >&2; exit 1", "slurm_update error: \\x1b[31mInvalid"),
-        ("echo on standard output; exit 1", "on standard output"),
-        ("exit 7", "it ended with 7"),
-        ("kill -TERM $$", "it was ended by SIGTERM"),
+        (
+            "echo 'slurm_update error: \x1b[31mInvalid\nmore' >&2; exit 1",
+            "slurm_update error: \\x1b[31mInvalid; see squeue",
+        ),
+        ("echo on standard output; exit 1", "on standard output; see squeue"),
+        ("exit 7", "it ended with 7; see squeue"),
+        ("kill -TERM $$", "it was ended by SIGTERM; see squeue"),
+        (
+            "echo 'slurm_load_jobs error: Unable to contact slurm controller (connect failure)' >&2; exit 1",
+            "slurm_load_jobs error: Unable to contact slurm controller (connect failure); is slurmctld running?",
+        ),
+        (
+            "echo 'scontrol: error: failed to fetch config\nscontrol: fatal: Could not establish' >&2; exit 1",
+            "fatal: Could not establish; see slurm.conf, or set SLURM_CONF",
+        ),
     ],
 )
 def test_one_that_fails_is_told_in_a_line_with_the_next_step(install: Install, script: str, said: str) -> None:
     install(script)
     with pytest.raises(UserError) as raised:
         asked()
-    assert str(raised.value) == f"scontrol show: {said}; see squeue"
+    assert str(raised.value) == f"scontrol show: {said}"
 
 
 def test_where_there_is_none_that_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
