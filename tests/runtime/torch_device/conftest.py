@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -18,6 +19,12 @@ from tests.harness.waiting import HANG_SECONDS
 torch = pytest.importorskip("torch")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def leave_alone_what_is_there() -> None:
+    """Tests here run the garbage collector again and again: it is to look at what is theirs."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -40,6 +47,12 @@ def set_up_device(device_environment: dict[str, str]) -> None:
         for name, value in device_environment.items():
             patch.setenv(name, value)
         install()
+    leave_alone_what_is_there()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def leave_alone_what_is_there_before() -> None:
+    leave_alone_what_is_there()
 
 
 @pytest.fixture
