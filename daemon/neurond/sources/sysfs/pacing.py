@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 _WORK_SECONDS = 0.0005
@@ -19,7 +20,8 @@ class Pacing:
         self._since = time.perf_counter()
 
     def step(self) -> None:
-        """Rests when the work since the latest rest was long enough."""
+        """Rests when the work since the latest rest was long enough; not in the main thread, which waits for itself."""
         if time.perf_counter() - self._since >= _WORK_SECONDS:
-            time.sleep(_REST_SECONDS)
+            if threading.get_ident() != threading.main_thread().ident:
+                time.sleep(_REST_SECONDS)
             self._since = time.perf_counter()
