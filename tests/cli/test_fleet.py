@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from neurontools import health
+from neurontools.client import Client
 from neurontools.testing import SimulatedFleet
 from tests.harness.fleet import ssh_environment
 from tests.harness.paths import NEURON_LS, NEURON_TOP
@@ -80,6 +82,8 @@ def test_health_has_one_exit_code(fleet: SimulatedFleet) -> None:
             ended = run(NEURON_LS, "--health", "--hosts", f"{place},unix:/nowhere/n.sock")
             return ended if ended.returncode == 5 else None
 
+        with Client(sick.places[0].address) as asked:
+            wait_until(lambda: health.is_healthy(health.verdicts(asked.snapshot())) is False)
         told = wait_until(found).stdout
         assert "host-000: device" in told
         assert told.endswith("1 of 2 hosts unhealthy; health of 1 of 2 hosts not known\n")

@@ -16,6 +16,7 @@ import pytest
 from neurontools.fleet.prometheus.feed import PrometheusFeed
 from neurontools.fleet.prometheus.quantities import DEVICES
 from neurontools.fleet.states import HostState, Link
+from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
@@ -89,6 +90,7 @@ def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path)
             done = run(NEURON_LS, server, "--health")
             return done if done.returncode == 5 else None
 
+        wait_until(lambda: server.query(f"neurontools_device_health >= {Severity.WARNING.value}"))
         found = wait_until(sick)
         assert "host-" in found.stdout
         assert "ECC" in found.stdout

@@ -12,19 +12,21 @@ HANG_SECONDS = 300.0
 """The one time limit of the tests: what takes longer hangs. A machine busy with other things is not that slow."""
 
 
-_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.005, 0.02
-"""Between two looks: one after the other takes CPU time from what is waited for. The longest is an interval of the
-daemons that tick fastest here, so that no snapshot is left out."""
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS, _LONGEST_REST_SECONDS = 0.005, 0.02, 0.5
+"""Between two looks: one after the other takes CPU time from what is waited for. The longest pause is an interval of
+the daemons that tick fastest here, so that no snapshot is left out; after a look that takes longer, one as long."""
 
 
 def wait_until(look: Callable[[], T | None]) -> T:
     """What `look` answers, asked again until it is true; fails the test after a long while."""
     began = time.monotonic()
-    while not (answer := look()):
+    while True:
+        looked = time.monotonic()
+        if answer := look():
+            return answer
         waited_seconds = time.monotonic() - began
         assert waited_seconds < HANG_SECONDS, "what the test waits for did not happen"
-        time.sleep(_pause_seconds(waited_seconds))
-    return answer
+        time.sleep(_pause_seconds(waited_seconds, time.monotonic() - looked))
 
 
 async def wait_until_async(look: Callable[[], T | None]) -> T:
@@ -32,10 +34,11 @@ async def wait_until_async(look: Callable[[], T | None]) -> T:
     began = time.monotonic()
     async with asyncio.timeout(HANG_SECONDS):
         while not (answer := look()):
-            await asyncio.sleep(_pause_seconds(time.monotonic() - began))
+            await asyncio.sleep(_pause_seconds(time.monotonic() - began, 0.0))
     return answer
 
 
-def _pause_seconds(waited_seconds: float) -> float:
+def _pause_seconds(waited_seconds: float, look_seconds: float) -> float:
     """A twentieth of what was waited already, so that little is added to any wait."""
-    return min(max(waited_seconds / 20, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+    pause_seconds = min(max(waited_seconds / 20, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+    return max(pause_seconds, min(look_seconds, _LONGEST_REST_SECONDS))
