@@ -319,9 +319,11 @@ def test_what_has_ended_has_no_command_where_commands_are_hidden(configured: Con
     site = Site(port)
     with attached(daemon, "over-soon", "--secret-argument") as pid:
         wait_until(lambda: daemon.find(pid))
-    text = wait_until(lambda: "over-soon" in (found := site.ask("/top/usage?columns=240")[2]) and found)
+    text = wait_until(lambda: "signal 9" in (found := site.ask("/top/usage?columns=240")[2]) and found)
     assert isinstance(text, str)
+    assert str(pid) in text
     assert "attached_child" not in text
+    assert "secret-argument" not in text
 
 
 def test_thirty_two_look_on_and_one_more_is_told_so(site: Site) -> None:
