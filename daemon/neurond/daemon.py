@@ -173,7 +173,8 @@ class Daemon:
             turns.begin()
             if self._faults is not None and self._first_faults:
                 self._faults.inject(self._first_faults)
-            notify_ready(self._settings.ready_fd)
+            if not notify_ready(self._settings.ready_fd) and self._settings.exit_with_parent:
+                ending.set()  # who started us was gone before we could ask the kernel to tell
             on_ready()
             if is_own_process:
                 self._serve_supervisor()

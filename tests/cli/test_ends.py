@@ -274,6 +274,25 @@ def test_a_second_signal_does_not_interrupt_the_cleaning_that_the_first_began() 
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "cleaned\n", "")
 
 
+IN_THE_WAKE = """
+import os, signal
+from neurontools.cli.line import frame
+def work(arguments):
+    try:
+        os.kill(os.getpid(), {number})
+    finally:
+        raise RuntimeError("release unlocked lock")
+frame.run("neuron-x", work)
+"""
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_what_fails_in_the_wake_of_a_signal_is_no_fault(number: signal.Signals) -> None:
+    command = [sys.executable, "-c", IN_THE_WAKE.format(number=int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (SIGNALS[number], "", "")
+
+
 def test_a_signal_that_is_ignored_stays_so() -> None:
     done = framed("os.kill(os.getpid(), 1) or 3")(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert (done.returncode, done.stderr) == (3, "")

@@ -280,6 +280,23 @@ def test_a_daemon_ends_with_its_parent_if_it_is_told_to(socket_directory: Path) 
     wait_until(lambda: not list(socket_directory.iterdir()))
 
 
+def test_a_daemon_whose_parent_is_gone_before_it_can_ask_for_that_ends_too(socket_directory: Path) -> None:
+    readable, writable = os.pipe()
+    daemon = [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", "--socket", f"{socket_directory}/n.sock"]
+    with subprocess.Popen(
+        ["sh", "-c", '"$@" &', "sh", *daemon, "--exit-with-parent", "--ready-fd", str(writable)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        pass_fds=(writable,),
+    ) as shell:
+        os.close(writable)
+        os.close(readable)
+        told, _ = shell.communicate(timeout=HANG_SECONDS)  # until nobody has its output any more
+    assert "Traceback" not in told
+    assert not list(socket_directory.iterdir())
+
+
 def test_a_service_manager_is_told_that_the_daemon_serves(start_daemon: StartDaemon, socket_directory: Path) -> None:
     address = str(socket_directory / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -40,31 +39,30 @@ def read(path: Path) -> tuple[list[model.Snapshot], str]:
 
 def test_one_that_is_ended_while_it_is_written_ends_regularly_and_touches_no_other_file(tmp_path: Path) -> None:
     message = message_of(snapshots()[0])
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for number in range(60):
-            writer = RecordingWriter(str(tmp_path / f"{number}"))
+    writer = RecordingWriter(str(tmp_path / "recording"))
+    is_writing, is_closed = threading.Event(), threading.Event()
 
-            def write_on(writer: RecordingWriter = writer) -> None:
-                with contextlib.suppress(ValueError):
-                    while True:
-                        writer.write(message)
+    def on_call(_frame: object, event: str, what: object) -> None:
+        if event == "c_call" and what is os.write:
+            is_writing.set()
+            is_closed.wait(0.3)  # closing waits for the writing, so that this is in vain
 
-            thread = threading.Thread(target=write_on)
-            thread.start()
-            while not writer.count:
-                pass
-            writer.close()
-            other = (tmp_path / "other").open("wb")
-            thread.join()
-            assert os.fstat(other.fileno()).st_size == 0
-            other.close()
-            found, trouble = read(tmp_path / f"{number}")
-            assert (len(found), trouble) == (writer.count, "")
-            assert (tmp_path / f"{number}").stat().st_size == writer.bytes_written
-    finally:
-        sys.setswitchinterval(before)
+    def write_one() -> None:
+        sys.setprofile(on_call)
+        writer.write(message)
+        sys.setprofile(None)
+
+    thread = threading.Thread(target=write_one)
+    thread.start()
+    is_writing.wait()
+    writer.close()
+    with (tmp_path / "other").open("wb") as other:  # gets the number that is free again
+        is_closed.set()
+        thread.join()
+        assert os.fstat(other.fileno()).st_size == 0
+    found, trouble = read(tmp_path / "recording")
+    assert (len(found), trouble) == (1, "")
+    assert (tmp_path / "recording").stat().st_size == writer.bytes_written
 
 
 def assert_alike(found: object, expected: object, name: str = "") -> None:

@@ -136,7 +136,7 @@ def test_a_recording_is_made_and_replayed(
     again.shows("back [")
     again.press("q")
     assert again.ends() == 0
-    path.write_bytes(path.read_bytes()[:-40])
+    path.write_bytes(path.read_bytes()[:-7])  # the regular end, of 6 bytes, and one of the record before it
     damaged = terminal("--replay", str(path))
     damaged.shows("not whole")
     damaged.press("q")

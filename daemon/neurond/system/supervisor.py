@@ -12,13 +12,23 @@ import sys
 from neurontools.lifetime import end_with_parent
 
 
-def notify_ready(ready_fd: int | None) -> None:
-    """Says that the daemon serves: a line to `ready_fd`, and READY=1 to systemd where it started us."""
+def notify_ready(ready_fd: int | None) -> bool:
+    """Says that the daemon serves: a line to `ready_fd`, and READY=1 to systemd where it started us.
+
+    False when who wanted to read that line is gone.
+    """
+    is_heard = True
     if ready_fd is not None:
-        with contextlib.suppress(OSError):
+        try:
             os.write(ready_fd, b"ready\n")
+        except BrokenPipeError:
+            is_heard = False
+        except OSError:
+            pass
+        with contextlib.suppress(OSError):
             os.close(ready_fd)
     notify("READY=1")
+    return is_heard
 
 
 def notify(state: str) -> None:

@@ -134,6 +134,9 @@ def _exit_code(command: str, work: "Callable[[list[str]], int]", *, is_service: 
     except (ReaderGone, EndedBySignal):
         raise
     except Exception as error:  # whatever it is, the user gets a line
+        interruption = _interruption(error)
+        if interruption is not None:
+            raise interruption from None
         from neurontools.cli.line.telling import tell_failure
 
         return tell_failure(command, error, is_service=is_service)
@@ -156,6 +159,16 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
 
             with HeldSignals():
                 standing.end_all()
+
+
+def _interruption(error: BaseException) -> BaseException | None:
+    """What ended the command before this came in its wake, as where a second signal meets a lock that is given back."""
+    found = None
+    before: BaseException | None = error
+    while (before := before.__context__) is not None:
+        if isinstance(before, (KeyboardInterrupt, EndedBySignal)):
+            found = before
+    return found
 
 
 def _flush() -> None:

@@ -161,10 +161,11 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
         if snapshot is not None:
             options.check_narrowing(narrowing, snapshot)
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
-        import_asyncio()
-        from neurontools.tui.app import NeuronTop
-        from neurontools.tui.dashboard import Dashboard
-        from neurontools.tui.key_map import KeyMap
+        with HeldSignals():  # what is raised in the midst of an import may be lost
+            import_asyncio()
+            from neurontools.tui.app import NeuronTop
+            from neurontools.tui.dashboard import Dashboard
+            from neurontools.tui.key_map import KeyMap
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"

@@ -24,9 +24,10 @@ def dashboard(
 ) -> int:
     """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
     feed.start()
-    import_asyncio()
-    from neurontools.tui.fleet.app import FleetTop
-    from neurontools.tui.fleet.fleet_board import FleetBoard
+    with HeldSignals():  # what is raised in the midst of an import may be lost
+        import_asyncio()
+        from neurontools.tui.fleet.app import FleetTop
+        from neurontools.tui.fleet.fleet_board import FleetBoard
 
     glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
     board = FleetBoard(
