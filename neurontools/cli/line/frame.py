@@ -164,10 +164,11 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
 def _interruption(error: BaseException) -> BaseException | None:
     """What ended the command before this came in its wake, as where a second signal meets a lock that is given back."""
     found = None
-    before: BaseException | None = error
-    while (before := before.__context__) is not None:
+    before = error.__context__
+    while before is not None:
         if isinstance(before, (KeyboardInterrupt, EndedBySignal)):
             found = before
+        before = before.__context__
     return found
 
 
