@@ -63,7 +63,8 @@ def test_a_laptop_is_well(doctor: Doctor) -> None:
     assert {check["area"] for check in found} >= {"installed", "driver", "daemon", "host"}
     text = doctor().stdout
     assert text.startswith("neuron-doctor ")
-    assert all(check["found"] in text for check in found if check["area"] != "daemon")
+    # In brackets is the size of what is installed, which grows when Python compiles a module.
+    assert all(check["found"].partition(" (")[0] in text for check in found if check["area"] != "daemon")
 
 
 def test_a_host_with_its_daemon_is_well_until_a_device_is_sick(doctor: Doctor, start_daemon: StartDaemon) -> None:
