@@ -75,13 +75,15 @@ def run(command: str, work: "Callable[[list[str]], int]", *, is_service: bool = 
 
 
 def run_module(name: str) -> None:
-    """Import the module of a command and run its `main`; Ctrl-C during the imports ends it as it does later."""
-    from importlib import import_module
+    """Import the module of a command and run its `main`; Ctrl-C during the imports ends it as it does later.
 
-    try:
-        main = import_module(name).main
-    except KeyboardInterrupt:
-        os._exit(EXIT_INTERRUPTED)
+    At once, as there is nothing to clean up: what is raised in the midst of an import may be lost.
+    """
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _leave)
+    main = __import__(name, fromlist=["main"]).main
+    if _signal.getsignal(_signal.SIGINT) is _leave:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
     main()
 
 
@@ -159,6 +161,10 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
 
             with HeldSignals():
                 standing.end_all()
+
+
+def _leave(_number: int, _frame: "FrameType | None") -> "NoReturn":
+    os._exit(EXIT_INTERRUPTED)
 
 
 def _interruption(error: BaseException) -> BaseException | None:
