@@ -50,6 +50,7 @@ def waiting_seconds(daemon: RunningDaemon, pid: int) -> float:
     return 0.0 if since is None else daemon.snapshot().taken_at_seconds - since
 
 
+@pytest.mark.long
 def test_a_rank_that_compiles_is_waited_for_and_one_that_stands_still_is_named(
     tmp_path: Path, start_daemon: StartDaemon
 ) -> None:

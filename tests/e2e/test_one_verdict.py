@@ -94,6 +94,7 @@ def check(snapshot: Snapshot, said: dict[str, Any]) -> None:
     }
 
 
+@pytest.mark.long
 def test_every_tool_says_the_same_of_every_load(start_daemon: StartDaemon, tmp_path: Path) -> None:
     limits = tmp_path / "neurond.toml"
     limits.write_text(LIMITS, "utf-8")

@@ -103,6 +103,7 @@ def environment_of(device_environment: dict[str, str], **variables: str) -> dict
 
 
 @needs_compiler
+@pytest.mark.long
 def test_a_training_gets_machine_code_and_the_next_one_finds_it(
     run_python: Run, device_environment: dict[str, str], tmp_path: Path
 ) -> None:
