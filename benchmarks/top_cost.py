@@ -127,11 +127,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--instance-type", default="trn1.32xlarge")
     parser.add_argument("--lnc", default="")
+    parser.add_argument("--load-neuroncores", default="", help="cores with a process each; default: all")
     parser.add_argument("--only", choices=("costs", "keys", "past"), default="")
     options = parser.parse_args()
     compile_sources()
     flags = ["--simulate", options.instance_type, "--load", "steady"]
     flags += ["--lnc", options.lnc] if options.lnc else []
+    flags += ["--load-neuroncores", options.load_neuroncores] if options.load_neuroncores else []
     if options.only != "past":
         with daemon(*flags) as running:
             all_of_them = programs(running.socket)

@@ -17,7 +17,7 @@ from neurontools.rpc.convert import to_message
 from tests.harness.monitor_process import LOADED, MOST_RECORDS, Start, finished, line_of
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
 def test_records_follow_each_other(monitor: Start, start_daemon: StartDaemon, fast: str) -> None:
@@ -120,6 +120,8 @@ def test_what_is_in_one_record_covers_one_interval(
         assert worker.stdin
         assert worker.stdout
         assert worker.stdout.readline() == b"runs\n"
+        # Of a process that first reports after the first record, that one can't know what came before it.
+        wait_until(lambda: [each for each in daemon.snapshot().processes if each.measured_at_seconds is not None])
         process = monitor("-c", str(file), "--socket", daemon.socket)
         told = 0
         for _ in range(MOST_RECORDS):
