@@ -28,6 +28,7 @@ pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0 if examples.ALL else 12.0  # as many records, and a few to spare
+COMPILING_STEPS = 3  # at the most: after those the graph is the same at each step
 BATCH, FEATURES, HIDDEN, CLASSES = 64, 512, 1024, 10
 # 2 operations a multiply-add; forward once, backward for weights and inputs, but the first layer's input needs none.
 FLOP_PER_STEP = 2 * BATCH * (2 * FEATURES * HIDDEN + 3 * HIDDEN * CLASSES)
@@ -66,6 +67,7 @@ wait_for("go")
 
 steps = samples = loaded = 0
 seconds = []
+cpu_seconds = []
 stepped = []
 for inputs, targets in pl.MpDeviceLoader(Batches(), device):
     optimizer.zero_grad()
@@ -73,8 +75,9 @@ for inputs, targets in pl.MpDeviceLoader(Batches(), device):
     loss.backward()
     optimizer.step()
     stepped.append(time.monotonic())
-    before = time.monotonic()
+    before, cpu_before = time.monotonic(), time.thread_time()
     xm.mark_step()
+    cpu_seconds.append(time.thread_time() - cpu_before)
     seconds.append(time.monotonic() - before)
     steps += 1
     samples += len(inputs)
@@ -82,7 +85,8 @@ for inputs, targets in pl.MpDeviceLoader(Batches(), device):
 state = [value for entry in optimizer.state.values() for value in entry.values() if torch.is_tensor(value)]
 alive = [p.grad for p in parameters] + state + [inputs, targets, loss]
 save("trained", {{
-    "steps": steps, "samples": samples, "seconds": seconds, "training": stepped[-1] - stepped[0], "loaded": loaded,
+    "steps": steps, "samples": samples, "seconds": seconds, "cpu_seconds": cpu_seconds, "loaded": loaded,
+    "training": stepped[-1] - stepped[0],
     "constants": bytes_of(parameters), "tensors": bytes_of(alive),
     "used": xm.get_memory_info(device)["bytes_used"], "random": torch.get_rng_state().numel(),
 }})
@@ -258,9 +262,11 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     assert memory.model_shared_scratchpad_bytes == trained["used"] - known
     assert {model.name for model in process.models} == {entry.name for entry in entries}
 
-    # Times: the script's clock stands around the same calls, so it can only have seen a little more.
+    # Times: the script's clock stands around the same calls, so it can only have seen more. How much more is a matter
+    # of who else wants the CPU; what the calls had of it is nearly all the execution's.
     assert core.busy_seconds_total is not None
-    assert 0.9 * sum(seconds) < core.busy_seconds_total <= sum(seconds) + 0.1  # what ran before the training
+    least = 0.9 * sum(trained["cpu_seconds"][COMPILING_STEPS:])
+    assert least < core.busy_seconds_total <= sum(seconds) + 0.1  # what ran before the training
 
     # Training.
     training_counters = process.training
@@ -304,7 +310,7 @@ def test_every_number_that_is_shown_is_the_scripts_own(
 
 def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
     """Each record of neuron-monitor is about executions that the script timed one by one, in this order."""
-    seconds = trained["seconds"]
+    seconds, cpu_seconds = trained["seconds"], trained["cpu_seconds"]
     first = 0
     busy = flop = 0.0
     told_count = close = close_to_longest = 0
@@ -312,6 +318,7 @@ def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
         stats, cores = each["execution_stats"], each["neuroncore_counters"]["neuroncores_in_use"]
         completed = stats["execution_summary"]["completed"]
         mine = sorted(seconds[first : first + completed])
+        of_cpu = sorted(cpu_seconds[first : first + completed])
         first += completed
         assert list(cores) == ["0", "1"]
         assert set(cores["0"].values()) == {0}
@@ -321,12 +328,11 @@ def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
             continue
         flop += cores["1"]["flops"] * period
         latency = stats["latency_stats"]["device_latency"]
-        middle, longest = mine[math.ceil(completed / 2) - 1], mine[-1]
-        assert latency["p50"] < 1.02 * longest
-        assert latency["p100"] < 1.02 * longest
-        # A thread that lost the CPU between the script's clock and the execution is seen by one of them alone.
-        close += latency["p50"] > 0.8 * middle
-        close_to_longest += latency["p100"] > 0.8 * longest
+        assert latency["p50"] < 1.02 * mine[-1]
+        assert latency["p100"] < 1.02 * mine[-1]
+        # Not of those that compile.
+        close += latency["p50"] > 0.8 * of_cpu[math.ceil(completed / 2) - 1]
+        close_to_longest += latency["p100"] > 0.8 * of_cpu[-1]
         told_count += 1
         assert not any(stats["error_summary"].values())
         used = each["memory_used"]["neuron_runtime_used_bytes"]
@@ -339,4 +345,4 @@ def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
     assert close_to_longest > 0.5 * told_count
     # Rates are those between two reports of the process, which lie a little beside the ends of a period.
     assert flop == pytest.approx(FLOP_PER_STEP * first, rel=0.05)
-    assert busy == pytest.approx(sum(seconds), rel=0.1)
+    assert 0.9 * sum(cpu_seconds[COMPILING_STEPS:]) < busy < 1.1 * sum(seconds)
