@@ -60,19 +60,22 @@ def test_whoever_leaves_neuron_top_sees_the_output_as_it_comes(tmp_path: Path, c
     assert written.count("from the script") == 1
 
 
-BACKLOG = """
+OUTPUT_BYTES = 400_000
+"""So many that not all fit into the pipe, and some have been kept when their writer ends."""
+
+BACKLOG = f"""
 import os, resource, signal, subprocess, sys
 from neurontools.cli.run.top import Backlog
 limit = int(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-writer = subprocess.Popen([sys.executable, "-c", "print('x' * 99_999)"], stdout=subprocess.PIPE)
+writer = subprocess.Popen([sys.executable, "-c", "print('x' * {OUTPUT_BYTES - 1})"], stdout=subprocess.PIPE)
 backlog = Backlog(writer.stdout)
 assert writer.wait() == 0
 backlog.finish()
 """
 
 
-@pytest.mark.parametrize("limit", [200_000, 4096, 0])
+@pytest.mark.parametrize("limit", [2 * OUTPUT_BYTES, 4096, 0])
 def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, limit: int) -> None:
     """The limit of file sizes stands for the full disk: the write fails half-way, and the script must not notice."""
     done = subprocess.run(
@@ -84,9 +87,9 @@ def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, l
         check=False,
     )
     assert done.returncode == 0
-    lost = 100_000 - len(done.stdout)
+    lost = OUTPUT_BYTES - len(done.stdout)
     assert done.stdout.replace("x", "") in ("", "\n")
-    if limit > 100_000:
+    if limit > OUTPUT_BYTES:
         assert (lost, done.stderr) == (0, "")
     else:  # what came while it was kept; the rest was shown as it came
         assert lost > 0
