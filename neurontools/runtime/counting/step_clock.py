@@ -67,16 +67,16 @@ class StepClock:
 
     def close(self, entry: Entry, at_seconds: float) -> None:
         """It has ended."""
-        del self._open[id(entry)]
         part, began_seconds, charged_before = entry
         self.charge(part, at_seconds - began_seconds, charged_before)
+        del self._open[id(entry)]
 
     def close_collective(self, entry: Entry, at_seconds: float, wait_seconds: float) -> None:
         """A collective has ended, of which so much was waiting for others; the rest is computing."""
-        del self._open[id(entry)]
         _, began_seconds, charged_before = entry
         self.charge(COLLECTIVE, min(wait_seconds, at_seconds - began_seconds), charged_before)
         self.charge(COMPUTE, at_seconds - began_seconds, charged_before)
+        del self._open[id(entry)]
 
     def charge(self, part: int, seconds: float, charged_before: float) -> None:
         """Charges what took so long, but for what was charged since `charged_before` was read."""
@@ -111,12 +111,22 @@ class StepClock:
             collective_since_seconds=since.get(COLLECTIVE),
         )
 
+    def at_boundary(self) -> tuple[float, tuple[float, ...]]:
+        """This moment of perf_counter, and the seconds charged to each part by then, as is known now.
+
+        For who compares two moments between steps, where hardly anything lasts: what `so_far` owes of a part from
+        before is in none of them. A part that lasted at the one may have come to less by the other.
+        """
+        now = self._clock()
+        return now, tuple(self._of_moment(now)[0][:-1])
+
     def _of_moment(self, now: float) -> tuple[list[float], dict[int, float]]:
         """What is charged by now, the host's time last, and since when what lasts; others may charge meanwhile."""
+        lasting = self._open.copy()  # first: what ends meanwhile is then found charged, and not nowhere
         seconds = self._seconds.copy()
         charged = sum(seconds)
         since: dict[int, float] = {}
-        for part, began_seconds, charged_before in sorted(self._open.copy().values(), key=_began, reverse=True):
+        for part, began_seconds, charged_before in sorted(lasting.values(), key=_began, reverse=True):
             rest = now - began_seconds - (charged - charged_before)
             if rest > 0.0:
                 seconds[part] += rest

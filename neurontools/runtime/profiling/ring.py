@@ -41,6 +41,13 @@ class GraphEntry:
         self.output_bytes: Sequence[int] = ()
 
 
+def _of_step(parts: Sequence[int], step_ns: int) -> list[int]:
+    """The parts of a step, ns, none below 0 and together no longer than it: what lasted as it began is known later."""
+    known = [max(0, part) for part in parts]
+    total = sum(known)
+    return known if total <= step_ns else [part * step_ns // total for part in known]
+
+
 def _no_clock() -> tuple[int, ...]:
     return (perf_counter_ns(), 0, 0, 0, 0, 0)
 
@@ -251,8 +258,9 @@ class Ring:
 
     def _end_step(self, now: tuple[int, ...]) -> None:
         if self.is_on:
-            parts = map(sub, now[1:], self._begun[1:])
-            self._steps.append((self.step, self._begun[0], now[0], *parts))
+            *parts, executions, flops = map(sub, now[1:], self._begun[1:])
+            whole = _of_step(parts, now[0] - self._begun[0])
+            self._steps.append((self.step, self._begun[0], now[0], *whole, executions, flops))
         self._done = None
         self._begun = now
         self.step += 1

@@ -116,6 +116,21 @@ def test_a_clock_that_begins_when_it_was_read_tells_on_from_there() -> None:
     assert clock.so_far().host_seconds == 4.0
 
 
+def test_between_two_boundaries_is_what_was_charged_there() -> None:
+    now = Now(10.0)
+    clock = StepClock(now)
+    now.seconds = 18.0
+    assert clock.so_far().host_seconds == 8.0
+    clock.charge(TRANSFER, 8.0, 0.0)  # which is known when it has ended
+    now.seconds = 19.0
+    before_seconds, before = clock.at_boundary()
+    clock.charge(COMPUTE, 1.0, 8.0)
+    now.seconds = 20.0
+    after_seconds, after = clock.at_boundary()
+    assert after_seconds - before_seconds == 1.0
+    assert [later - earlier for earlier, later in zip(before, after, strict=True)] == [0.0, 0.0, 0.0, 1.0, 0.0]
+
+
 def test_parts_of_threads_that_overlap_are_no_more_than_the_time() -> None:
     clock = StepClock()
     began = time.perf_counter()

@@ -148,16 +148,8 @@ def install() -> None:
 
 def _parts_ns() -> tuple[int, ...]:
     """The moment at which the step clock was read, and what it had charged by then to the parts of a step, ns."""
-    times = step_clock.so_far()
-    seconds = (
-        times.at_seconds,
-        times.compile_wait_seconds,
-        times.input_wait_seconds or 0.0,
-        times.transfer_seconds,
-        times.compute_seconds,
-        times.collective_wait_seconds,
-    )
-    return tuple(round(each * 1e9) for each in seconds)
+    at_seconds, parts = step_clock.at_boundary()
+    return tuple(round(each * 1e9) for each in (at_seconds, *parts))
 
 
 def _tell(text: str) -> None:
