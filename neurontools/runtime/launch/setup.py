@@ -20,6 +20,7 @@ from neurontools.runtime.launch.observation import observe
 from neurontools.runtime.launch.profiles import session
 from neurontools.runtime.launch.profiles.capture import captures
 from neurontools.runtime.operators.layout import layouts
+from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.programs.numerics import narrowed_types
 from neurontools.runtime.reporting.capture_requests import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter
@@ -108,6 +109,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     training_log.is_observed = True
     layouts.narrowing = lambda: narrowed_types(environment)
     made = Executor(environment)
+    ring.before_start.append(made.prepare_profile)
 
     def take() -> list[Core]:
         step_clock.begin()
