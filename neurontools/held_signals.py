@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # below `signal`, which makes enumerations of all it takes and gives
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Protocol, TypeVar
 
-_RAISING = tuple(
-    int(number)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
+_RAISING: tuple[int, ...] = (
+    _signal.SIGINT,
+    _signal.SIGTERM,
+    _signal.SIGHUP,
+    _signal.SIGALRM,
+    _signal.SIGUSR1,
+    _signal.SIGUSR2,
 )
 """Those whose handlers people have raise: Ctrl-C, the end of a job, time limits, what a scheduler says before it."""
 

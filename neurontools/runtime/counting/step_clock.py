@@ -19,13 +19,12 @@ _MONOTONIC_SECONDS = time.monotonic() - time.perf_counter()  # both are CLOCK_MO
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Seconds by part since the clock began; together the time since then, until `at_seconds` of perf_counter.
+    """Seconds by part since the clock began; together the time since then.
 
     `input_wait_seconds` is None where the script was not seen to use a loader. `compiling_since_seconds`
     and `collective_since_seconds` are CLOCK_MONOTONIC, None while the script waits for no program, is in no collective.
     """
 
-    at_seconds: float
     host_seconds: float
     compile_wait_seconds: float
     input_wait_seconds: float | None
@@ -100,7 +99,6 @@ class StepClock:
             seconds, since = self._of_moment(now)
             told = self._told_seconds = _grown(self._told_seconds, seconds, now - self._began_seconds)
         return StepTimes(
-            at_seconds=now,
             host_seconds=told[5],
             compile_wait_seconds=told[COMPILE],
             input_wait_seconds=told[INPUT] or None,

@@ -44,7 +44,6 @@ from neurontools.runtime.tensors.storages import storages
 DEFAULT_PROGRAMS = 512
 RECENT_MODELS = "NEURON_NUM_RECENT_MODELS_TO_KEEP"
 _TOUCH_EVERY = 64  # executions after which a program that is followed counts as used
-_MOST_PREPARED = 16  # programs, of some milliseconds each; a training has few that it executes again and again
 
 
 class Executor:
@@ -68,11 +67,6 @@ class Executor:
         self._policy: Policy | None = None
         self._flags_text: str | None = None
         self._flags = compiler_flags.CompilerFlags()
-
-    def prepare_profile(self) -> None:
-        """Makes what a profile executes of the programs that came last, so that no step of it waits for that."""
-        for loaded in list(self.programs.values())[-_MOST_PREPARED:]:
-            loaded.program.prepare_timed()
 
     @property
     def policy(self) -> Policy:

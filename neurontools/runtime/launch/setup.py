@@ -14,6 +14,7 @@ from neurontools.runtime.counting import saves, steps
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.execution import process_group
 from neurontools.runtime.execution.executor import Executor
+from neurontools.runtime.execution.loaded_program import prepare_profile
 from neurontools.runtime.kernels import registration
 from neurontools.runtime.launch import hbm_growth, optimizer_memory
 from neurontools.runtime.launch.observation import observe
@@ -109,7 +110,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
     training_log.is_observed = True
     layouts.narrowing = lambda: narrowed_types(environment)
     made = Executor(environment)
-    ring.before_start.append(made.prepare_profile)
+    ring.before_start.append(lambda: prepare_profile(made.programs.values()))
 
     def take() -> list[Core]:
         step_clock.begin()

@@ -89,6 +89,7 @@ def test_only_the_steps_that_were_asked_for_are_profiled(tmp_path: Path) -> None
     (profile,), _, said = profiled(tmp_path, TWELVE_STEPS, "--profile-steps", "4:6")
     assert [step.step for step in profile.steps] == [4, 5, 6]
     assert [each.step for each in profile.executions] == [4, 5, 6]
+    assert [step.compile_ns for step in profile.steps] == [0, 0, 0], "what a profile executes was made before them"
     assert all(operator.stack is not None for operator in profile.operators)
     assert "3 steps, 3 executions" in said
 
