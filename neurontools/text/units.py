@@ -119,6 +119,19 @@ def short_count_text(count: int | None, cells: int = 8) -> str:
     return text if len(text) <= cells else f"{value:.0f}{unit}"
 
 
+def rate_text(per_second: float | None) -> str:
+    """How often something happens in a second, without a unit: "2.4", "1234.5"."""
+    return UNKNOWN if per_second is None or not _is_finite(per_second) else f"{per_second:.1f}"
+
+
+def short_rate_text(per_second: float | None, cells: int) -> str:
+    """The same for a cell of at least 5; where that doesn't fit, as `short_count_text`: "123,457", "1.2M"."""
+    text = rate_text(per_second)
+    if per_second is None or len(text) <= cells:
+        return text
+    return short_count_text(round(per_second), cells)
+
+
 def counted(count: int, noun: str) -> str:
     """A number of things: "1 step", "2,000 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

@@ -19,7 +19,9 @@ from neurontools.text.units import (
     flops_text,
     memory_size_text,
     percent_text,
+    rate_text,
     short_count_text,
+    short_rate_text,
 )
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -137,6 +139,39 @@ def test_count(count: int | None, text: str) -> None:
 def test_count_for_a_cell_tells_fewer_digits_and_not_a_part_of_them(count: int | None, cells: int, text: str) -> None:
     assert short_count_text(count, cells) == text
     assert len(text) <= cells
+
+
+@pytest.mark.parametrize(
+    ("per_second", "text"),
+    [(None, "-"), (math.nan, "-"), (math.inf, "-"), (0.0, "0.0"), (2.44, "2.4"), (1e6, "1000000.0")],
+)
+def test_rate(per_second: float | None, text: str) -> None:
+    assert rate_text(per_second) == text
+
+
+@pytest.mark.parametrize(
+    ("per_second", "cells", "text"),
+    [
+        (None, 7, "-"),
+        (math.nan, 7, "-"),
+        (math.inf, 7, "-"),
+        (0.0, 7, "0.0"),
+        (99_999.94, 7, "99999.9"),
+        (99_999.96, 7, "100,000"),
+        (123_456.7, 7, "123,457"),
+        (999_999.6, 7, "1.0M"),
+        (12_345.6, 5, "12.3K"),
+    ],
+)
+def test_rate_for_a_cell_tells_fewer_digits_and_not_a_part_of_them(
+    per_second: float | None, cells: int, text: str
+) -> None:
+    assert short_rate_text(per_second, cells) == text
+
+
+@given(st.floats(min_value=0.0, max_value=2.0**64), st.integers(min_value=5, max_value=9))
+def test_every_rate_fits_its_cell(per_second: float, cells: int) -> None:
+    assert len(short_rate_text(per_second, cells)) <= cells
 
 
 @given(st.integers(min_value=1, max_value=2**69))

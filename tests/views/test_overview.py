@@ -108,6 +108,16 @@ def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
     assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
 
 
+def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
+    busy = [replace(process, executions_per_second=123_456.7) for process in SNAPSHOT.processes]
+    shown = text(replace(SNAPSHOT, processes=tuple(busy)), 200, unfolded=frozenset({JOB})).splitlines()
+    (titles,) = [line for line in shown if "EXEC/S" in line]
+    end = titles.index("EXEC/S") + len("EXEC/S")
+    job = shown[shown.index(titles) + 1]
+    (rank,) = [line for line in shown if "rank 3" in line]
+    assert [line[:end].split()[-1] for line in (job, rank)] == ["987,654", "123,457"]
+
+
 def test_a_tag_that_all_ranks_have_names_their_job() -> None:
     tagged = [replace(process, tag="bert") for process in SNAPSHOT.processes]
     assert "▸ bert, synthetic load steady" in text(replace(SNAPSHOT, processes=tuple(tagged)), 200)

@@ -49,6 +49,19 @@ def test_the_column_is_not_there_while_it_would_be_empty() -> None:
     assert "WHERE" not in text_of(Scene.of(placed(None), page="processes"), 200)
 
 
+def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
+    first, *others = HOST.processes
+    busy = replace(HOST, processes=(replace(first, executions_per_second=123_456.7), *others))
+    titles, row = [
+        line
+        for line in text_of(Scene.of(busy, page="processes", unfolded=OPENED), 200).splitlines()
+        if "EXEC/S" in line or str(first.pid) in line
+    ]
+    end = titles.index("EXEC/S") + len("EXEC/S")
+    assert row[:end].split()[-1] == "123,457"
+    assert row[end] == " "
+
+
 COUNTERS = TrainingCounters(
     steps_total=1200,
     samples_total=38400,

@@ -20,6 +20,7 @@ from neurontools.views.processes.columns import PLACE, cores_text
 
 _LONGEST_NAME, _LEAST_NAME = 44, 18
 _LEAST_LINES_WITH_HEADING = 5
+_RATE_CELLS = 7
 
 
 def job_rows(scene: Scene, *, every: bool = False) -> list[JobRow]:
@@ -158,15 +159,12 @@ def _memory(scene: Scene, row: JobRow) -> str:
 
 
 def _steps(_scene: Scene, row: JobRow) -> str:
-    return _rate((row.rank or row.job).steps_per_second)
+    return units.short_rate_text((row.rank or row.job).steps_per_second, _RATE_CELLS)
 
 
 def _executions(_scene: Scene, row: JobRow) -> str:
-    return _rate((row.rank.process if row.rank is not None else row.job).executions_per_second)
-
-
-def _rate(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1f}"
+    per_second = (row.rank.process if row.rank is not None else row.job).executions_per_second
+    return units.short_rate_text(per_second, _RATE_CELLS)
 
 
 def _last(scene: Scene, row: JobRow) -> str:
@@ -218,8 +216,8 @@ def _last_step(scene: Scene, row: JobRow) -> str:
 _STATE = _Column("", 1, 0, _state, _state_style)
 _NAME = _Column("  JOB", _LEAST_NAME, 0, _name)
 _RANKS = _Column("RANKS", 6, 1, _ranks, is_number=True)
-_STEPS = _Column("STEP/S", 7, 2, _steps, is_number=True)
-_EXECUTIONS = _Column("EXEC/S", 7, 3, _executions, is_number=True)
+_STEPS = _Column("STEP/S", _RATE_CELLS, 2, _steps, is_number=True)
+_EXECUTIONS = _Column("EXEC/S", _RATE_CELLS, 3, _executions, is_number=True)
 _LAST_STEP = _Column("LAST STEP", 9, 3, _last_step, is_number=True)
 _SLOWEST = _Column("SLOWEST", 16, 3, _slowest, _slowest_style)
 _PLACE = _Column("WHERE", 20, 4, _place)

@@ -14,7 +14,7 @@ from neurontools.views.drawing.line import foreign
 
 Value = float | str | None
 _Row = TypeVar("_Row")
-_ERRORS_CELLS = 5
+_ERRORS_CELLS, _RATE_CELLS = 5, 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +145,13 @@ COLUMNS = (
         _models, about="models running / loaded"
     ),
     ProcessColumn(
-        "execs", "EXEC/S", 7, 3, lambda f: f.process.executions_per_second,
-        lambda f: "-" if f.process.executions_per_second is None else f"{f.process.executions_per_second:.1f}",
+        "execs", "EXEC/S", _RATE_CELLS, 3, lambda f: f.process.executions_per_second,
+        lambda f: units.short_rate_text(f.process.executions_per_second, _RATE_CELLS),
         "rate", about="executions a second",
     ),
     ProcessColumn(
-        "steps", "STEP/S", 7, 3, lambda f: f.steps_per_second,
-        lambda f: "-" if f.steps_per_second is None else f"{f.steps_per_second:.1f}",
+        "steps", "STEP/S", _RATE_CELLS, 3, lambda f: f.steps_per_second,
+        lambda f: units.short_rate_text(f.steps_per_second, _RATE_CELLS),
         "rate", about="optimizer steps a second",
     ),
     ProcessColumn(

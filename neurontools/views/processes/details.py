@@ -76,7 +76,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         (
             "executions",
             (
-                f"{'-' if process.executions_per_second is None else f'{process.executions_per_second:.1f}'}/s, "
+                f"{units.rate_text(process.executions_per_second)}/s, "
                 f"{'-' if process.executions is None else units.count_text(process.executions.completed_total)} "
                 f"completed, {'-' if figures.failed_executions_total is None else figures.failed_executions_total} "
                 "failed, "
@@ -133,7 +133,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         Plot("Utilization", quantities.utilization(pid=pid), 1.0, percent),
         Plot("FLOPS", quantities.flops(pid=pid), None, units.flops_text),
         Plot("Device memory", quantities.memory(pid=pid), None, size),
-        Plot("Executions a second", quantities.executions(pid=pid), None, lambda value: f"{value:.1f}"),
+        Plot("Executions a second", quantities.executions(pid=pid), None, units.rate_text),
         Plot("Latency p99", quantities.latency_p99(pid), None, units.duration_text),
     )
     page.add(*stacked(scene, plots, axis, width, room))
@@ -169,12 +169,12 @@ def _training_facts(figures: ProcessFigures) -> tuple[tuple[str, str], ...]:
     if shares:
         facts.append(("step time", "  ".join(f"{name} {units.percent_text(ratio, 1)}" for name, ratio in shares)))
     if counters.steps_total:
-        text = f"{_rate_text(rates.steps_per_second)} steps/s, {units.count_text(counters.steps_total)} so far"
+        text = f"{units.rate_text(rates.steps_per_second)} steps/s, {units.count_text(counters.steps_total)} so far"
         if figures.since_last_step_seconds is not None:
             text += f"; last step {units.duration_text(figures.since_last_step_seconds)} ago"
         if counters.samples_total is not None:
             samples = units.count_text(counters.samples_total)
-            text += f"; {_rate_text(rates.samples_per_second)} samples/s, {samples} so far"
+            text += f"; {units.rate_text(rates.samples_per_second)} samples/s, {samples} so far"
         facts.append(("training", text))
     if counters.input_wait_seconds_total is not None:
         waited = units.duration_text(counters.input_wait_seconds_total)
@@ -214,7 +214,3 @@ def _advice_facts(process: Process) -> tuple[tuple[str, str], ...]:
         (ADVICE, f"{foreign(each.rule)}{f' at {foreign(each.place)}' if each.place else ''}: {foreign(each.measured)}")
         for each in process.advice
     )
-
-
-def _rate_text(rate: float | None) -> str:
-    return "-" if rate is None else f"{rate:.1f}"
