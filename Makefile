@@ -19,7 +19,7 @@ help:
 	@echo "make test        run all tests"
 	@echo "make campaign    kill, flood and feed the suite odd input; MINUTES=20 CAMPAIGN='--seed 1 floods'"
 	@echo "make mutants     show which small changes to the central modules no test notices; SEED=1 COUNT=100 MODULE="
-	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes and Grafana"
+	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes, its Prometheus operator and Grafana"
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"

@@ -60,6 +60,13 @@ def helm(values: dict[str, Any], chart: Path = CHART) -> subprocess.CompletedPro
     )
 
 
+def checked_for_the_operator(resources: list[Any]) -> subprocess.CompletedProcess[str]:
+    command = [consumer("python"), str(ROOT / "tests/harness/operator_resources.py")]
+    return subprocess.run(
+        command, input=json.dumps(resources), capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+    )
+
+
 def rendered(values: dict[str, Any]) -> dict[str, Any]:
     """The documents by their kind."""
     done = helm(values)
@@ -116,6 +123,22 @@ def test_what_the_chart_makes_meets_the_schemas_of_kubernetes(
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (done.stdout + done.stderr).count("passed for resource") == len(asked)
+
+
+@pytest.mark.parametrize("values", [MONITORED, OTHER_VALUES], ids=["defaults", "others"])
+def test_what_the_prometheus_operator_gets_is_as_it_defines_it(values: dict[str, Any]) -> None:
+    documents = rendered(values)
+    done = checked_for_the_operator([documents["PodMonitor"], documents["PrometheusRule"]])
+    assert (done.stdout.split(), done.returncode) == (["PodMonitor", "PrometheusRule"], 0), done.stderr
+
+
+@pytest.mark.parametrize("field", [{"interval": "15 apples"}, {"scheme": "ftp"}, {"every": "15s"}])
+def test_the_definitions_refuse_what_the_operator_would(field: dict[str, str]) -> None:
+    (monitor, _) = manifest("monitoring.yaml")
+    monitor["spec"]["podMetricsEndpoints"][0] |= field
+    done = checked_for_the_operator([monitor])
+    assert (done.stdout, done.returncode) == ("", 1)
+    assert next(iter(field)) in done.stderr
 
 
 def test_every_value_takes_effect() -> None:
