@@ -11,6 +11,7 @@ from neurontools.health import Kind, Severity
 from neurontools.model import (
     Device,
     EccCounters,
+    Finding,
     HbmStack,
     Job,
     LatencyHistogram,
@@ -213,6 +214,51 @@ def test_memory_near_full_of_one_stack() -> None:
     assert [finding.reason for finding in verdict.findings] == ["HBM 0 is 95% full, of 100 B"]
     unknown = with_device(now, 0, replace(now.devices[0], hbm_stacks=(HbmStack(0, 100, None),)))
     assert health.is_healthy(verdicts(unknown))
+
+
+def nearly_full(judge: Judge, *used_percents: int | None) -> list[Finding | None]:
+    """What a judge says, second by second, of an HBM stack of which so much is used."""
+    now = ScenarioHost("inf2.xlarge").at(1)
+    told: list[Finding | None] = []
+    for used_percent in used_percents:
+        stacks = (HbmStack(0, 100, used_percent), HbmStack(1, 100, 10))
+        now = replace(
+            with_device(now, 0, replace(now.devices[0], hbm_stacks=stacks)),
+            sequence=now.sequence + 1,
+            taken_at_seconds=now.taken_at_seconds + 1,
+            taken_at_unix_seconds=now.taken_at_unix_seconds + 1,
+        )
+        health = judge.judge(now).health
+        assert health is not None
+        found = [finding for finding in health.findings if finding.kind == Kind.MEMORY_NEARLY_FULL]
+        assert len(found) <= 1
+        told.append(found[0] if found else None)
+    return told
+
+
+def test_memory_that_moves_about_its_threshold_is_one_finding_until_it_is_clearly_less() -> None:
+    found = nearly_full(Judge(), 94, 95, 94, 95, 93, 96, 91, 90, 94, 95)
+    assert [finding is not None for finding in found] == [False, *[True] * 6, False, False, True]
+    assert len({finding.began_at_unix_seconds for finding in found[:8] if finding is not None}) == 1
+    first, again = found[1], found[-1]
+    assert first is not None
+    assert again is not None
+    assert again.began_at_unix_seconds > first.began_at_unix_seconds
+
+
+def test_how_full_memory_is_stays_as_it_was_told_until_it_is_quite_another() -> None:
+    found = nearly_full(Judge(), 95, 96, 94, 96, 97, 96, 98, 99)
+    assert [finding and finding.reason.split()[3] for finding in found] == ["95%"] * 4 + ["97%"] * 3 + ["99%"]
+    assert len({finding and finding.began_at_unix_seconds for finding in found}) == 1
+
+
+def test_memory_of_which_nothing_is_known_any_more_is_not_nearly_full() -> None:
+    judge = Judge()
+    assert [finding is not None for finding in nearly_full(judge, 95, None, 94, 95)] == [True, False, False, True]
+    judge.change(Thresholds(memory_used_ratio=None))
+    assert nearly_full(judge, 100) == [None]
+    judge.change(Thresholds(memory_used_ratio=1.0))
+    assert [finding is not None for finding in nearly_full(judge, 99, 100, 96, 94)] == [False, True, True, False]
 
 
 def test_missing_device() -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neurond.verdicts.evidence import Evidence, at_least, counted, growth
+from neurond.verdicts.hysteresis import Hysteresis, Level
 from neurontools.health import Kind
-from neurontools.model import Device, EccCounters, Finding, Severity
+from neurontools.model import Device, EccCounters, Finding, HbmStack, Severity
 from neurontools.text.units import bytes_text
+
+_BETTER_RATIO = 0.95  # of the share from which on a stack is nearly full: below it, it clearly is not
+_TOLD_STEP_PERCENT = 2  # by less, what is told stays
+
+_Stack = tuple[int, int]  # indices of the device and of the stack
 
 
 def missing(evidence: Evidence) -> Iterator[Finding]:
@@ -95,24 +101,51 @@ def _ecc(device: Device, before: EccCounters | None, evidence: Evidence) -> Iter
             )
 
 
-def memory(evidence: Evidence) -> Iterator[Finding]:
-    """HBM stacks that are nearly full."""
-    limit_ratio = evidence.limits.memory_used_ratio
-    if limit_ratio is None:
-        return
-    for device in evidence.snapshot.devices:
-        for stack in device.hbm_stacks:
-            if stack.used_bytes is not None and 0 < stack.capacity_bytes * limit_ratio <= stack.used_bytes:
-                yield _nearly_full(device, stack.index, stack.used_bytes, stack.capacity_bytes, evidence)
+class Memory:
+    """Remembers which HBM stacks it has found nearly full. Show it every snapshot of a tick, in order."""
+
+    def __init__(self) -> None:
+        self._full: Hysteresis[_Stack] = Hysteresis()
+        self._told_percent: dict[_Stack, int] = {}
+
+    def __call__(self, evidence: Evidence) -> Iterator[Finding]:
+        """The findings of this moment."""
+        limit_ratio, now_seconds = evidence.limits.memory_used_ratio, evidence.snapshot.taken_at_unix_seconds
+        told_percent: dict[_Stack, int] = {}
+        for device in evidence.snapshot.devices if limit_ratio else ():
+            for stack in device.hbm_stacks:
+                if not limit_ratio or stack.used_bytes is None or stack.capacity_bytes <= 0:
+                    continue
+                key, used_ratio = (device.index, stack.index), stack.used_bytes / stack.capacity_bytes
+                since = self._full.holds_since(
+                    key, _level(used_ratio, limit_ratio), now_seconds, begins_after_seconds=0.0, ends_after_seconds=0.0
+                )
+                if since is not None:
+                    percent = self._worth_telling(key, int(100 * stack.used_bytes / stack.capacity_bytes))
+                    told_percent[key] = percent
+                    yield _nearly_full(device, stack, percent, since)
+        self._full.keep(told_percent)
+        self._told_percent = told_percent
+
+    def _worth_telling(self, key: _Stack, percent: int) -> int:
+        """What was told, unless it has become quite another: the text of a finding is a label, and stays."""
+        told = self._told_percent.get(key)
+        return percent if told is None or abs(percent - told) >= _TOLD_STEP_PERCENT else told
 
 
-def _nearly_full(device: Device, stack: int, used_bytes: int, capacity_bytes: int, evidence: Evidence) -> Finding:
+def _level(used_ratio: float, limit_ratio: float) -> Level:
+    if used_ratio >= limit_ratio:
+        return Level.OVER
+    return Level.BETTER if used_ratio < _BETTER_RATIO * limit_ratio else Level.BETWEEN
+
+
+def _nearly_full(device: Device, stack: HbmStack, percent: int, began_at_unix_seconds: float) -> Finding:
     return Finding(
         Kind.MEMORY_NEARLY_FULL,
         Severity.WARNING,
-        f"HBM {stack} is {int(100 * used_bytes / capacity_bytes)}% full, of {bytes_text(capacity_bytes)}",
+        f"HBM {stack.index} is {percent}% full, of {bytes_text(stack.capacity_bytes)}",
         "the next allocation may fail; use smaller batches, shard further or end a process",
-        evidence.snapshot.taken_at_unix_seconds,
+        began_at_unix_seconds,
         (device.index,),
-        part=f"hbm {stack}",
+        part=f"hbm {stack.index}",
     )

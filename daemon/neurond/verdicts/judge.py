@@ -27,7 +27,6 @@ _ANCHORS = 6  # snapshots kept for what is judged by growth
 _Rule = Callable[[Evidence], Iterator[Finding]]
 _RULES: tuple[_Rule, ...] = (
     device_rules.missing,
-    device_rules.memory,
     driver_rules.components,
     driver_rules.core_errors,
     driver_rules.resets,
@@ -47,7 +46,7 @@ class Judge:
     def __init__(self, limits: Thresholds | None = None) -> None:
         self._limits = limits or Thresholds()
         self._anchors: deque[Snapshot] = deque(maxlen=_ANCHORS)
-        self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc(), Latencies())
+        self._rules: tuple[_Rule, ...] = (*_RULES, device_rules.Ecc(), device_rules.Memory(), Latencies())
         self._failing_cores = FailingCores()
         self._orphans = Orphans()
         self._kernel_errors = KernelErrors()
