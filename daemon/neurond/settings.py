@@ -31,6 +31,7 @@ class Settings:
     tls_summary: list[str] | None = None  # names of certificates that see no commands and no users
     tls_full: list[str] | None = None  # names of certificates that see all
     metrics_listen: str | None = None  # address of the HTTP listener for /metrics; None: there is none
+    metrics_tls: bool = True  # False: plain HTTP whatever certificates there are, on a loopback address alone
     metrics_tls_certificate: str | None = None  # PEM files for the listener; None: tls_certificate, or plain HTTP
     metrics_tls_key: str | None = None  # None: in the file of the certificate
     metrics_tls_client_ca: str | None = None  # who signs the certificates that readers must show; None: they need none

@@ -134,7 +134,10 @@ WRONG_LINES = [
         (f"web.{name} = 3", f"web.{name}: input should be a valid boolean, not 3")
         for name in ("enabled", "show_commands", "show_users")
     ),
-    ("metrics.untagged_together = 3", "metrics.untagged_together: input should be a valid boolean, not 3"),
+    *(
+        (f"metrics.{name} = 3", f"metrics.{name}: input should be a valid boolean, not 3")
+        for name in ("tls", "untagged_together")
+    ),
     (
         'metrics.hosts = ["a", "b:80"]',
         "metrics.hosts: 'b:80' is no name; write one without a port, such as metrics.example.org",
@@ -344,6 +347,20 @@ REFUSED = [
         '[metrics]\nhosts = ["a"]',
         [],
         "metrics.hosts is for the listener of metrics, and there is none; set metrics.listen",
+    ),
+    ("[metrics]\ntls = false", [], "metrics.tls is for the listener of metrics, and there is none; set metrics.listen"),
+    *(
+        (
+            f'[metrics]\ntls = false\nlisten = "{address}"',
+            [],
+            f"metrics.tls = false is for a loopback address, and others reach {address}; listen on 127.0.0.1, or leave",
+        )
+        for address in (":0", "0.0.0.0:0", "[::]:0")
+    ),
+    (
+        '[metrics]\ntls = false\nlisten = "127.0.0.1:0"\ntls_certificate = "{directory}/token"',
+        [],
+        "metrics.tls = false excludes metrics.tls_certificate; leave one out",
     ),
     ("[web]\nenabled = true", [], "--web is served where the metrics are; give --metrics-listen, or leave it out"),
     ('[metrics]\notlp_endpoint = "http://127.0.0.1:4318"', [], "--otlp-endpoint needs the OpenTelemetry SDK; install"),

@@ -173,6 +173,24 @@ def test_the_certificate_of_all_that_listens_serves_metrics_to_who_is_named(
     assert status(path="") == 200, "a probe needs no name"
 
 
+@needs_openssl
+def test_metrics_stay_plain_on_loopback_where_that_is_set(start_daemon: StartDaemon, tmp_path: Path, port: int) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    (tmp_path / "token").write_text("s3cret", "utf-8")
+    file = tmp_path / "neurond.toml"
+    file.write_text(
+        f'[metrics]\nlisten = "127.0.0.1:{port}"\ntls = false\nbearer_token_file = "{tmp_path}/token"\n'
+        f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
+        f'client_ca = "{authority.file}"\nfull = ["a.example.org"]\n',
+        "utf-8",
+    )
+    start_daemon("--simulate", "trn1.2xlarge", "--config", str(file))
+    url = f"http://127.0.0.1:{port}/metrics"
+    assert scrape(url, token="Bearer s3cret") == 200
+    assert scrape(url) == 401, "a token is asked for as before"
+
+
 @pytest.mark.parametrize(
     ("keys", "told"),
     [

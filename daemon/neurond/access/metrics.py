@@ -15,11 +15,12 @@ def metrics_access(settings: Settings) -> Access:
 
     Their own certificate goes before that of [tls], and lets in whoever its own authorities have signed.
     """
+    tls: ServerTls | None = None
     named: Subjects | None = None
-    if settings.metrics_tls_certificate is not None:
+    if settings.metrics_tls and settings.metrics_tls_certificate is not None:
         files = ServerFiles(settings.metrics_tls_certificate, settings.metrics_tls_key, settings.metrics_tls_client_ca)
-        tls: ServerTls | None = ServerTls(files, "metrics.tls_")
-    else:
+        tls = ServerTls(files, "metrics.tls_")
+    elif settings.metrics_tls:
         tls, named = server_tls(settings), subjects(settings)
     return Access(
         tls,

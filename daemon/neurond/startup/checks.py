@@ -19,10 +19,11 @@ from neurond.sources.simulated import shape_of
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.http.openness import refuse_open
+from neurontools.http.openness import is_loopback, refuse_open
 from neurontools.sockets.listen_address import listen_address
 
 _OF_THE_LISTENER = {
+    "metrics_tls": "metrics.tls",
     "metrics_tls_certificate": "metrics.tls_certificate",
     "metrics_tls_key": "metrics.tls_key",
     "metrics_tls_client_ca": "metrics.tls_client_ca",
@@ -36,6 +37,7 @@ def check(settings: Settings) -> None:
     _check_ultraserver(settings)
     check_certificates(settings)
     _check_metrics(settings)
+    _check_plain_metrics(settings)
     _check_web(settings)
     _check_otlp(settings)
     _check_load(settings)
@@ -58,11 +60,24 @@ def _check_metrics(settings: Settings) -> None:
     metrics_access(settings)
     if settings.metrics_listen is None:
         for name, key in _OF_THE_LISTENER.items():
-            if getattr(settings, name) is not None:
+            if getattr(settings, name) not in (None, True):
                 raise UserError(
                     f"{key} is for the listener of metrics, and there is none; set metrics.listen, or leave it out",
                     EXIT_USAGE,
                 )
+
+
+def _check_plain_metrics(settings: Settings) -> None:
+    if settings.metrics_tls:
+        return
+    if settings.metrics_tls_certificate is not None:
+        raise UserError("metrics.tls = false excludes metrics.tls_certificate; leave one out", EXIT_USAGE)
+    if settings.metrics_listen is not None and not is_loopback(listen_address(settings.metrics_listen)[0]):
+        raise UserError(
+            f"metrics.tls = false is for a loopback address, and others reach {settings.metrics_listen}; "
+            "listen on 127.0.0.1, or leave it out",
+            EXIT_USAGE,
+        )
 
 
 def _check_web(settings: Settings) -> None:

@@ -86,6 +86,7 @@ def resolve(flags: Mapping[str, Mapping[str, Any]], file: str | None, environmen
         tls_summary=tls.summary,
         tls_full=tls.full,
         metrics_listen=metrics.listen,
+        metrics_tls=metrics.tls,
         metrics_tls_certificate=_absolute(metrics.tls_certificate),
         metrics_tls_key=_absolute(metrics.tls_key),
         metrics_tls_client_ca=_absolute(metrics.tls_client_ca),

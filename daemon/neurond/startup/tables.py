@@ -106,6 +106,7 @@ class MetricsTable(_Table):
     """[metrics] of the configuration file."""
 
     listen: _ListenAddress | None = None
+    tls: bool = True
     tls_certificate: _Path | None = None
     tls_key: _Path | None = None
     tls_client_ca: _Path | None = None
