@@ -15,12 +15,13 @@ _USUAL_TYPE = "trn1.32xlarge"  # whose rates stand in where the run says no type
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of the script, and how often something happened there."""
+    """A line of the script, how often something happened there, and in how many steps of training."""
 
     what: str
     file: str
     line: int
     count: int
+    steps: int
 
     @property
     def text(self) -> str:
@@ -60,11 +61,11 @@ class Evidence:
         return self.count(name) / self.run.steps_total
 
     def at(self, what: str) -> list[Place]:
-        """Where something happened, the most frequent place first; `what` is how it begins."""
+        """Where something happened, first the place where it did in most steps; `what` is how it begins."""
         return [place for place in self.places if place.what.startswith(what)]
 
     def first(self, what: str) -> str | None:
-        """The most frequent place as text."""
+        """The place where it happened in most steps, as text."""
         found = self.at(what)
         return found[0].text if found else None
 
@@ -80,7 +81,9 @@ def _places(listed: Any) -> list[Place]:
     found = []
     for each in listed if isinstance(listed, list) else ():
         try:
-            found.append(Place(str(each["what"]), str(each["file"]), int(each["line"]), int(each["count"])))
+            count = int(each["count"])
+            steps = int(each.get("steps", count))
+            found.append(Place(str(each["what"]), str(each["file"]), int(each["line"]), count, steps))
         except (KeyError, TypeError, ValueError):
             continue
-    return sorted(found, key=lambda place: -place.count)
+    return sorted(found, key=lambda place: (-place.steps, -place.count))

@@ -42,6 +42,17 @@ SCRIPTS = {
     + LOOP
     + "with torch.no_grad():\n    print(model(data.tensors[0].to(device)).argmax(1).sum().item())\n"
     + LOOP,
+    "an evaluation whose results are read batch by batch": BEGINNING
+    + TRAINED
+    + LOOP
+    + "with torch.no_grad():\n"
+    + "    for value, target in pl.MpDeviceLoader(DataLoader(data, batch_size=4), device):\n"
+    + "        print((model(value).argmax(1) == target).sum().item())\n",
+    "accumulated gradients, a mark for each batch": BEGINNING + TRAINED + "for number in range(48):\n"
+    "    value, target = torch.randn(8, 8).to(device), torch.zeros(8).long().to(device)\n"
+    "    torch.nn.functional.cross_entropy(model(value), target).backward()\n"
+    "    if number % 4 == 3:\n        optimizer.step()\n        optimizer.zero_grad()\n"
+    "    xm.mark_step()\n",
     "gradients that are clipped": USUAL.replace(
         "    optimizer.step()\n", "    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n    optimizer.step()\n"
     ),

@@ -25,6 +25,12 @@ FAULTS = {
         + PLAIN
         + "    loss = step(value, target)\n    xm.mark_step()  # HERE\n    loss = loss * 2\n"
     ),
+    "two-executions without a loader": (
+        BEGINNING + TRAINED + "for _ in range(12):\n"
+        "    value, target = torch.randn(8, 8).to(device), torch.zeros(8).long().to(device)\n"
+        "    loss = step(value, target)\n    xm.mark_step()\n"
+        "    loss = loss * 2\n    xm.mark_step()  # HERE\n"
+    ),
     "fallback": (
         BEGINNING + TRAINED + PLAIN + "    step(value, target)\n    found = torch.nonzero(value > 0)  # HERE\n"
     ),
@@ -89,14 +95,14 @@ OPTIONS = {"small-collectives": ("-n", "2")}
 LONG = ("outside-loop",)
 
 
-def marked(rule: str) -> object:
-    return pytest.param(rule, marks=pytest.mark.long) if rule in LONG else rule
+def marked(name: str) -> object:
+    return pytest.param(name, marks=pytest.mark.long) if name in LONG else name
 
 
-@pytest.mark.parametrize("rule", [marked(rule) for rule in some(list(FAULTS), 1)])
-def test_a_planted_fault_is_found_at_its_line(rule: str, tmp_path: Path) -> None:
-    script = FAULTS[rule]
-    document = summary_of(tmp_path, script, *OPTIONS.get(rule, ()), **ENVIRONMENTS.get(rule, {}))
+@pytest.mark.parametrize("name", [marked(name) for name in some(list(FAULTS), 1)])
+def test_a_planted_fault_is_found_at_its_line(name: str, tmp_path: Path) -> None:
+    script, rule = FAULTS[name], name.partition(" ")[0]
+    document = summary_of(tmp_path, script, *OPTIONS.get(name, ()), **ENVIRONMENTS.get(name, {}))
     found = {each["rule"]: each for each in document["advice"]}
     assert rule in found, document
     lines = [number for number, line in enumerate(script.splitlines(), 1) if line.endswith("# HERE")]

@@ -12,7 +12,7 @@ _PREFIX = "fallback "
 
 def advice(evidence: Evidence) -> Advice | None:
     """One in two steps at the least."""
-    places = [place for place in evidence.at(_PREFIX) if place.count > _A_STEP * evidence.run.steps_total]
+    places = [place for place in evidence.at(_PREFIX) if place.steps > _A_STEP * evidence.run.steps_total]
     if not places:
         return None
     most = places[0]

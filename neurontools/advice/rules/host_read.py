@@ -10,11 +10,11 @@ _A_STEP = 0.5
 
 
 def advice(evidence: Evidence) -> Advice | None:
-    """More than one such read in two steps."""
+    """In more than every second step; what an evaluation between two steps reads is in one of them."""
     places = evidence.at("read")
-    reads = sum(place.count for place in places)
-    if reads <= _A_STEP * evidence.run.steps_total:
+    if sum(place.steps for place in places) <= _A_STEP * evidence.run.steps_total:
         return None
+    reads = sum(place.count for place in places)
     return Advice(
         rule=RULE,
         truth=Truth.SCRIPT,

@@ -12,7 +12,8 @@ _STEPS_A_GRAPH = 50
 
 def advice(evidence: Evidence) -> Advice | None:
     """More than one new graph in 50 steps, and three at one place at least: an evaluation has graphs of its own."""
-    late = max((place.count for place in evidence.at("graph")), default=0)
+    most = max(evidence.at("graph"), key=lambda place: place.count, default=None)
+    late = 0 if most is None else most.count
     if late < _LEAST or late * _STEPS_A_GRAPH <= evidence.run.steps_total:
         return None
     changes = evidence.rank.get("graph_changes") or []
@@ -21,7 +22,7 @@ def advice(evidence: Evidence) -> Advice | None:
         rule=RULE,
         truth=Truth.SCRIPT,
         measured=f"{late} new graphs after the fifth step of {evidence.run.steps_total}{changed}",
-        place=evidence.first("graph"),
+        place=None if most is None else most.text,
         fix="give every step the same shapes: pad to one size or a few, DataLoader(drop_last=True), and keep numbers "
         "that change in tensors",
         effect="each new graph is compiled once a cache, which takes minutes on the device",

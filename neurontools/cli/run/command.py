@@ -21,13 +21,12 @@ from neurontools.cli.line.choice import named_or_simulated
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself
 from neurontools.cli.line.telling import tell, tell_lines
-from neurontools.cli.run import options, profile, summary, warden
+from neurontools.cli.run import options, profile, summary, summary_file, warden
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.nrt.core_request import parse_visible_cores
 from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.rpc import socket_path
-from neurontools.text.json_text import json_text
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
@@ -62,6 +61,8 @@ def _main(arguments: list[str]) -> int:
     exclude_each_other(given, "advise", "no-advice")
     exclude_each_other(given, "ignore", "no-advice")
     _ignored(given)
+    if "summary-json" in given:
+        summary_file.check(given["summary-json"])
     estimates = _estimates(given)
     named, instance_type = named_or_simulated(given, os.environ, reads_only=False)
     if "export-sysfs" in given and instance_type is None:
@@ -108,7 +109,10 @@ def _estimates(given: dict[str, str]) -> Estimates | None:
         return None
     from neurontools.cli.run.estimates import Estimates
 
-    made = Estimates.of(given, options.count(given, "samples", 10**15))
+    samples = options.count(given, "samples", 10**15)
+    if samples == 0:
+        raise UserError("--samples 0: no samples; give as many as an epoch has", EXIT_USAGE)
+    made = Estimates.of(given, samples)
     if named_or_simulated(given, os.environ, reads_only=False) == (None, None):
         given["simulate"] = made.instance_types[0]
     return made
@@ -201,19 +205,8 @@ def _run(
         told = estimates.of_run(document)
         tell_lines("\n" + told.rstrip("\n"))
     if "summary-json" in given:
-        _write_summary(given["summary-json"], document)
+        summary_file.write(given["summary-json"], document)
     return exit_code
-
-
-def _write_summary(target: str, document: dict[str, Any]) -> None:
-    text = json_text(document, indent=2) + "\n"
-    if target == "-":
-        write_text(text)
-        return
-    try:
-        Path(target).write_text(text)
-    except OSError as error:
-        raise UserError(f"--summary-json {target}: {error.strerror}; give a file that can be written") from None
 
 
 class _Child:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option, parse
 from neurontools.errors import EXIT_USAGE, UserError
 
+_MOST_DIGITS = 18
+
 OPTIONS = (
     Option("cores", "run on these NeuronCores, such as 0-3 or 2,3; sets NEURON_RT_VISIBLE_CORES", value="LIST"),
     Option(
@@ -96,6 +98,6 @@ def count(given: dict[str, str], name: str, most: int) -> int | None:
     text = given.get(name)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit()) or not 0 <= int(text[:9]) <= most:
+    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS or int(text) > most:
         raise UserError(f"--{name} {text[:40]!r}: not a whole number up to {most}", EXIT_USAGE)
     return int(text)

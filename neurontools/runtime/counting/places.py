@@ -28,11 +28,17 @@ Place = tuple[str, str, int]
 class Places:
     """Counts by place, of at most 256 places; what happens at others is counted at none. Any thread may note.
 
+    `steps` says in how many steps of training it happened at a place: an evaluation has one, however long it is.
+    `step` is the one that goes on, which who counts steps sets.
+
     Looking for the line takes a microsecond or two, so this is for what happens a few times a step at the most.
     """
 
     def __init__(self) -> None:
         self.counts: Counter[Place] = Counter()
+        self.steps: Counter[Place] = Counter()
+        self.step = 0
+        self._latest: dict[Place, int] = {}
 
     def note(self, what: str) -> None:
         """Something happened for the script's line that is being executed; nothing where no frame is the script's."""
@@ -42,6 +48,9 @@ class Places:
         place = (what, frame.f_code.co_filename, frame.f_lineno)
         if place in self.counts or len(self.counts) < _MOST_PLACES:
             self.counts[place] += 1
+            if self._latest.get(place) != self.step:
+                self._latest[place] = self.step
+                self.steps[place] += 1
 
 
 def _script_frame(frame: FrameType | None) -> FrameType | None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from neurontools.runtime.counting.metrics import Timer
+from neurontools.runtime.counting.places import places
 from neurontools.runtime.profiling.ring import ring
 
 WARM_UP_STEPS = 5  # by then a training has met the graphs that it goes on with
@@ -35,6 +36,7 @@ class Steps:
             self.first_seconds = now
         self.last_seconds = now
         self.steps_total += 1
+        places.step = self.steps_total
         if ring.is_watching:
             ring.step_done()
 

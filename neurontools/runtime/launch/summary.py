@@ -60,8 +60,8 @@ def document() -> dict[str, Any]:
         "flop_total": sum(c.statistics.flops_total for c in cores),
         "flops_by_dtype": dict(work.flops_by_dtype),
         "places": [
-            {"what": what, "file": file, "line": line, "count": count}
-            for (what, file, line), count in places.counts.copy().most_common(_MOST_PLACES)
+            {"what": place[0], "file": place[1], "line": place[2], "count": count, "steps": places.steps[place]}
+            for place, count in places.counts.copy().most_common(_MOST_PLACES)
         ],
         "graph_changes": list(executor().graph_changes.latest),
         "loader_wait_seconds": step_clock.so_far().input_wait_seconds,

@@ -110,6 +110,8 @@ def test_a_script_that_a_signal_ended(neuron_run: Run, tmp_path: Path) -> None:
         (("-n", "x", "script.py"), 2, "--nproc-per-node 'x': not a whole number"),
         (("--simulate", "trn1.2xlarge", "--socket", "/x", "script.py"), 2, "exclude each other"),
         (("--bogus", "script.py"), 1, "unknown flag"),
+        (("--summary-json", "none/out.json", "script.py"), 1, "none/out.json: No such file or directory; give a file"),
+        (("--summary-json", ".", "script.py"), 1, "--summary-json .: Is a directory; give a file"),
         (("--wait", "1", "script.py"), 12, "no monitor daemon"),
     ],
 )

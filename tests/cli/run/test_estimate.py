@@ -9,7 +9,7 @@ import pytest
 
 from neurontools.cli.run.summary import combined, text
 from tests.harness.counted_runs import summary
-from tests.harness.neuron_run_script import neuron_run
+from tests.harness.neuron_run_script import neuron_run, summary_of
 from tests.harness.paths import ROOT
 
 pytest.importorskip("torch")
@@ -52,6 +52,26 @@ def test_a_run_is_estimated_without_a_daemon(tmp_path: Path) -> None:
     assert estimate["costs"][0]["epoch_usd"] is not None
 
 
+def test_memory_is_that_of_all_optimizers(tmp_path: Path) -> None:
+    script = (
+        "import torch, torch_xla.core.xla_model as xm\n"
+        "models = [torch.nn.Linear(8, 4).to(xm.xla_device()), torch.nn.Linear(4, 2).to(xm.xla_device())]\n"
+        "optimizers = [torch.optim.Adam(model.parameters()) for model in models]\n"
+        "for _ in range(3):\n"
+        "    models[1](models[0](torch.ones(3, 8).to(xm.xla_device()))).sum().backward()\n"
+        "    for optimizer in optimizers: optimizer.step()\n"
+        "    for optimizer in optimizers: optimizer.zero_grad()\n"
+        "    xm.mark_step()\n"
+    )
+    (rank,) = summary_of(tmp_path, script)["ranks"]
+    weights = 4 * (8 * 4 + 4 + 4 * 2 + 2)
+    assert (rank["weight_bytes"], rank["gradient_bytes"], rank["optimizer_state_bytes"]) == (
+        weights,
+        weights,
+        2 * weights,
+    )
+
+
 def test_what_the_compiler_narrows_is_counted_as_that(tmp_path: Path) -> None:
     arguments = ("-q", "--estimate", "trn1.2xlarge", "--summary-json", "out.json", VIT, "--small", "--steps", "2")
     run = neuron_run(tmp_path, *arguments, NEURON_CC_FLAGS="--auto-cast=matmult --auto-cast-type=bf16")
@@ -78,6 +98,8 @@ def test_a_script_without_a_step_has_no_estimate_and_its_own_exit_code(tmp_path:
         (("--estimate", "trn1.2xlarge", "--calibrate", "none.toml"), "none.toml: No such file"),
         (("--estimate", "trn1.2xlarge", "--prices", "none.toml"), "none.toml: No such file"),
         (("--estimate", "trn1.2xlarge", "--samples", "many"), "--samples 'many'"),
+        (("--estimate", "trn1.2xlarge", "--samples", "0"), "--samples 0: no samples"),
+        (("--estimate", "trn1.2xlarge", "--samples", "9" * 17), "not a whole number up to"),
         (("--samples", "5"), "add --estimate"),
     ],
 )

@@ -28,6 +28,15 @@ def test_what_no_script_does_has_no_place() -> None:
     assert Path(next(iter(found.counts))[1]).name == "test_places.py"  # who called the library
 
 
+def test_what_happens_often_in_one_step_is_in_one_step() -> None:
+    found = Places()
+    for found.step in range(3):
+        for _ in range(4 if found.step == 1 else 1):
+            found.note("read")
+    (place,) = found.counts
+    assert (found.counts[place], found.steps[place]) == (6, 3)
+
+
 def test_places_are_bounded() -> None:
     found = Places()
     for number in range(1000):
