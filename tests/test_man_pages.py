@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from neurontools import errors
+from neurontools.query import problems
 
 ROOT = Path(__file__).parents[1]
 PAGES = {
@@ -86,3 +87,10 @@ def test_every_page_is_installed_with_the_wheel() -> None:
     installed = project["tool"]["hatch"]["build"]["targets"]["wheel"]["shared-data"]
     for page in (ROOT / "man").iterdir():
         assert installed[f"man/{page.name}"] == f"share/man/man{page.suffix[1:]}/{page.name}"
+
+
+def test_the_page_of_the_health_check_has_every_name_of_a_problem() -> None:
+    section = (
+        (ROOT / "man/neuron-healthcheck.8").read_text("utf-8").partition("\n.Ss Names\n")[2].partition("\n.Ss ")[0]
+    )
+    assert sorted(re.findall(r"\.Ql ([A-Z_]+)", section)) == sorted(problems.NAMES)

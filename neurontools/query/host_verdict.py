@@ -12,7 +12,7 @@ from neurontools.text.ranges import ranges
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class HostVerdict:
-    """The verdict: `is_healthy` None is not known. `findings` are those that count, gravest first."""
+    """The verdict: `is_healthy` None is not known. `findings` are all those that count, gravest first."""
 
     is_healthy: bool | None
     findings: tuple[Finding, ...]
@@ -49,12 +49,17 @@ class HostVerdict:
 
     @property
     def sentence(self) -> str:
-        """The gravest finding with its place and what to do, and how many there are besides; else the summary."""
+        """The gravest finding with its place and what to do, where else it is, and how many more; else the summary."""
         if not self.findings:
             return self.summary
-        first, more = self.findings[0], len(self.findings) - 1
-        further = f" (and {more} more)" if more else ""
-        return f"{place(first)}{health.marked_reason(first)}; {first.action}{further}"
+        first, groups = self.findings[0], health.alike(self.findings)
+        devices = next(devices for finding, devices in groups if finding is first)
+        elsewhere = _devices([index for index in devices if index not in first.device_indices])
+        further = [f"alike on {elsewhere}"] if elsewhere else []
+        if len(groups) > 1:
+            further.append(f"and {len(groups) - 1} more")
+        besides = f" ({', '.join(further)})" if further else ""
+        return f"{place(first)}{health.marked_reason(first)}; {first.action}{besides}"
 
 
 def host_verdict(judged: Health | None, daemon_version: str, at_unix_seconds: float, asked: Asked) -> HostVerdict:
@@ -67,10 +72,13 @@ def host_verdict(judged: Health | None, daemon_version: str, at_unix_seconds: fl
         found.insert(0, _too_few(count, asked.expected_devices, at_unix_seconds))
     counted = [finding for finding in found if asked.counts(finding)]
     verdicts = health.of_health(Health(judged.device_indices, judged.unknown_device_indices, tuple(counted)))
-    told = health.told(verdicts, is_judged=True, daemon_version=daemon_version)
+    of_all = health.of_health(judged)
+    told = health.told(of_all, is_judged=True, daemon_version=daemon_version)
+    if health.is_healthy(of_all) is False:
+        told = f"no problem that counts here; otherwise {told}"
     is_healthy = False if counted else health.is_healthy(verdicts) if verdicts else None
-    findings = tuple(finding for finding, _ in health.alike(counted))
-    return HostVerdict(is_healthy, findings, told, count)
+    findings = sorted(counted, key=lambda finding: (-finding.severity, finding.device_indices))
+    return HostVerdict(is_healthy, tuple(findings), told, count)
 
 
 def no_devices(asked: Asked, at_unix_seconds: float) -> HostVerdict:
@@ -90,8 +98,13 @@ def not_known(why: str) -> HostVerdict:
 
 def place(finding: Finding) -> str:
     """Where it is, before its reason: "device 3: ", "" where it is about none."""
-    indices = finding.device_indices
-    return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}: "
+    devices = _devices(finding.device_indices)
+    return f"{devices}: " if devices else ""
+
+
+def _devices(indices: Sequence[int]) -> str:
+    """ "device 3", "devices 0-2,5", "" of none."""
+    return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
 
 
 def _too_few(count: int, expected: int, at_unix_seconds: float) -> Finding:

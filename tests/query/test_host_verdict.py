@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neurontools.health import Kind
@@ -31,6 +33,14 @@ def test_the_gravest_is_told_with_its_place_and_how_many_there_are_besides() -> 
     assert verdict(HANG).sentence == "devices 0-1: PID 7 hangs; restart it"
 
 
+def test_what_several_devices_have_alike_is_told_of_all_of_them() -> None:
+    others = [replace(HBM, device_indices=(index,)) for index in (1, 2)]
+    told = verdict(LINK, HBM, *others)
+    assert [finding.device_indices for finding in told.findings] == [(1,), (2,), (3,), (1,)]
+    assert told.sentence == "device 1: 1 error; move the work (alike on devices 2-3, and 1 more)"
+    assert verdict(HBM, others[0]).sentence == "device 1: 1 error; move the work (alike on device 3)"
+
+
 def test_only_what_was_asked_for_counts() -> None:
     node = Asked(owners=(Owner.NODE,))
     assert verdict(HANG, asked=node).is_healthy is True
@@ -38,6 +48,13 @@ def test_only_what_was_asked_for_counts() -> None:
     assert verdict(LINK, asked=Asked(level=Severity.CRITICAL)).is_healthy is True
     assert verdict(HANG, HBM, asked=Asked(names=("HANG",))).findings == (HANG,)
     assert verdict(IDLE, asked=Asked(level=Severity.NOTICE)).is_healthy is False
+
+
+def test_a_host_that_is_not_well_otherwise_is_not_called_healthy() -> None:
+    told = verdict(LINK, HBM, asked=Asked(owners=(Owner.USER,)))
+    assert told.is_healthy is True
+    assert told.sentence == "no problem that counts here; otherwise 2 of 4 devices unhealthy"
+    assert verdict(IDLE, asked=Asked(owners=(Owner.NODE,))).sentence == "all 4 devices are healthy"
 
 
 def test_what_is_not_judged_is_not_known() -> None:
