@@ -11,6 +11,10 @@ from pathlib import Path
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.files.directory import Directory, NotTrusted
 
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 _MARKER = ".neurontools-tree"
 _STAGED = ".neurontools-staged"
 _FORBIDDEN, _SHARED_MEMORY = ("/sys/", "/proc/", "/dev/"), "/dev/shm/"  # noqa: S108
@@ -34,20 +38,8 @@ class TreeWriter:
         self._root: Directory | None = None
         self._marker = -1
         try:
-            self._claim()
-        except NotTrusted as error:
-            self.close()
-            raise UserError(
-                f"can't make a sysfs tree in {directory}: {error.filename} {error.strerror}; give a directory of your "
-                "own",
-                EXIT_USAGE,
-            ) from None
-        except OSError as error:
-            self.close()
-            raise UserError(
-                f"can't make a sysfs tree in {directory}: {error.strerror}; give a directory that can be written",
-                EXIT_USAGE,
-            ) from None
+            with _told(directory):
+                self._claim()
         except UserError:
             self.close()
             raise
@@ -121,25 +113,11 @@ class TreeWriter:
         return self._root.descriptor
 
     def _claim(self) -> None:
-        whole = f"{os.path.realpath(self.directory)}/"
-        if whole.startswith(_FORBIDDEN) and not whole.startswith(_SHARED_MEMORY):
-            raise UserError(
-                f"{self.directory} is the operating system's own; give a directory of your own for the tree", EXIT_USAGE
-            )
+        _refuse_forbidden(self.directory)
         missing = _missing(self.directory)
         root = self._root = Directory.open(self.directory, make_mode=0o755)
         self._made_above = missing
-        if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise UserError(
-                f"others may change the directory {self.directory}; give one that is yours and that nobody else may "
-                "write to",
-                EXIT_USAGE,
-            )
-        entries = set(root.names())
-        if entries and _MARKER not in entries:
-            raise UserError(
-                f"{self.directory} is not empty and no tree of ours; give an empty or new directory", EXIT_USAGE
-            )
+        entries = _usable_entries(root)
         marker = root.open_lock(_MARKER)
         try:
             fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,6 +145,52 @@ class TreeWriter:
                 os.mkdir(directory, 0o755, dir_fd=self._open_root)
             self._below[directory] = {}
         self._below[directory][path] = None
+
+
+def check_directory(directory: str) -> None:
+    """UserError when a tree could not be made there; nothing is made or changed, and who has it now doesn't matter."""
+    _refuse_forbidden(directory)
+    if os.path.lexists(directory):
+        with _told(directory), Directory.open(directory) as root:
+            _usable_entries(root)
+
+
+@contextlib.contextmanager
+def _told(directory: str) -> Iterator[None]:
+    """Makes what the operating system refuses a UserError."""
+    try:
+        yield
+    except NotTrusted as error:
+        raise UserError(
+            f"can't make a sysfs tree in {directory}: {error.filename} {error.strerror}; give a directory of your own",
+            EXIT_USAGE,
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"can't make a sysfs tree in {directory}: {error.strerror}; give a directory that can be written",
+            EXIT_USAGE,
+        ) from None
+
+
+def _refuse_forbidden(directory: str) -> None:
+    whole = f"{os.path.realpath(directory)}/"
+    if whole.startswith(_FORBIDDEN) and not whole.startswith(_SHARED_MEMORY):
+        raise UserError(
+            f"{directory} is the operating system's own; give a directory of your own for the tree", EXIT_USAGE
+        )
+
+
+def _usable_entries(root: Directory) -> set[str]:
+    """What is in a directory for a tree: nothing, or what a maker has left behind; UserError when it can't be one."""
+    if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(
+            f"others may change the directory {root.path}; give one that is yours and that nobody else may write to",
+            EXIT_USAGE,
+        )
+    entries = set(root.names())
+    if entries and _MARKER not in entries:
+        raise UserError(f"{root.path} is not empty and no tree of ours; give an empty or new directory", EXIT_USAGE)
+    return entries
 
 
 def _missing(directory: str) -> list[str]:

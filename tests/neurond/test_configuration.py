@@ -206,12 +206,13 @@ def test_every_key_of_the_tables_was_tried() -> None:
         ("[demon]\nx = 1\n", "FILE:1: demon: there is no such key"),
         ("\n[daemon]   # the daemon\ngroup = 1\n", "FILE:3: daemon.group: input should be a valid string"),
         ("socket = 1\n", "FILE:1: socket: there is no such key"),
-        ("daemon = 3\n", "FILE:1: daemon: input should be a valid dictionary or instance of DaemonTable"),
-        ("[[load]]\nseed = 1\n", "FILE:1: load: input should be a valid dictionary"),
+        ("daemon = 3\n", "FILE:1: daemon: input should be a table, not 3"),
+        ("[[load]]\nseed = 1\n", "FILE:1: load: input should be a table"),
         ("[daemon\n", "FILE: not TOML: "),
         ("x = \n", "FILE: not TOML: Invalid value (at line 1, column 5)"),
         ("[daemon]\n[daemon]\n", "FILE: not TOML: Cannot declare ('daemon',) twice"),
         (f"x = {'[' * 5000}", "FILE: not TOML: "),
+        ("#" * (2**20 + 1), "FILE: larger than 1 MiB; give a file of settings"),
         (f'[daemon]\ngroup = ["{"x" * 5000}"]\n', "FILE:2: daemon.group: input should be a valid string, not ['xxx"),
     ],
 )
@@ -372,6 +373,13 @@ REFUSED = [
     ('[sysfs]\nroot = "{directory}"', [], "{directory}/c.toml: simulate.instance_type excludes [sysfs]; leave one out"),
     ("", ["--socket", "{directory}"], "{directory} exists and is not a socket; remove it, or choose another"),
     ("", ["--socket", "{directory}/c.toml/s"], "can't use the socket {directory}/c.toml/s (Not a directory)"),
+    ("", ["--export-sysfs", "{directory}"], "--export-sysfs: {directory} is not empty and no tree of ours; give an"),
+    ("", ["--export-sysfs", "/proc/here"], "--export-sysfs: /proc/here is the operating system's own; give a"),
+    (
+        "",
+        ["--export-kernel-log", "{directory}/no/log"],
+        "can't write a kernel log to {directory}/no/log: No such file or directory; give a file that can be written",
+    ),
 ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from neurontools.errors import UserError
 from neurontools.kernel_log.hardware_error import TERMINATE_INSTANCE, HardwareError
@@ -34,9 +36,7 @@ class KernelLogFile:
                 path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644
             )
         except OSError as error:
-            raise UserError(
-                f"can't write a kernel log to {path}: {error.strerror}; give a file that can be written"
-            ) from None
+            raise _no_file(path, error) from None
 
     def write(self, error: HardwareError) -> None:
         """Adds an error of the hardware, as the runtime has the driver print it. A disk that is full loses it."""
@@ -64,3 +64,23 @@ class KernelLogFile:
     def close(self) -> None:
         """Closes the file."""
         os.close(self._descriptor)
+
+
+def check_path(path: str) -> None:
+    """UserError when the file could not be had; it is neither made nor opened."""
+    try:
+        whole = Path(path).resolve()
+        directory = whole.parent
+        if whole.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not directory.is_dir():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        if not os.access(whole if whole.exists() else directory, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except (OSError, RuntimeError) as error:
+        raise _no_file(path, error) from None
+
+
+def _no_file(path: str, error: Exception) -> UserError:
+    cause = error.strerror if isinstance(error, OSError) else error
+    return UserError(f"can't write a kernel log to {path}: {cause}; give a file that can be written")

@@ -13,6 +13,7 @@ from pathlib import Path
 from neurond.access.certificates import check_certificates
 from neurond.access.metrics import metrics_access
 from neurond.exports import otlp_packages
+from neurond.faults.kernel_log_file import check_path
 from neurond.service.socket_files import SocketFiles
 from neurond.settings import Settings
 from neurond.sources.simulated import shape_of
@@ -21,6 +22,7 @@ from neurontools.catalog.ultraserver import asked_place
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.http.openness import is_loopback, refuse_open
 from neurontools.sockets.listen_address import listen_address
+from neurontools.sysfs.tree_writer import check_directory
 
 _OF_THE_LISTENER = {
     "metrics_tls": "metrics.tls",
@@ -42,6 +44,7 @@ def check(settings: Settings) -> None:
     _check_otlp(settings)
     _check_load(settings)
     _check_actions(settings)
+    _check_exports(settings)
     SocketFiles(settings.socket, settings.group).check()
 
 
@@ -116,6 +119,16 @@ def _check_actions(settings: Settings) -> None:
         raise UserError(f"{at}: {cause}; give the path of a program", EXIT_USAGE) from None
     if not place.is_file() or not os.access(place, os.X_OK):
         raise UserError(f"{at}: no program that can be run; give the path of one", EXIT_USAGE)
+
+
+def _check_exports(settings: Settings) -> None:
+    if settings.export_sysfs is not None:
+        try:
+            check_directory(settings.export_sysfs)
+        except UserError as error:
+            raise UserError(f"--export-sysfs: {error}", error.exit_code) from None
+    if settings.export_kernel_log is not None:
+        check_path(settings.export_kernel_log)
 
 
 def _check_load(settings: Settings) -> None:

@@ -25,6 +25,7 @@ from neurontools.rpc import socket_path
 from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 
 STATE_DIRECTORY = "STATE_DIRECTORY"  # as systemd.exec(5) sets it for StateDirectory=
+_MOST_BYTES = 2**20
 LOG_LEVELS = ("error", "warning", "info", "debug")
 
 
@@ -128,7 +129,11 @@ def _absolute(path: str | None) -> str | None:
 def read(file: str) -> dict[str, Any]:
     """The tables of a TOML file; UserError when it can't be read or isn't TOML."""
     try:
-        return tomllib.loads(Path(file).read_text("utf-8"))
+        with Path(file).open("rb") as opened:
+            content = opened.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise UserError(f"{file}: larger than {_MOST_BYTES >> 20} MiB; give a file of settings", EXIT_USAGE)
+        return tomllib.loads(content.decode())
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; give a readable file with --config", EXIT_USAGE) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -181,6 +186,8 @@ def _cause(problem: Mapping[str, Any]) -> str:
     if problem["type"] == "value_error":  # by a function of ours, which says it all
         return str(problem["ctx"]["error"])
     message = problem["msg"][:1].lower() + problem["msg"][1:]
+    if problem["type"] in ("model_type", "dataclass_type", "dict_type"):
+        message = "input should be a table"
     given = problem.get("input")
     return message if given is None or isinstance(given, dict) else f"{message}, not {shown(given)}"
 
