@@ -18,11 +18,11 @@ from tests.harness import python_process
 from tests.harness.kubelet import Kubelet, pod, reply_of
 from tests.harness.paths import NEURON_LS, NEURON_TOP, PYTHONPATH
 from tests.harness.ports import free_port
-from tests.harness.reporting_process import end, holder
+from tests.harness.reporting_process import PATIENT, end, holder
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
-FAILS = """
+FAILS = f"""{PATIENT}
 from neurontools.runtime import ErrorKind, Outcome, Reporter
 
 reporter = Reporter.attach()

@@ -213,11 +213,11 @@ for _ in range(2):
 
 
 def test_a_hang_lasts_until_the_time_out_and_fails_then(daemon: RunningDaemon, train: Any) -> None:
-    training = train(daemon, NEURON_RT_EXEC_TIMEOUT="1")
+    training = train(daemon, NEURON_RT_EXEC_TIMEOUT="5")
     faults.inject(daemon.socket, [FaultRequest("hang-compute", pid=training.process.pid)])
     assert not training.step()
     errors = training.end()[1]
-    assert "NRT_TIMEOUT(5): (FATAL-RT-UNDEFINED-STATE) execution timeout (1000 ms) on Neuron Device 0 NC 0" in errors
+    assert "NRT_TIMEOUT(5): (FATAL-RT-UNDEFINED-STATE) execution timeout (5000 ms) on Neuron Device 0 NC 0" in errors
     (fault,) = wait_until(lambda: [f for f in faults.listed(daemon.socket) if f.state is FaultState.OVER])
     assert fault.met_total == 1
 
@@ -277,7 +277,7 @@ def collect(train: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_a_collective_that_hangs_fails_when_its_time_is_over(daemon: RunningDaemon, collect: Any) -> None:
-    training = collect(daemon, NEURON_RT_EXEC_TIMEOUT="1")
+    training = collect(daemon, NEURON_RT_EXEC_TIMEOUT="5")
     faults.inject(daemon.socket, [FaultRequest("hang-collective", neuroncore_index=0)])
     assert not training.step()
     errors = training.end()[1]

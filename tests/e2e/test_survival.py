@@ -90,7 +90,7 @@ def host(simulated_neuron_host: Callable[..., SimulatedHost]) -> SimulatedHost:
     ("kind", "variables"),
     [
         ("execution-unit-lost", {}),
-        ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "5"}),
+        ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "20"}),
         ("out-of-bounds", {}),
     ],
 )
@@ -126,7 +126,7 @@ def test_restarts_do_not_help_against_what_outlives_the_process_and_a_healed_hos
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "variables"),
-    [("execution-unit-lost", {}), ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "5"})],
+    [("execution-unit-lost", {}), ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "20"})],
 )
 def test_accelerate_survives_what_ends_with_the_process(
     host: SimulatedHost, tmp_path: Path, kind: str, variables: dict[str, str]

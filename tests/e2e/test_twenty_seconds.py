@@ -28,6 +28,7 @@ pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0 if examples.ALL else 12.0  # as many records, and a few to spare
+LEAST_RECORDS, LEAST_STEPS = int(SECONDS / 2), 100  # a busy machine trains for longer to have them
 COMPILING_STEPS = 3  # at the most: after those the graph is the same at each step
 BATCH, FEATURES, HIDDEN, CLASSES = 64, 512, 1024, 10
 # 2 operations a multiply-add; forward once, backward for weights and inputs, but the first layer's input needs none.
@@ -42,10 +43,10 @@ import torch_xla.distributed.parallel_loader as pl
 def wait_for(name):
     while not Path(name).exists(): time.sleep(0.02)
 
-class Batches:  # random data for so many seconds
+class Batches:  # random data for so many seconds, and until enough of it was told
     def __iter__(self):
         end = time.monotonic() + {SECONDS}
-        while time.monotonic() < end:
+        while time.monotonic() < end or not Path("enough").exists():
             yield torch.randn({BATCH}, {FEATURES}), torch.randint(0, {CLASSES}, ({BATCH},))
     def __len__(self): return 10**9
 
@@ -68,13 +69,14 @@ wait_for("go")
 steps = samples = loaded = 0
 seconds = []
 cpu_seconds = []
-stepped = []
+steps_began, steps_ended = [], []
 for inputs, targets in pl.MpDeviceLoader(Batches(), device):
     optimizer.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(inputs), targets)
     loss.backward()
+    steps_began.append(time.monotonic())
     optimizer.step()
-    stepped.append(time.monotonic())
+    steps_ended.append(time.monotonic())
     before, cpu_before = time.monotonic(), time.thread_time()
     xm.mark_step()
     cpu_seconds.append(time.thread_time() - cpu_before)
@@ -86,7 +88,7 @@ state = [value for entry in optimizer.state.values() for value in entry.values()
 alive = [p.grad for p in parameters] + state + [inputs, targets, loss]
 save("trained", {{
     "steps": steps, "samples": samples, "seconds": seconds, "cpu_seconds": cpu_seconds, "loaded": loaded,
-    "training": stepped[-1] - stepped[0],
+    "training": [steps_began[-1] - steps_ended[0], steps_ended[-1] - steps_began[0]],
     "constants": bytes_of(parameters), "tensors": bytes_of(alive),
     "used": xm.get_memory_info(device)["bytes_used"], "random": torch.get_rng_state().numel(),
 }})
@@ -208,6 +210,9 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     def later() -> list[dict[str, Any]]:
         return records(tmp_path)[untrained:]
 
+    def completed() -> list[int]:
+        return [each["execution_stats"]["execution_summary"]["completed"] for each in later()]
+
     (tmp_path / "go").touch()
 
     # While it trains, neuron-ls is asked all the time: who, with what, since the start; never anything else.
@@ -220,17 +225,19 @@ def test_every_number_that_is_shown_is_the_scripts_own(
         assert device["neuron_processes"] == expected
         assert (device["neuron_device"], device["nc_count"], device["memory_size"]) == (0, 2, 32 << 30)
         asked += 1
+        if sum(map(bool, completed())) > LEAST_RECORDS and sum(completed()) > LEAST_STEPS:
+            (tmp_path / "enough").touch()
         time.sleep(0.1)  # not a load of its own
     assert asked > 1
 
     trained = told("trained")
     steps, seconds = trained["steps"], trained["seconds"]
-    assert steps > 100
+    assert steps > LEAST_STEPS
     process = wait_until(
         lambda: p if (p := daemon.find(ready["pid"])) and executions_of(p).completed_total == before + steps else None
     )
-    wait_until(lambda: sum(each["execution_stats"]["execution_summary"]["completed"] for each in later()) == steps)
-    wait_until(lambda: later()[-1]["execution_stats"]["execution_summary"]["completed"] == 0)
+    wait_until(lambda: sum(completed()) == steps)
+    wait_until(lambda: completed()[-1] == 0)
     snapshot = daemon.snapshot()
     idle, core = snapshot.cores
     process = wait_until(lambda: daemon.find(ready["pid"]))
@@ -304,7 +311,8 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     assert summary["numerical_errors_total"] == 1
     assert summary["hbm_peak_bytes"] >= trained["used"]
     assert summary["from_device_bytes"] == 8
-    assert summary["training_seconds"] == pytest.approx(trained["training"], rel=0.05)
+    shortest, longest = trained["training"]
+    assert shortest <= summary["training_seconds"] <= longest
     assert summary["mfu_ratio"] == pytest.approx(summary["flop_total"] / summary["training_seconds"] / 95e12, rel=1e-6)
 
 
@@ -340,7 +348,7 @@ def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:
         assert breakdown["constants"] == trained["constants"]
         assert sum(breakdown.values()) == used["neuron_device"]
     assert first == len(seconds)
-    assert told_count > SECONDS / 2
+    assert told_count > LEAST_RECORDS
     assert close > 0.8 * told_count
     assert close_to_longest > 0.5 * told_count
     # Rates are those between two reports of the process, which lie a little beside the ends of a period.

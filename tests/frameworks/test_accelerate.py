@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.harness.framework_script import SUMMED_ELSEWHERE, Run
+from tests.harness.ports import free_port
 
 
 @pytest.mark.long
@@ -36,7 +37,7 @@ def test_two_workers_train_as_two_processes_on_the_cpu(run: Run, launcher: str) 
 @pytest.mark.long
 def test_a_notebook_starts_two_workers(run: Run) -> None:
     cpu = run("two processes on the cpu", "accelerate_loop.py")
-    own = run("neuron-run with workers of the script's own", "accelerate_notebook.py")
+    own = run("neuron-run with workers of the script's own", "accelerate_notebook.py", PORT=str(free_port()))
     assert [(told["device"], told["processes"]) for told in own] == [("xla:0", 2), ("xla:0", 2)]
     for told in own:
         assert told["losses"] == pytest.approx(cpu[0]["losses"], rel=SUMMED_ELSEWHERE)

@@ -25,7 +25,7 @@ def test_a_turn_is_all_that_is_ready_at_a_time_and_waiting_is_none(monkeypatch: 
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        spin(0.2)  # before it begins to serve
+        spin(0.5)  # before it begins to serve
         turns.begin()
         for _ in range(2):
             loop.call_soon(spin, 0.03)
@@ -34,7 +34,7 @@ def test_a_turn_is_all_that_is_ready_at_a_time_and_waiting_is_none(monkeypatch: 
     with asyncio.Runner(loop_factory=timed_loop) as runner:
         runner.run(run())
     assert turns.longest_cpu_seconds is not None
-    assert 0.06 <= turns.longest_cpu_seconds < 0.2
+    assert 0.06 <= turns.longest_cpu_seconds < 0.5
 
 
 def test_the_daemon_tells_its_longest_turn(start_daemon: StartDaemon) -> None:

@@ -1,12 +1,9 @@
 """What a cell of a notebook does: accelerate's launcher starts two workers by forking the session."""
 
-import socket
+import os
 import sys
 
 from accelerate import notebook_launcher
 from accelerate_loop import main
 
-with socket.socket() as probe:
-    probe.bind(("127.0.0.1", 0))
-    port = str(probe.getsockname()[1])
-notebook_launcher(main, (sys.argv[1],), num_processes=2, use_port=port)
+notebook_launcher(main, (sys.argv[1],), num_processes=2, use_port=os.environ["PORT"])

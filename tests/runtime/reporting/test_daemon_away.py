@@ -95,7 +95,7 @@ def test_daemon_that_comes_later_sees_everything(stopped_daemon: RestartedDaemon
     assert stopped_daemon.snapshot().cores[1].flop_total == 0, "a core counts since the daemon began"
     with model.execution(core=1, flop=8):
         pass
-    assert reporter.flush(60)
+    wait_until(reporter.flush)
     wait_until(lambda: stopped_daemon.snapshot().cores[1].flop_total == 8)
 
 
@@ -108,18 +108,18 @@ def test_killed_and_restarted_daemon_has_the_same_cores_and_counts(
     model = reporter.load_model("m")
     with model.execution(flop=10):
         pass
-    assert reporter.flush(60)
+    wait_until(reporter.flush)
     for executions in (3, 5):
         daemon.kill()
         with model.execution(flop=10):
             pass
         assert not reporter.flush(10)
         daemon.start()
-        assert reporter.flush(60)
+        wait_until(reporter.flush)
         assert daemon.reported(PID).neuroncore_indices == (3, 4)
         with model.execution(flop=7):
             pass
-        assert reporter.flush(60)
+        wait_until(reporter.flush)
         wait_until(lambda: daemon.snapshot().cores[3].flop_total == 7)  # a core counts since the daemon began
         assert daemon.reported(PID).models[0].executions_total == executions
     assert reporter.last_error is None
@@ -130,10 +130,10 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
     daemon: RestartedDaemon, reporters: list[Reporter], capsys: pytest.CaptureFixture[str]
 ) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="0-1")
-    assert reporter.flush(60)
+    wait_until(reporter.flush)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reporter, "_interval_seconds", 600.0)  # only as flush asks: the other one must come first
-        assert reporter.flush(60)
+        wait_until(reporter.flush)
         daemon.kill()
         daemon.start()
         other = holder(daemon.socket, NEURON_RT_VISIBLE_CORES="1")
@@ -149,7 +149,7 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
 def test_stopped_daemon_stops_nothing(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("m")
-    assert reporter.flush(60)
+    wait_until(reporter.flush)
     daemon.signal(signal.SIGSTOP)
     for _ in range(5000):
         with model.execution(flop=1):
@@ -175,7 +175,7 @@ def test_too_much_memory_is_told_once_and_training_goes_on(
     assert told.count("\n") == 1
     assert told.startswith("neurontools: the monitor daemon refuses what this process reports: ")
     reporter.set_memory(0, "tensors_bytes", HBM_BYTES)
-    assert reporter.flush(60)
+    wait_until(reporter.flush)
     assert reporter.last_error is None
 
 

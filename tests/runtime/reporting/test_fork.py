@@ -58,13 +58,13 @@ for _ in range({examples(40)}):
 stop.set()
 for thread in threads:
     thread.join()
-assert reporter.flush(60), reporter.last_error
+assert any(reporter.flush(60) for _ in range(9)), reporter.last_error
 assert reporter.is_monitored and not reporter.ignored_calls
 print("done")
 """
 
 ORPHAN = f"""{BEGIN}
-reporter.flush(10)
+any(reporter.flush(10) for _ in range(9))
 child = os.fork()
 if child == 0:
     signal.pause()
@@ -85,7 +85,7 @@ if __name__ == "__main__":
         assert process.exitcode == 0, method
         with context.Pool(2) as pool:
             assert pool.map(reports, range(4)) == [False] * 4
-    assert reporter.flush(60), reporter.last_error
+    assert any(reporter.flush(60) for _ in range(9)), reporter.last_error
     print("done")
 """
 
@@ -99,16 +99,16 @@ def inherit(_):
 
 def attach(core):
     with Reporter.attach({"NEURON_RT_VISIBLE_CORES": str(core)} | dict(os.environ)) as reporter:
-        return reporter.cores[0].neuroncore_index, reporter.flush(10)
+        return reporter.cores[0].neuroncore_index, any(reporter.flush(10) for _ in range(9))
 
 if __name__ == "__main__":
     os.environ["NEURON_RT_NUM_CORES"] = "1"
     reporter = Reporter.attach()
-    assert reporter.flush(60)
+    assert any(reporter.flush(60) for _ in range(9))
     for method in ("spawn", "forkserver"):
         with multiprocessing.get_context(method).Pool(1) as pool:
             assert pool.map(attach, [7]) == [(7, True)], method
-    assert reporter.flush(60), reporter.last_error
+    assert any(reporter.flush(60) for _ in range(9)), reporter.last_error
     print("done")
 """
 
@@ -137,7 +137,7 @@ def test_forks_while_the_daemon_does_not_answer(daemon: RestartedDaemon) -> None
     )
     assert daemon.process is not None
     done = run(
-        code.replace("reporter.flush(10), ", "any(reporter.flush(10) for _ in range(9)), "),
+        code,
         daemon.socket,
         str(daemon.process.pid),
     )
@@ -145,7 +145,7 @@ def test_forks_while_the_daemon_does_not_answer(daemon: RestartedDaemon) -> None
 
 
 def test_forks_while_there_is_no_daemon(socket: str) -> None:
-    code = MANY_FORKS.replace("assert reporter.flush", "assert not reporter.flush").replace(
+    code = MANY_FORKS.replace("assert any(reporter.flush", "assert not any(reporter.flush").replace(
         "assert reporter.is_m", "assert not reporter.is_m"
     )
     done = run(code, socket)
@@ -198,7 +198,7 @@ for _ in range(3):
     for batch in loader:
         with model.execution(flop=len(batch)):
             pass
-assert reporter.flush(60), reporter.last_error
+assert any(reporter.flush(60) for _ in range(9)), reporter.last_error
 print("done")
 """
     done = run(code, daemon.socket, tmp_path=tmp_path)
@@ -214,11 +214,11 @@ child = os.fork()
 if child == 0:
     def work():
         own = Reporter.attach({"NEURON_RT_NUM_CORES": "1"} | dict(os.environ))
-        os._exit(0 if own.flush(60) and own.cores[0].neuroncore_index == 1 else 1)
+        os._exit(0 if any(own.flush(60) for _ in range(9)) and own.cores[0].neuroncore_index == 1 else 1)
     threading.Thread(target=work).start()
     signal.pause()
 assert os.waitpid(child, 0)[1] == 0
-assert mine.flush(60), mine.last_error
+assert any(mine.flush(60) for _ in range(9)), mine.last_error
 """
     done = run(code, daemon.socket)
     assert (done.returncode, done.stderr) == (0, "")

@@ -120,12 +120,13 @@ def test_a_time_out(xla: Any, executor: Any) -> None:
 
 def test_a_time_out_ends_an_execution_between_two_operators(xla: Any, executor: Any) -> None:
     ran: list[str] = []
+    lasts_seconds = 0.0
     with torch.library._scoped_library("deadline", "FRAGMENT") as library:
         library.define("slow(Tensor x, str name) -> Tensor")
 
         def slow(x: torch.Tensor, name: str) -> torch.Tensor:
             ran.append(name)
-            until = time.monotonic() + 0.2
+            until = time.monotonic() + lasts_seconds
             while time.monotonic() < until:
                 pass
             return x + 1
@@ -135,12 +136,12 @@ def test_a_time_out_ends_an_execution_between_two_operators(xla: Any, executor: 
         executor._policy = Policy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "600"})
         for attempt in range(3):  # interpreted, then generated
             if attempt == 2:
-                executor._policy = Policy(False, 0.1, None)
+                lasts_seconds, executor._policy = 2.0, Policy(False, 1.0, None)
             kept = torch.zeros(2).to("xla")
             for name in ("first", "second"):
                 kept = torch.ops.deadline.slow(kept, name)
             if attempt == 2:
-                with pytest.raises(ExecutionFailed, match=r"inference timeout \(100 ms\) on Neuron Device 0 NC 0"):
+                with pytest.raises(ExecutionFailed, match=r"inference timeout \(1000 ms\) on Neuron Device 0 NC 0"):
                     xla.flush_all("Test")
             else:
                 xla.flush_all("Test")
