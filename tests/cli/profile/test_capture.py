@@ -169,7 +169,7 @@ def test_two_ranks_are_captured_at_once_and_stand_side_by_side(
     other = Training(daemon, tmp_path, rank=1)
     try:
         code, told, complained = captured(
-            daemon, *("--pid", training.pid, "--pid", other.pid, "--seconds", 3, "-o", tmp_path / "made")
+            daemon, *("--pid", training.pid, "--pid", other.pid, "--seconds", 10, "-o", tmp_path / "made")
         )
     finally:
         other.end()
