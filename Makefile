@@ -21,7 +21,7 @@ help:
 	@echo "make mutants     show which small changes to the central modules no test notices; SEED=1 COUNT=100 MODULE="
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes, its Prometheus operator and Grafana"
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis"
-	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL"
+	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL, torchft"
 	@echo "make check       run all checks: lint, types, imports, spelling, generated code, the API, manual pages, package"
 	@echo "make format      format the code"
 	@echo "make proto       write the generated modules of the gRPC API"

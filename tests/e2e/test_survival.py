@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ pytest.importorskip("torch")
 
 EXAMPLE = Path(__file__).parents[2] / "examples/train_resume.py"
 STEPS = 30
+HEALED = "has the other's state"
+"""What a replica of torchft says when it has taken that over; one of two does it when they begin."""
 
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -51,28 +53,80 @@ def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables
     )
 
 
-def train_by_accelerate(host: SimulatedHost, directory: Path, restarts: int, **variables: str) -> Any:
+def outside_of(host: SimulatedHost, directory: Path) -> dict[str, str]:
+    """The variables of programs in the environment of the frameworks, on the host."""
     if not framework_script.PYTHON.exists():
-        pytest.skip("accelerate is not installed; run make frameworks")
+        pytest.skip("other people's frameworks are not installed; run make frameworks")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_", "USE_TORCH"))}
+    own = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "NEURON_COMPILE_CACHE_URL": str(directory / "cache")}
+    return {**kept, **host.environment, **own}
+
+
+def train_by_accelerate(host: SimulatedHost, directory: Path, restarts: int, **variables: str) -> Any:
     launcher = (*framework_script.ACCELERATE, "--multi_gpu", "--num_processes", "2", "--max_restarts", str(restarts))
     script = (str(framework_script.SCRIPTS / "accelerate_resume.py"), "states", str(STEPS))
     return subprocess.run(
         [str(framework_script.PYTHON), *launcher, "--main_process_port", str(free_port()), *script],
-        env={
-            **kept,
-            **host.environment,
-            "PYTHONPATH": "",
-            "OMP_NUM_THREADS": "1",
-            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
-            **variables,
-        },
+        env={**outside_of(host, directory), **variables},
         cwd=directory,
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
         check=False,
     )
+
+
+@pytest.fixture
+def lighthouse() -> Iterator[str]:
+    """Where two replicas of torchft find one another."""
+    if not framework_script.PYTHON.exists():
+        pytest.skip("torchft is not installed; run make frameworks")
+    with subprocess.Popen(
+        [str(framework_script.PYTHON), str(framework_script.SCRIPTS / "torchft_lighthouse.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout
+        yield process.stdout.readline().strip()
+        process.kill()
+
+
+class Replicas:
+    """Two processes that train by torchft, each on a core of its own; their words are in files of the directory."""
+
+    def __init__(self, host: SimulatedHost, lighthouse: str, directory: Path) -> None:
+        self.directory = directory
+        self._variables = {**outside_of(host, directory), "TORCHFT_LIGHTHOUSE": lighthouse}
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, core: int, words: str) -> subprocess.Popen[str]:
+        script = (str(framework_script.SCRIPTS / "torchft_replica.py"), str(core), str(STEPS))
+        with (self.directory / words).open("w") as file, (self.directory / f"{words}.errors").open("w") as errors:
+            process = subprocess.Popen(
+                [str(framework_script.PYTHON), "-m", "neurontools.runtime", *script],
+                env={**self._variables, "NEURON_RT_VISIBLE_CORES": str(core)},
+                stdout=file,
+                stderr=errors,
+                text=True,
+            )
+        self._started.append(process)
+        return process
+
+    def words(self, words: str) -> list[str]:
+        return (self.directory / words).read_text().splitlines()
+
+    def errors(self, words: str) -> str:
+        return (self.directory / f"{words}.errors").read_text()
+
+    def __enter__(self) -> Replicas:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._started:
+            process.kill()
+            process.wait()
 
 
 def resumed_at(output: str) -> list[int]:
@@ -137,6 +191,25 @@ def test_accelerate_survives_what_ends_with_the_process(
         (fault,) = host.faults
         assert (fault.state, fault.met_total) == (FaultState.OVER, 1)
     assert f"step {STEPS}: loss" in done.stdout
+
+
+@pytest.mark.long
+def test_a_replica_of_torchft_that_is_started_again_goes_on_with_the_state_of_the_other(
+    host: SimulatedHost, lighthouse: str, tmp_path: Path
+) -> None:
+    with host.fault("execution-unit-lost", core=1, after_executions=17), Replicas(host, lighthouse, tmp_path) as two:
+        waiting, lost = two.start(0, "waiting"), two.start(1, "lost")
+        assert lost.wait(HANG_SECONDS) == 1
+        assert "NRT_EXEC_UNIT_UNRECOVERABLE(101)" in two.errors("lost")
+        again = two.start(1, "again")
+        assert again.wait(HANG_SECONDS) == 0, two.errors("again")[-3000:]
+        assert waiting.wait(HANG_SECONDS) == 0, two.errors("waiting")[-3000:]
+    assert two.words("again")[0] == HEALED
+    waited, before, after = (
+        [line for line in two.words(each) if line != HEALED] for each in ("waiting", "lost", "again")
+    )
+    assert waited[:-1] == [f"step {step}" for step in range(1, STEPS + 1)]
+    assert [*before, *after] == waited, "the same weights, no step twice, and none left out"
 
 
 @pytest.mark.long
