@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from neurond.load import SCENARIOS, SyntheticLoad
 from neurond.load.scenarios import STEP_SECONDS
+from neurond.load.synthetic_load import USERS
 from neurond.ownership.holding import CoreReport, Report
 from neurond.ownership.ledger import Ledger
 from neurond.snapshots.sampler import Sampler
@@ -60,6 +61,18 @@ def test_the_same_seed_gives_the_same_load(scenario: str) -> None:
     assert (one.state() != other.state()) == (scenario != "idle")
 
 
+def test_the_seed_tells_whose_processes_these_are() -> None:
+    """One user's, as the ranks of a job are; a name that says that nobody has it."""
+
+    def users(seed: int) -> set[str | None]:
+        load = Loaded("steady", seed=seed)
+        return {load.load.facts(holding).user for holding in load.ledger.holdings}
+
+    assert [users(seed) for seed in range(len(USERS))] == [{user} for user in USERS]
+    assert users(len(USERS)) == users(0)
+    assert all(user.startswith("synth-") for user in USERS)
+
+
 @pytest.mark.parametrize("scenario", BUSY)
 def test_a_load_does_not_depend_on_how_often_it_is_read(scenario: str) -> None:
     often, seldom = Loaded(scenario), Loaded(scenario)
@@ -85,7 +98,7 @@ def test_every_scenario_runs_on_every_instance_type(scenario: str, instance_type
         assert process.command.startswith(f"[synthetic load {scenario}] rank ")
         assert process.tag.startswith("synthetic-")
         assert process.runtime_version == "synthetic"
-        assert (process.user, process.uid) == (None, None)
+        assert (process.user, process.uid) == (USERS[0], None)
 
 
 @pytest.mark.parametrize("instance_type", ["inf1.xlarge", "inf2.xlarge", "trn1.2xlarge", "trn2.3xlarge"])

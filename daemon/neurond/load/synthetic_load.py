@@ -18,6 +18,9 @@ from neurontools.nrt.core_request import CoreRequest
 FIRST_PID = 2**22 + 1
 RUNTIME_VERSION = "synthetic"
 
+# Whose the processes are, by the seed: names that nobody real has, and which fit a column of nine cells.
+USERS = ("synth-ada", "synth-ben", "synth-eva", "synth-kim", "synth-mia")
+
 
 class SyntheticLoad:
     """A scenario on the cores of a ledger, a process for each logical core it uses.
@@ -36,6 +39,7 @@ class SyntheticLoad:
         started_at_seconds: float | None = None,
     ) -> None:
         self.scenario = scenario
+        self._user = USERS[seed % len(USERS)]
         self._scenario = SCENARIOS[scenario]
         self._ledger = ledger
         self._started_at_seconds = time.monotonic() if started_at_seconds is None else started_at_seconds
@@ -61,6 +65,7 @@ class SyntheticLoad:
         """What the operating system would tell of an invented process."""
         rank = self._ranks[holding.token].index
         return ProcessFacts(
+            user=self._user,
             command=f"[synthetic load {self.scenario}] rank {rank} of {len(self._ranks)}",
             started_at_unix_seconds=self._started_at_unix_seconds,
             job=Job(f"synthetic load {self.scenario}", rank, len(self._ranks)),
