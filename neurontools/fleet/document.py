@@ -118,6 +118,7 @@ class FleetDocumentJob:
     name: str
     run_id: str | None  # None: it is of one host, as far as its launcher tells
     users: tuple[str, ...]  # as far as its hosts tell
+    user_count: int | None  # None: not known
     hosts: tuple[str, ...]  # () where the feed does not tell them
     host_count: int | None
     neuroncore_count: int

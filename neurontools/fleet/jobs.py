@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summary_job import SummaryJob
@@ -88,11 +88,17 @@ class FleetJob:
     standstill: FleetStandstill | None
     severity: Severity | None  # the gravest finding on its processes; None: not known
     users: tuple[str, ...] = ()  # whose it is, as far as its hosts tell
+    user_count: int | None = None  # how many these are; None: not known, and more than `users` where there are some
 
     @property
     def missing_rank_count(self) -> int:
         """How many ranks are on none of the hosts that answer."""
         return max(0, (self.world_size or 0) - self.rank_count)
+
+    @property
+    def without_users(self) -> FleetJob:
+        """The same for who may see no users."""
+        return replace(self, users=(), user_count=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,7 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
         state = JobState.STUCK  # all have come, each host sees that, and none of them gets on
     since = [job.state_seconds for job in jobs if job.state == state and job.state_seconds is not None]
     host_names = tuple(dict.fromkeys(part.host_name for part in parts))
+    users = tuple(dict.fromkeys(user for job in jobs for user in job.users if user))
     return FleetJob(
         name=_name([job.name or "" for job in jobs]),
         run_id=jobs[0].run_id,
@@ -157,8 +164,14 @@ def _merged(parts: Sequence[_Part], gone: Sequence[_Part]) -> FleetJob:
         slow_rank=_slow(parts, world_size),
         standstill=standstill,
         severity=max(job.severity for job in jobs),
-        users=tuple(dict.fromkeys(user for job in jobs for user in job.users if user)),
+        users=users,
+        user_count=jobs[0].user_count if len(jobs) == 1 else len(users) if all(map(_tells_its_users, jobs)) else None,
     )
+
+
+def _tells_its_users(job: SummaryJob) -> bool:
+    """Whether each has a name: of those that have none nobody knows whether they are those of another host."""
+    return len(frozenset(filter(None, job.users))) == job.user_count
 
 
 def _place_of_state(state: str) -> int:

@@ -71,7 +71,7 @@ class FleetView:
         scene = FleetScene(
             rows=shown,
             all_states=every,
-            jobs=self._feed.jobs,
+            jobs=self._hiding.jobs(self._feed.jobs),
             now_seconds=time.monotonic(),
             now_unix_seconds=time.time(),
             interval_seconds=self._feed.interval_seconds,

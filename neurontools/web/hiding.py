@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState
 from neurontools.history.timeline import Timeline
 from neurontools.model import EndedProcess, Snapshot
@@ -37,6 +38,10 @@ class Hiding:
     def hosts(self, states: Iterable[HostState]) -> tuple[HostState, ...]:
         """Many hosts without what is hidden: their summaries have no commands anyway."""
         return tuple(states) if self.shows_users else tuple([_without_users(state) for state in states])
+
+    def jobs(self, jobs: Iterable[FleetJob]) -> tuple[FleetJob, ...]:
+        """The jobs over hosts without what is hidden."""
+        return tuple(jobs) if self.shows_users else tuple([job.without_users for job in jobs])
 
     def notes(self, where: str) -> tuple[str, ...]:
         """What is hidden, and where that is decided; nothing where all is shown."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from neurontools.fleet.groups import USER, groups, ways
 from neurontools.fleet.jobs import fleet_jobs
 from neurontools.fleet.states import HostState
@@ -55,7 +57,19 @@ def test_where_not_all_users_are_told_the_host_is_among_the_unknown_too() -> Non
 
 def test_a_job_over_hosts_has_the_users_of_its_parts() -> None:
     states = [host("a", job("ada", run_id="x" * 12)), host("b", job("bob", "ada", run_id="x" * 12))]
-    assert [found.users for found in fleet_jobs(states)] == [("ada", "bob")]
+    assert [(found.users, found.user_count) for found in fleet_jobs(states)] == [(("ada", "bob"), 2)]
+
+
+@pytest.mark.parametrize("untold", [job(run_id="x" * 12), replace(job("bob", run_id="x" * 12), user_count=9)])
+def test_how_many_users_a_job_has_is_unknown_where_a_host_does_not_name_all(untold: SummaryJob) -> None:
+    (found,) = fleet_jobs([host("a", job("ada", run_id="x" * 12)), host("b", untold)])
+    assert (found.users, found.user_count) == (("ada", *untold.users), None)
+
+
+def test_of_one_host_their_number_is_that_of_the_host() -> None:
+    alone = [replace(job("ada", "bob"), user_count=9), replace(job(), user_count=3), job()]
+    found = [each for one in alone for each in fleet_jobs([host("a", one)])]
+    assert [(each.users, each.user_count) for each in found] == [(("ada", "bob"), 9), ((), 3), ((), None)]
 
 
 def test_a_label_that_is_called_like_a_way_of_ours_is_no_second_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -143,6 +144,33 @@ def test_jobs_are_above_the_hosts_with_what_holds_them_up_first() -> None:
     assert "compiling 12m" in compiling
     assert "31%" in compiling
     assert any("WORST" in row for row in rows[titles:])
+
+
+@pytest.mark.parametrize(
+    ("users", "count", "text"),
+    [
+        (("synth-ada",), 1, "synth-ada"),
+        (("ada",), None, "ada + ?"),
+        (("ada", "bob"), 2, "2 users"),
+        (("ada", "bob"), None, "2+ users"),
+        ((), 20, "20 users"),
+        ((), 1, "1 user"),
+        ((), None, "-"),
+        ((NASTY,), 1, "\\x1b[2J\\u…"),
+    ],
+)
+def test_whose_a_job_is_stands_beside_it_where_there_is_room(
+    users: tuple[str, ...], count: int | None, text: str
+) -> None:
+    (job,) = fleet_jobs([live("a", IDLE, jobs=(SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK),))])
+    drawn = replace(scene(HOSTS), jobs=(replace(job, users=users, user_count=count),))
+    for width in (119, 120):
+        rows = [plain(line) for line in fleet_page(drawn, width, 40).lines]
+        titles, row = next(pair for pair in pairwise(rows) if "HELD UP BY" in pair[0])
+        assert ("USER" in titles) is (width >= 120)
+        if width >= 120:
+            place = titles.index("USER")
+            assert row[place : place + 10].strip() == text
 
 
 def test_a_job_of_several_hosts_is_counted_once() -> None:

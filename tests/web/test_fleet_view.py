@@ -98,6 +98,12 @@ def test_groups_open_by_their_links() -> None:
     assert [text for text, _ in found] == ["a", "b"], "a filter finds users"
 
 
+def test_whose_a_job_is_is_told_where_users_are_shown() -> None:
+    rows = FleetView("/top/", of_users(), lambda name: name, Hiding(shows_users=True)).draw(Choice("hosts"))[1]
+    lines = ["".join(text for runs in cells for text, _, _ in runs).split() for _, cells in rows]
+    assert [words[1:3] for words in lines if "train" in words] == [["train", "ada"]] * 2
+
+
 def test_users_that_are_hidden_are_neither_grouped_nor_found() -> None:
     view = FleetView("/top/", of_users(), lambda name: name, Hiding())
     assert "user" not in [text for text, _, _ in view.frame(Choice("hosts"), "").options[1][1]]

@@ -23,6 +23,17 @@ class _Column:
     width: int
     read: Callable[[FleetJob], str]
     least_width: int = 0
+    is_right: bool = True
+
+
+def _user(job: FleetJob) -> str:
+    """Whose it is, or how many users'; with a mark where there may be more."""
+    told, count = len(job.users), job.user_count
+    if told == 1 and count in (1, None):
+        return foreign(job.users[0], 40) + " + ?" * (count is None)
+    if count is None:
+        return f"{told}+ users" if told else units.UNKNOWN
+    return f"{count} user{'s' * (count != 1)}"
 
 
 def _hosts(job: FleetJob) -> str:
@@ -50,6 +61,7 @@ def _step_time(job: FleetJob) -> str:
 
 
 _COLUMNS = (
+    _Column("USER", 10, _user, 120, is_right=False),
     _Column("HOSTS", 5, _hosts),
     _Column("RANKS", 9, _ranks),
     _Column("CORES", 6, lambda job: str(job.neuroncore_count), 90),
@@ -83,7 +95,7 @@ def job_lines(jobs: Sequence[FleetJob], glyphs: Glyphs, width: int, height: int)
     name_width = min(_MOST_NAME, max([_LEAST_NAME, *(len(job.name) for job in shown)]), max(_LEAST_NAME, width // 4))
     columns = [column for column in _COLUMNS if width >= column.least_width]
     titles = f"   {cell('JOB', name_width)}" + "".join(
-        f" {cell(column.title, column.width, right=True)}" for column in columns
+        f" {cell(column.title, column.width, right=column.is_right)}" for column in columns
     )
     lines = [fit(((f"{titles}  {cell('STATE', _STATE_WIDTH)} HELD UP BY", "column"),), width, "column")]
     lines += [_line(job, glyphs, columns, name_width, width) for job in shown]
@@ -97,7 +109,7 @@ def _line(job: FleetJob, glyphs: Glyphs, columns: Sequence[_Column], name_width:
     is_short = is_stuck or bool(job.missing_rank_count) or (job.severity or Severity.OK) >= Severity.WARNING
     mark: Run = (glyphs.bad, "bad") if is_stuck else (glyphs.warn, "warn") if is_short else (glyphs.good, "good")
     runs: list[Run] = [(" ", "text"), mark, (" ", "text"), (cell(foreign(job.name, 80), name_width), "text")]
-    runs += [(f" {cell(column.read(job), column.width, right=True)}", "text") for column in columns]
+    runs += [(f" {cell(column.read(job), column.width, right=column.is_right)}", "text") for column in columns]
     state = JobState(job.state) if job.state in tuple(JobState) else JobState.UNKNOWN
     runs.append((f"  {cell(_state(job), _STATE_WIDTH)}", _STYLES.get(state, "text")))
     runs.append((f" {held_up_by(job)}", "warn" if job.missing_rank_count else "text"))
