@@ -109,11 +109,13 @@ def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path)
 
 def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: StartDaemon, tmp_path: Path) -> None:
     port = free_port()
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}")
+    flags = ("--simulate", "trn1.2xlarge", "--load", "steady", "--load-neuroncores", "1")
+    daemon = start_daemon(*flags, "--metrics-listen", f"127.0.0.1:{port}")
     with Prometheus(tmp_path, f"127.0.0.1:{port}") as server, closing(Attachment(daemon)) as job:
-        job.attach(all_cores=True)
-        (process,) = daemon.snapshot().processes
-        wait_until(lambda: server.query("neurontools_process_info") and server.query(DEVICES.rule))
+        job.attach(core_count=1)
+        me = next(each.user or str(each.uid) for each in daemon.snapshot().processes if not each.synthetic)
+        users = sorted((me, "synth-ada"))
+        wait_until(lambda: len(server.query("neurontools_process_info")) == 2 and server.query(DEVICES.rule))
 
         def document(*arguments: str) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(run(NEURON_TOP, server, "--json", *arguments).stdout)
@@ -123,13 +125,16 @@ def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: Start
         assert (host["users"], host["user_count"]) == ([], None)
         made = document("--group-by", "user")
         (host,) = made["hosts"]
-        assert (host["users"], host["user_count"]) == ([process.user or str(process.uid)], 1)
-        assert [(group["value"], group["live_host_count"]) for group in made["groups"]] == [(host["users"][0], 1)]
+        assert (host["users"], host["user_count"]) == (users, 2)
+        assert (host["neuroncore_count"], host["held_neuroncore_count"]) == (2, 2)
+        assert sorted((group["value"], group["live_host_count"]) for group in made["groups"]) == [
+            (user, 1) for user in users
+        ]
         terminal = Terminal("--prometheus", server.url, home=tmp_path)
         try:
             terminal.shows("1 host, 1 live")
             terminal.press("bbbb")
-            terminal.shows(f"+ {host['users'][0]}, 1 host")
+            terminal.shows("+ synth-ada, 1 host")
             terminal.press("q")
             assert terminal.ends() == 0
         finally:

@@ -39,8 +39,6 @@ def hosts(asked: Overview, answers: Answers, before: Mapping[str, HostState], no
     """The hosts, by instance; those before are what was known of them, by name."""
     names = _names(answers["identity"])
     by_host = {name: _by_instance(samples) for name, samples in answers.items()}
-    by_host["users"] = _by_instance(sample for sample in answers.get("steps", ()) if _user(sample))
-    by_host["steps"] = _by_instance(sample for sample in answers.get("steps", ()) if not _user(sample))
     ages = sorted(sample.value for sample in answers["identity"] if math.isfinite(sample.value))
     late_seconds = max(_LATE_SECONDS, _LATE_MEDIANS * median(ages)) if ages else _LATE_SECONDS
     found: dict[str, HostState] = {}
@@ -88,7 +86,7 @@ def _place(instance: str, name: str) -> Place:
 
 
 def _user(sample: Sample) -> str:
-    """Who has processes, as a sample says: a name, or the number of one that has none; "" for other samples."""
+    """Who has processes, as a sample says: a name, or the number of one that has none; "" where it says nothing."""
     return label(sample.labels.get("user") or sample.labels.get("uid", ""))
 
 
@@ -121,7 +119,7 @@ def _summary(
     severity = states["severity"]
     is_judged = severity is not None and severity <= max(Severity)
     findings = _findings(by_host.get("findings", {}).get(instance, []), taken_at)
-    users = {_user(sample) for sample in by_host["users"].get(instance, ())}
+    users = {user for sample in by_host.get("counts", {}).get(instance, ()) if (user := _user(sample))}
     simulated = who.labels.get("instance_id") == _SIMULATED_ID
     return HostSummary(
         host_name=instance,

@@ -84,10 +84,10 @@ def has_job_rules(counts: dict[str, float]) -> bool:
 
 MEANINGS = {
     "identity": "which hosts there are",
-    "counts": "held and free cores and jobs",
+    "counts": "held and free cores, jobs and users",
     "states": "utilization and health",
     "devices": "the condition of devices",
-    "steps": "steps a second and users",
+    "steps": "steps a second",
     "findings": "what is wrong in words",
     "lost": "which hosts are lost",
     "clocks": "whose clock is wrong",
@@ -126,10 +126,10 @@ class Overview:
         devices = quantities.DEVICES.rule if is_recorded else quantities.DEVICES_UNRECORDED
         self.texts = {
             "identity": _IDENTITY,
-            "counts": self.counts.query,
+            "counts": _by_user(self.counts.query) if are_users_wanted else self.counts.query,
             "states": self.states.query,
             "devices": f"max by (instance) ({devices})",
-            "steps": f"max by (instance) ({of(quantities.STEPS)}){_OR_USERS if are_users_wanted else ''}",
+            "steps": f"max by (instance) ({of(quantities.STEPS)})",
             "findings": _FINDINGS,
             "lost": _LOST,
             "clocks": _CLOCKS,
@@ -137,11 +137,20 @@ class Overview:
         }
 
 
-# A sample more for each user of each host: this is asked only where somebody wants it.
-_OR_USERS = (
-    ' or group by (instance, user) (neurontools_process_info{user!=""})'
+_USERS = (
+    'group by (instance, user) (neurontools_process_info{user!=""})'
     ' or group by (instance, uid) (neurontools_process_info{user="", uid!=""})'
 )
+
+
+def _by_user(query: str) -> str:
+    """What is asked of each host, once for each of its users, with that label: a label costs a quarter of a sample.
+
+    A host of which no user is known has its one sample as before.
+    """
+    return f"({query}) * on (instance) group_right () ({_USERS} or on (instance) {_EACH_HOST})"
+
+
 _AGE = f"min by (instance) (time() - timestamp({TAKEN}))"
 _WHO = "instance, node, instance_type, instance_id, ultraserver_id"
 # One of them, where an address has been given to another instance: two would fail the whole query.

@@ -95,25 +95,29 @@ def test_all_of_a_host() -> None:
     ]
 
 
-def test_users_come_with_the_steps_where_they_are_asked_for() -> None:
+def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
     assert "user" not in " ".join(ASKED.texts.values())
     asked = Overview(is_recorded=True, are_users_wanted=True)
     assert asked.texts.keys() == ASKED.texts.keys(), "they are no further query"
-    users = (
-        sample(3.0, user="eve"),
-        sample(1.0, user="\x1b[2Jada"),
-        sample(1.0, uid="1000"),
-        sample(9.0, "b:8000", user="bob"),
+    busy, idle = (
+        packed(ASKED.counts, neuroncore_count=4, held_neuroncore_count=held, job_count=held) for held in (2, 0)
     )
-    found = of(identity=(sample(1.0), sample(1.0, "b:8000"), sample(1.0, "c:8000")), steps=(sample(2.5), *users))
-    a, b, c = found["a:8000"], found["b:8000"], found["c:8000"]
-    assert a.summary is not None
-    assert b.summary is not None
-    assert c.summary is not None
-    assert (a.steps_per_second, b.steps_per_second) == (2.5, None)
-    assert (a.summary.user_count, b.summary.users, c.summary.user_count) == (3, ("bob",), None)
-    assert a.summary.users == ("1000", *sorted(user for user in a.summary.users if user != "1000"))
-    assert "\x1b" not in "".join(a.summary.users)
+    counts = (
+        sample(busy, user="eve"),
+        sample(busy, user="\x1b[2Jada"),
+        sample(busy, uid="1000"),
+        sample(busy, "b:8000", user="bob"),
+        sample(idle, "c:8000"),
+    )
+    found = of(identity=(sample(1.0), sample(1.0, "b:8000"), sample(1.0, "c:8000")), counts=counts)
+    a, b, c = (found[name].summary for name in ("a:8000", "b:8000", "c:8000"))
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert [summary.held_neuroncore_count for summary in (a, b, c)] == [2, 2, 0], "and each host has its counts once"
+    assert (a.user_count, b.users, c.users, c.user_count) == (3, ("bob",), (), None)
+    assert a.users == ("1000", *sorted(user for user in a.users if user != "1000"))
+    assert "\x1b" not in "".join(a.users)
 
 
 def test_one_that_was_not_read_for_long_is_lost() -> None:
