@@ -48,8 +48,9 @@ def test_what_a_found_process_used_is_what_the_driver_counted(start_daemon: Star
     with DriverTree("trn1.32xlarge") as tree:
         daemon = start_daemon(*tree.flags, "--interval", "0.05")
         tree.set_core(2, busy_seconds_total=1.0, memory=DeviceMemory(tensors_bytes=4096))
+        wait_until(lambda: daemon.snapshot().cores[2].busy_seconds_total == 1.0)  # a tick reads it before the owner
         tree.set_processes(process_on(4711, "python train.py", cores=(2,), runtime_version="2.34.10"))
-        wait_until(lambda: daemon.find(4711) and daemon.snapshot().cores[2].busy_seconds_total == 1.0)
+        wait_until(lambda: daemon.find(4711))
         tree.set_core(2, busy_seconds_total=1.001, memory=DeviceMemory(tensors_bytes=1024))
         wait_until(lambda: daemon.snapshot().cores[2].busy_seconds_total == 1.001)
         tree.set_processes()
