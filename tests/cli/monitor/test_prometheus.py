@@ -80,7 +80,8 @@ def test_behind_neuron_monitor(start_daemon: StartDaemon, port: int) -> None:
         assert isinstance(text, str)
         assert "neuron_hardware_info{" in text
         wait_until(lambda: helps(scrape(port) or "") == HELP)
-        assert re.search(r'neuroncore_utilization_ratio\{.*neuroncore="1".*runtime_tag="synthetic-1".*\} 0\.\d+', text)
+        busy = r'neuroncore_utilization_ratio\{.*neuroncore="1".*runtime_tag="synthetic-1".*\} 0\.\d+'
+        wait_until(lambda: re.search(busy, scrape(port) or ""))
         openmetrics = scrape(port, "application/openmetrics-text; version=1.0.0")
         assert openmetrics is not None
         assert openmetrics.endswith("# EOF\n")
