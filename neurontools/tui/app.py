@@ -23,6 +23,7 @@ from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.endings import Endings, end_by
 from neurontools.tui.settings import save
 from neurontools.tui.terminal.driver import ContinuingDriver, Driver
+from neurontools.tui.terminal.typed_ahead import TypedAhead
 from neurontools.views.drawing.style import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
@@ -44,11 +45,19 @@ class NeuronTop(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = []
 
     def __init__(
-        self, dashboard: Dashboard, theme_name: str, settings_file: Path | None = None, *, continues: bool = False
+        self,
+        dashboard: Dashboard,
+        theme_name: str,
+        settings_file: Path | None = None,
+        *,
+        continues: bool = False,
+        typed_ahead: TypedAhead | None = None,
     ) -> None:
         super().__init__(driver_class=ContinuingDriver if continues else Driver, ansi_color=True)
         self.dashboard = dashboard
-        self.board = Board(dashboard, theme_name)
+        self.typed_ahead = typed_ahead or TypedAhead()
+        self._has_next = typed_ahead is not None  # another page comes when this one is left
+        self.board = Board(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
         self.endings: Endings | None = None
         self.attributes_before: list[Any] | None = None  # of the terminal, before anything was changed
@@ -97,8 +106,8 @@ class NeuronTop(App[None]):
         # Back from Ctrl-Z, the screen is empty.
         self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
         end_by(self, self.endings)
-        for character in self.early_keys:
-            self.dashboard.press(_character_to_key(character), character)
+        early = [(_character_to_key(character), character) for character in self.early_keys]
+        self.typed_ahead.deliver(self.dashboard.press, early)
 
     def on_unmount(self) -> None:
         """Close the feed, so that no thread of it is left."""
@@ -125,6 +134,8 @@ class NeuronTop(App[None]):
     def _quit(self) -> None:
         if self._settings_file is not None:
             save(self._settings_file, self.dashboard.settings)
+        if self._has_next:
+            self.typed_ahead.begin()
         self.exit()
 
     def _next_theme(self) -> str:

@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from neurontools.tui import painter
 from neurontools.tui.rich_style import rich_style
+from neurontools.tui.terminal.typed_ahead import TypedAhead
 from neurontools.views.drawing.line import Line, Page
 
 _WHEEL_LINES = 3
@@ -38,9 +39,10 @@ class Shown(Protocol):
 class Board(Widget, can_focus=True):
     """The whole screen. `theme_name` is one of `neurontools.views.drawing.style.THEMES`."""
 
-    def __init__(self, dashboard: Shown, theme_name: str) -> None:
+    def __init__(self, dashboard: Shown, theme_name: str, typed_ahead: TypedAhead) -> None:
         super().__init__()
         self.dashboard = dashboard
+        self._typed_ahead = typed_ahead
         self.theme_name = theme_name
         self._lines: list[Line] = []
         self._strips: list[Strip | None] = []  # None: not made from its line yet
@@ -108,8 +110,11 @@ class Board(Widget, can_focus=True):
         self.redraw()
 
     def on_key(self, event: events.Key) -> None:
-        """Hand a key to the dashboard."""
-        if self.dashboard.press(event.key, event.character):
+        """Hand a key to the dashboard; when that has been left, it is the next one's."""
+        if self._typed_ahead.is_kept:
+            self._typed_ahead.keep(event.key, event.character)
+            event.stop()
+        elif self.dashboard.press(event.key, event.character):
             event.stop()
             event.prevent_default()
             self.redraw()

@@ -38,6 +38,21 @@ def test_into_a_host_and_back(tmp_path: Path) -> None:
             terminal.close()
 
 
+def test_what_is_typed_before_the_next_page_is_there_is_for_that(tmp_path: Path) -> None:
+    with SimulatedFleet(3, mix="trn1.2xlarge", interval_seconds=0.2) as fleet:
+        terminal = Terminal("--hostfile", fleet.hostfile, home=tmp_path)
+        try:
+            terminal.shows("3 hosts, 3 live")
+            terminal.press(ENTER + "w" + "/no such process" + ENTER)
+            terminal.shows("no process passes the filter")
+            terminal.press("q" + DOWN + "/host" + ENTER)
+            terminal.shows("with: host")
+            terminal.press(ENTER + "q" + ENTER + "m" + "q" + "/-00")
+            terminal.shows("filter: host-00")
+        finally:
+            terminal.close()
+
+
 def test_hosts_by_user(start_daemon: StartDaemon, tmp_path: Path) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.2")
     with SimulatedFleet(1, mix="inf2.xlarge", interval_seconds=0.2) as idle, closing(Attachment(daemon)) as job:

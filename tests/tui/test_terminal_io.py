@@ -6,6 +6,7 @@ import asyncio
 import fcntl
 import os
 import pty
+import select
 import socket
 import threading
 import tty
@@ -18,6 +19,7 @@ from textual.events import Key
 
 from neurontools.tui.terminal.input import TerminalInput
 from neurontools.tui.terminal.output import TerminalOutput
+from neurontools.tui.terminal.typed_ahead import TypedAhead
 from tests.harness.waiting import HANG_SECONDS
 
 
@@ -128,3 +130,45 @@ async def test_what_is_typed_while_nobody_reads_is_there_afterwards(pair: Pair) 
     taken.begin()
     assert await keys.get() == "x"
     taken.end()
+
+
+async def test_what_has_been_typed_is_read_before_reading_ends_and_what_comes_later_is_not(pair: Pair) -> None:
+    keys: list[str] = []
+    taken = TerminalInput(
+        pair.program.fileno(), lambda message: keys.append(message.key) if isinstance(message, Key) else None,
+        lambda: None,
+    )  # fmt: skip
+    taken.begin()
+    os.write(pair.other, b"a\x1b[B\r")
+    assert select.select([pair.program], [], [], HANG_SECONDS)[0]
+    taken.finish()
+    assert keys == ["a", "down", "enter"]
+    os.write(pair.other, b"x")
+    assert select.select([pair.program], [], [], HANG_SECONDS)[0]
+    taken.finish()
+    assert keys == ["a", "down", "enter"]
+
+
+def test_keys_typed_ahead_are_pressed_in_order_until_one_leaves_the_page() -> None:
+    ahead, pressed = TypedAhead(), []
+
+    def press(key: str, _character: str | None) -> None:
+        pressed.append(key)
+        if key == "q":
+            ahead.begin()
+
+    ahead.begin()
+    ahead.keep("c", "c", is_unread=True)
+    ahead.keep("b", "b")
+    ahead.keep("q", "q", is_unread=True)
+    ahead.keep("d", "d", is_unread=True)
+    ahead.deliver(press, [("e", "e")])
+    assert pressed == ["b", "c", "q"]
+    ahead.deliver(press)
+    assert pressed == ["b", "c", "q", "d", "e"]
+    assert not ahead.is_kept
+    ahead.begin()
+    for _ in range(1000):
+        ahead.keep("x", "x")
+    ahead.deliver(press)
+    assert 5 < len(pressed) < 1000, "who types without end fills no memory"

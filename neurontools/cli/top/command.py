@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from neurontools.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import Settings
+    from neurontools.tui.terminal.typed_ahead import TypedAhead
     from neurontools.views.drawing.narrowing import Narrowing
 
 TIMEOUT_SECONDS = 5.0
@@ -130,16 +131,22 @@ def _show(given: dict[str, str], path: str | None, message: bytes | None) -> int
     return _dashboard(given, path, message, interval_seconds)
 
 
-def _look_at(given: dict[str, str], path: str) -> int:
+def _look_at(given: dict[str, str], path: str, typed_ahead: TypedAhead) -> int:
     """The dashboard of the host whose daemon is at this socket; NoDaemon or UserError when it doesn't answer."""
-    return _dashboard(given, *_answered(path), options.interval_seconds(given))
+    return _dashboard(given, *_answered(path), options.interval_seconds(given), typed_ahead)
 
 
 def _has_terminal() -> bool:
     return os.isatty(0) and os.isatty(1) and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, interval_seconds: float) -> int:
+def _dashboard(
+    given: dict[str, str],
+    path: str | None,
+    message: bytes | None,
+    interval_seconds: float,
+    typed_ahead: TypedAhead | None = None,
+) -> int:
     from neurontools.cli.top.first_frame import Terminal
     from neurontools.history.feed import LiveFeed
     from neurontools.tui import configuration
@@ -181,7 +188,7 @@ def _dashboard(given: dict[str, str], path: str | None, message: bytes | None, i
         troubles += [f"{configuration.configuration_path(file)}: [keys] {text}" for text in keymap.troubles]
         if troubles:
             dashboard.tell(configuration.told(troubles))
-        app = NeuronTop(dashboard, theme, file, continues=snapshot is not None)
+        app = NeuronTop(dashboard, theme, file, continues=snapshot is not None, typed_ahead=typed_ahead)
         app.early_keys = terminal.typed if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before
         app.when_taken_over = terminal.hand_over

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from neurontools.cli.daemon.fleet import opened_feed
 from neurontools.cli.line.frame import write_document, write_text
@@ -21,13 +22,16 @@ from neurontools.views.drawing.line import plain
 from neurontools.views.fleet.listing import listed
 from neurontools.views.fleet.page import FleetScene, fleet_lines, passes
 
+if TYPE_CHECKING:
+    from neurontools.cli.top.fleet_dashboard import LookAt
+
 _USUAL_SIZE = (120, 50)
 
 
-def show(given: dict[str, str], look_at: Callable[[dict[str, str], str], int]) -> int:
+def show(given: dict[str, str], look_at: LookAt) -> int:
     """Show what was asked for. The exit code is 12 where no host answered what was printed once.
 
-    `look_at` shows one host, at a socket, with these options.
+    `look_at` shows one host.
     """
     options.check({name: value for name, value in given.items() if name != "filter"})  # here these are words
     interval = options.interval_seconds(given) if "interval" in given else None

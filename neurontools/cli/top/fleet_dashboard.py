@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from neurontools.cli.line import frame
 from neurontools.cli.top.first_frame import Terminal
@@ -15,19 +16,24 @@ from neurontools.light.asyncio_without_tls import import_asyncio
 from neurontools.text.screen import shows_unicode
 from neurontools.views.drawing.glyphs import glyphs_for
 
+if TYPE_CHECKING:
+    from neurontools.tui.terminal.typed_ahead import TypedAhead
+
+LookAt = Callable[[dict[str, str], str, "TypedAhead"], int]
+"""Shows one host with some options, at a socket, and takes what was typed for it."""
+
 _BY_SIGNAL = 128
 _OF_A_HOST = ("theme", "ascii", "color", "read-only", "page")
 
 
-def dashboard(
-    given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: Callable[[dict[str, str], str], int]
-) -> int:
+def dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: LookAt) -> int:
     """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
     feed.start()
     with HeldSignals():  # what is raised in the midst of an import may be lost
         import_asyncio()
         from neurontools.tui.fleet.app import FleetTop
         from neurontools.tui.fleet.fleet_board import FleetBoard
+        from neurontools.tui.terminal.typed_ahead import TypedAhead
 
     glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
     board = FleetBoard(
@@ -38,10 +44,11 @@ def dashboard(
         message=_first_message(troubles),
     )
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
+    typed_ahead = TypedAhead()
     with closed_whole(Terminal()):
         while True:
             with HeldSignals() as endings:
-                app = FleetTop(board, theme, endings)
+                app = FleetTop(board, theme, typed_ahead, endings)
                 app.run(mouse=True)
             code = app.return_code or 0
             if code > _BY_SIGNAL:
@@ -51,11 +58,13 @@ def dashboard(
                 return code
             path = feed.reached(name)
             if path is None:
+                typed_ahead.forget()
                 board.tell(f"{name}: not reached")
                 continue
             try:
-                look_at({option: given[option] for option in _OF_A_HOST if option in given}, path)
+                look_at({option: given[option] for option in _OF_A_HOST if option in given}, path, typed_ahead)
             except UserError as error:
+                typed_ahead.forget()
                 board.tell(f"{name}: {error}")
 
 

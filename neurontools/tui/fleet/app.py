@@ -14,6 +14,7 @@ from neurontools.tui.board_screen import BoardScreen
 from neurontools.tui.endings import Endings, end_by
 from neurontools.tui.fleet.fleet_board import FleetBoard
 from neurontools.tui.terminal.driver import Driver
+from neurontools.tui.terminal.typed_ahead import TypedAhead
 
 _BEAT_SECONDS = 1.0  # ages grow
 _SOON_SECONDS = 0.2  # after which the first words of hosts are drawn
@@ -27,12 +28,15 @@ class FleetTop(App[str]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = []
 
-    def __init__(self, fleet: FleetBoard, theme_name: str, endings: Endings | None = None) -> None:
+    def __init__(
+        self, fleet: FleetBoard, theme_name: str, typed_ahead: TypedAhead, endings: Endings | None = None
+    ) -> None:
         super().__init__(driver_class=Driver, ansi_color=True)
         self._endings = endings
         self._fleet = fleet
-        self._board = Board(fleet, theme_name)
-        fleet.leave = self.exit
+        self.typed_ahead = typed_ahead
+        self._board = Board(fleet, theme_name, typed_ahead)
+        fleet.leave = self._leave
         fleet.suspend = self.action_suspend_process
 
     def get_default_screen(self) -> Screen[None]:
@@ -46,6 +50,12 @@ class FleetTop(App[str]):
             self._soon()
         self.app_resume_signal.subscribe(self, lambda _app: self._board.redraw(whole=True))
         end_by(self, self._endings)
+        self.typed_ahead.deliver(self._fleet.press)
+
+    def _leave(self, name: str | None) -> None:
+        if name is not None:
+            self.typed_ahead.begin()
+        self.exit(name)
 
     def _soon(self) -> None:
         self._board.redraw()

@@ -11,12 +11,14 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from textual import events
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
 from neurontools.text.screen import terminal_size
 from neurontools.tui.terminal.input import TerminalInput
 from neurontools.tui.terminal.output import TerminalOutput
+from neurontools.tui.terminal.typed_ahead import TypedAhead
 
 _ENTER_ALTERNATE_SCREEN = "\x1b[?1049h"
 _MOST_WAITING = 2  # pieces of output; Textual has its event loop wait for the terminal when there are thirty
@@ -37,6 +39,7 @@ class Driver(LinuxDriver):
         self._output = TerminalOutput(sys.__stdout__, lambda: loop.call_soon_threadsafe(self._hang_up))
         self._file: Any = self._output
         self._input = TerminalInput(self.fileno, self.process_message, self._hang_up)
+        self._typed_ahead: TypedAhead = getattr(self._app, "typed_ahead", None) or TypedAhead()
         self._has_terminal = False
         self._is_waiting = False  # for SIGCONT, to take the terminal over again
         self._attributes_before: list[Any] | None = getattr(self._app, "attributes_before", None)
@@ -60,7 +63,10 @@ class Driver(LinuxDriver):
 
     def send_message(self, message: Message) -> None:
         """Give the application a message, from the event loop's thread."""
-        self._app.post_message(message)
+        if self._typed_ahead.is_kept and isinstance(message, events.Key):
+            self._typed_ahead.keep(message.key, message.character, is_unread=True)
+        else:
+            self._app.post_message(message)
 
     def start_application_mode(self) -> None:
         """Take the terminal over; not while another program has it, nor when it is gone."""
@@ -97,9 +103,14 @@ class Driver(LinuxDriver):
         self.resume_application_mode()
 
     def disable_input(self) -> None:
-        """Read no more."""
-        self._input.end()
-        super().disable_input()
+        """Read no more. What is typed from now on is forgotten, unless another page is to have it."""
+        if not self._typed_ahead.is_kept:
+            self._input.end()
+            super().disable_input()
+            return
+        self._input.finish()
+        signal.signal(signal.SIGWINCH, signal.SIG_DFL)
+        self._disable_mouse_support()
 
     def close(self) -> None:
         """Write what is left."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from codecs import getincrementaldecoder
 from collections.abc import Callable
 
@@ -16,12 +17,13 @@ from textual._xterm_parser import XTermParser
 from textual.message import Message
 
 _MOST_BYTES = 4096
+_MOST_LAST_READS = 16
 _AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001  # then Esc was a key of its own
 
 
 class TerminalInput:
-    """Reads a terminal from `begin` to `end`. `take` gets each message; `on_end` is called when there is no terminal
-    any more."""
+    """Reads a terminal from `begin` to `end` or `finish`. `take` gets each message; `on_end` is called when there is
+    no terminal any more."""
 
     def __init__(self, descriptor: int, take: Callable[[Message], object], on_end: Callable[[], object]) -> None:
         self._descriptor = descriptor
@@ -31,19 +33,30 @@ class TerminalInput:
         self._parser = XTermParser()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._waiting: asyncio.TimerHandle | None = None
+        self._is_reading = False
 
     def begin(self) -> None:
         """Read from now on, whatever came before forgotten."""
         self._parser = XTermParser()
         self._decode = getincrementaldecoder("utf-8")("replace").decode
         self._loop.add_reader(self._descriptor, self._read)
+        self._is_reading = True
 
     def end(self) -> None:
         """Read no more; may be called again."""
         self._loop.remove_reader(self._descriptor)
+        self._is_reading = False
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
+
+    def finish(self) -> None:
+        """Read what has been typed already, and no more; may be called again."""
+        for _ in range(_MOST_LAST_READS):
+            if not self._is_reading or not select.select([self._descriptor], [], [], 0)[0]:
+                break
+            self._read()
+        self.end()
 
     def _read(self) -> None:
         try:
