@@ -19,7 +19,7 @@ MOST_JOBS = 3
 MOST_BYTES = 1200  # on the wire, as a host of 16 devices says all of it, whatever its names are
 _MARK = "…"
 BUSY_FROM_RATIO = 0.02  # as neuron-top draws a core that is held and works
-_MOST_INDICES = 8
+_MOST_INDICES = 16  # no instance type has more devices
 _MOST_MISSING = 4
 
 
@@ -36,7 +36,7 @@ class _Lengths:
     further_users: int
 
 
-_LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 36, 16, 12, 1, 0, 0))
+_LENGTHS = (_Lengths(48, 72, 32, 24, 2, 4, 8), _Lengths(24, 36, 16, 12, 1, 1, 4), _Lengths(24, 28, 16, 12, 1, 0, 0))
 """From roomy to tight. The last has room for any host, and only for the number of users."""
 _LONGEST_USER = 32  # as useradd(8) has them; on no host shorter than on another, as hosts are grouped by them
 

@@ -27,6 +27,7 @@ class EndedReport:
 
     processes: Sequence[EndedProcess]
     since_unix_seconds: float  # that was asked for, or since when anything is known
+    user: str | None = None  # whose processes were asked for; None: everybody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,8 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     """Tables for people: the processes, oldest first, then sums."""
     since = date_text(report.since_unix_seconds)
     if not report.processes:
-        return f"no process that held NeuronCores has ended since {since}\n"
+        whose = "" if report.user is None else f" of {cut(visible(report.user), _NAME_CELLS)}"
+        return f"no process{whose} that held NeuronCores has ended since {since}\n"
     hours = sum(process.neuroncore_hours for process in report.processes)
     count = len(report.processes)
     text = f"{count} ended process{'es' if count > 1 else ''} since {since}: {_hours(hours)} NeuronCore hours\n"

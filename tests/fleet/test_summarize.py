@@ -68,6 +68,14 @@ def test_a_host_at_work_with_something_wrong() -> None:
     assert {cell.index for cell in summary.devices if cell.severity} == marked
 
 
+def test_a_finding_names_all_devices_that_a_host_can_have() -> None:
+    snapshot = snapshot_of("trn1.32xlarge")
+    every = tuple(range(16))
+    alike = tuple(Finding("ecc", Severity.WARNING, "errors", "wait", 1.0, device_indices=(index,)) for index in every)
+    (told,) = summarize(replace(snapshot, health=Health(every, (), alike)), "a").findings
+    assert told.device_indices == every
+
+
 def test_a_device_that_is_missing_has_its_place() -> None:
     snapshot = snapshot_of("trn1.32xlarge")
     missing = Finding("device_missing", Severity.CRITICAL, "gone", "restart", 1.0, device_indices=(3,))

@@ -43,7 +43,8 @@ class EndedQuery:
         with Client(path) as client:
             ended = client.ended(asked_since)
         since = max(asked_since, ended.known_since_unix_seconds)
-        report = EndedReport([process for process in ended.processes if self._is_asked_for(process)], since)
+        chosen = [process for process in ended.processes if self._is_asked_for(process)]
+        report = EndedReport(chosen, since, self._user)
         if self._is_json or (self._format is not None and self._format.is_json):
             return ended_json(report)
         if self._format is not None:

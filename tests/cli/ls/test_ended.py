@@ -64,6 +64,8 @@ def test_a_user_and_an_age_choose(neuron_ls: RunNeuronLs, daemon: RunningDaemon)
     for chosen, count in ((getpass.getuser(), 2), (str(os.getuid()), 2), ("nobody-of-this-name", 0)):
         done = neuron_ls("--socket", daemon.socket, "--ended", "--user", chosen, "--since", "1d", "-j")
         assert len(json.loads(done.stdout)["processes"]) == count
+    done = neuron_ls("--socket", daemon.socket, "--ended", "--user", "no\x1b[31mbody")
+    assert done.stdout.startswith(r"no process of no\x1b[31mbody that held NeuronCores has ended since ")
     done = neuron_ls("--socket", daemon.socket, "--ended", "--since", "0s")
     assert done.stdout.startswith("no process that held NeuronCores has ended since ")
 
