@@ -19,6 +19,8 @@ def test_into_a_host_and_back(tmp_path: Path) -> None:
         try:
             terminal.shows("3 hosts, 3 live")
             terminal.shows("Hosts, worst first")
+            terminal.press("?")
+            terminal.shows("PgUp PgDn Home End: move; Enter: host, open group")
             terminal.press(ENTER)
             terminal.shows("NeuronCore v2 Utilization")
             terminal.press("q")

@@ -15,6 +15,8 @@ from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
 _MESSAGE_SECONDS = 8.0
 _MOST_TYPED = 200
 _QUIT = ("q", "ctrl+c", "ctrl+q")
+_HELP = ("question_mark", "f1")
+_ALL_KEYS = "arrows j k PgUp PgDn Home End: move; Enter: host, open group; s: order; b: group; /: filter; g: cells; q: quit"
 
 
 class FleetBoard:
@@ -87,6 +89,8 @@ class FleetBoard:
             self.leave(None)
         elif key == "ctrl+z":
             self.suspend()
+        elif key in _HELP:
+            self.tell(_ALL_KEYS)
         elif key in steps:
             self._move(steps[key])
         elif key in ("home", "end"):

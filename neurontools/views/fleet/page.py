@@ -39,6 +39,7 @@ _KEYS = (
     ("b", "group by", "b"),
     ("/", "filter", "slash"),
     ("g", "cells", "g"),
+    ("?", "keys", "question_mark"),
 )
 
 
