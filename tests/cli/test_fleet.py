@@ -148,6 +148,9 @@ def test_by_ssh(fleet: SimulatedFleet, tmp_path: Path) -> None:
         (NEURON_LS, ["--hosts", "a", "--ended"], "--ended is for one host"),
         (TOP, ["--hosts", "a", "--record", "f"], "--hosts and --record"),
         (TOP, ["--hosts", "a", "--interval", "0"], "--interval"),
+        (TOP, ["--once", "--group-by", "type"], "--group-by is for many hosts"),
+        (TOP, ["--once", "--prometheus-config", "f"], "--prometheus-config needs --prometheus URL"),
+        (NEURON_LS, ["--hosts", "a", "--prometheus-config", "f"], "--prometheus-config needs --prometheus URL"),
     ],
 )
 def test_what_cannot_be_meant(script: Path, arguments: list[str], cause: str) -> None:

@@ -1,6 +1,7 @@
 """The options by which a command looks at many hosts."""
 
 from neurontools.cli.line.options import FILES, Option
+from neurontools.errors import EXIT_USAGE, UserError
 
 NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
 """The options that name hosts; they exclude each other."""
@@ -37,3 +38,12 @@ TLS = (
 def names_hosts(given: dict[str, str]) -> bool:
     """Whether many hosts are asked for."""
     return any(name in given for name in NAMES)
+
+
+def refuse_without_hosts(given: dict[str, str], *names: str) -> None:
+    """UserError where an option was given that only has a meaning with many hosts; `names` are those of the command."""
+    if "prometheus-config" in given and "prometheus" not in given:
+        raise UserError("--prometheus-config needs --prometheus URL, such as http://prometheus:9090", EXIT_USAGE)
+    for name in names:
+        if name in given and not names_hosts(given):
+            raise UserError(f"--{name} is for many hosts; name them, as with --hosts, or leave it out", EXIT_USAGE)

@@ -59,8 +59,9 @@ def _answer(query: "_Query | ScriptQuery | EndedQuery | RelayQuery", given: dict
     """Prints the answer of the daemon that is asked, or of the devices themselves; the exit code."""
     document: str | None
     if given:
-        from neurontools.cli.line.hosts import names_hosts
+        from neurontools.cli.line.hosts import names_hosts, refuse_without_hosts
 
+        refuse_without_hosts(given)
         if names_hosts(given):
             from neurontools.cli.ls import fleet
 

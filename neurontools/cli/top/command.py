@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from neurontools.cli.daemon.connecting import connected
 from neurontools.cli.line import frame
 from neurontools.cli.line.frame import write_text
-from neurontools.cli.line.hosts import NAMES, names_hosts
+from neurontools.cli.line.hosts import NAMES, names_hosts, refuse_without_hosts
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
@@ -95,6 +95,7 @@ def _refuse_contradictions(given: dict[str, str]) -> None:
     if "serve-config" in given and "serve" not in given:
         raise UserError("--serve-config needs --serve ADDRESS, such as 127.0.0.1:8080", EXIT_USAGE)
     exclude_each_other(given, *NAMES)
+    refuse_without_hosts(given, "group-by")
     for name in ("replay", "record", "diff", "simulate", "socket", "pid", "user", "device", "only-visible"):
         for hosts in NAMES:
             exclude_each_other(given, hosts, name)

@@ -16,7 +16,9 @@ _MESSAGE_SECONDS = 8.0
 _MOST_TYPED = 200
 _QUIT = ("q", "ctrl+c", "ctrl+q")
 _HELP = ("question_mark", "f1")
-_ALL_KEYS = "arrows j k PgUp PgDn Home End: move; Enter: host, open group; s: order; b: group; /: filter; g: cells; q: quit"
+_ALL_KEYS = (
+    "arrows j k PgUp PgDn Home End: move; Enter: host, open group; s: order; b: group; /: filter; g: cells; q: quit"
+)
 
 
 class FleetBoard:
