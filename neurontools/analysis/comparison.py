@@ -8,7 +8,7 @@ from enum import Enum
 
 from neurontools.analysis.graphs import GraphUse
 from neurontools.analysis.operators import OperatorUse
-from neurontools.analysis.report import Report
+from neurontools.analysis.report import Rank, Report
 from neurontools.profile import Engine, Place
 
 
@@ -99,9 +99,20 @@ def _a_step(read: Callable[[Report], float]) -> Callable[[Report], float]:
     return lambda report: read(report) / report.split_steps
 
 
-def _all_steps(report: Report) -> int:
+def _all_steps(report: Report) -> float:
     """The steps of all ranks, in which all operators were executed; 1 where none was counted."""
-    return max(1, sum(len(rank.profile.steps) for rank in report.ranks))
+    return max(1.0, sum(map(_executed_steps, report.ranks)))
+
+
+def _executed_steps(rank: Rank) -> float:
+    """The steps of a rank, with those that a capture has in part: it begins and ends within one."""
+    steps = rank.profile.steps
+    count = len(steps)
+    if not count or steps.column("step")[0] == 1:
+        return count
+    executed, in_steps = sum(rank.profile.graph_totals.column("executions")), sum(steps.column("executions"))
+    is_partial = 0 < in_steps < executed <= in_steps * (count + 2) / count
+    return count * executed / in_steps if is_partial else count
 
 
 def _p50(report: Report) -> float | None:
@@ -130,7 +141,7 @@ QUANTITIES = (
     Quantity("collective_seconds", "collectives", Unit.SECONDS, _a_step(lambda each: each.split.collective_seconds)),
     Quantity("busy_ratio", "NeuronCores busy", Unit.RATIO, lambda report: report.split.busy_ratio),
     Quantity("mfu_ratio", "MFU", Unit.RATIO, lambda report: report.mfu_ratio),
-    Quantity("flops", "FLOP", Unit.FLOPS, lambda report: report.flops / _all_steps(report)),
+    Quantity("flops", "FLOP", Unit.FLOPS, _a_step(lambda each: sum(rank.split_flops for rank in each.ranks))),
     Quantity("hbm_peak_bytes", "HBM peak", Unit.BYTES, lambda report: report.highest.hbm_peak_bytes),
     Quantity("graphs", "graphs", Unit.COUNT, lambda report: len(report.graphs)),
     Quantity("graphs_compiled", "graphs compiled", Unit.COUNT, _compiled),

@@ -38,6 +38,7 @@ class Rank:
     slowest: tuple[SlowStep, ...]
     first_step: SlowStep | None  # of the run, with all that came before it; None: it is not there, or is all there is
     flops: int  # of all executions
+    split_flops: int  # in the time of `split`
     flops_per_second: float | None  # in the time of `split`
     execution_seconds: float  # of all executions, on the device
     mfu_ratio: float | None  # of the bf16 peak of its cores; None: the peak or the time is not known
@@ -142,6 +143,7 @@ def _rank(profile: Profile) -> Rank:
         slowest=slowest_steps(steps, _SLOWEST_STEPS),
         first_step=first_step(profile),
         flops=flops,
+        split_flops=steps_flops,
         flops_per_second=steps_flops / split.total_seconds if split.total_seconds > 0 else None,
         execution_seconds=sum(profile.graph_totals.column("total_ns")) / NS_PER_SECOND,
         mfu_ratio=_mfu_ratio(profile, steps_flops, split),

@@ -17,7 +17,7 @@ from neurontools.analysis.runs import latest_run
 from neurontools.analysis.steps import Split, slowest_steps, step_times, stretches
 from neurontools.analysis.timeline import latest
 from neurontools.profile import Engine, Profile, State, Step, Table
-from neurontools.profile.rows import MemoryLevels
+from neurontools.profile.rows import GraphTotal, MemoryLevels
 from tests.harness.profiles import profiles, small
 from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
 
@@ -198,6 +198,23 @@ def test_runs_of_unlike_length_are_compared_by_step() -> None:
     assert (by_name["steps_total"].a, by_name["steps_total"].b) == (10, 40)
     assert all(each.change_seconds == pytest.approx(0.0) for each in compared.operators)
     assert compared.only_a_graphs == compared.only_b_graphs == ()
+
+
+def test_what_a_capture_has_of_steps_in_part_makes_no_step_larger() -> None:
+    (whole,) = trained(10)
+    captured = replace(whole, steps=whole.steps[1:])
+    compared = compare(report([whole]), report([captured]))
+    (flops,) = (each for each in compared.quantities if each.quantity.name == "flops")
+    assert (flops.a, flops.b) == (FLOPS, FLOPS)
+    assert [each.b_count for each in compared.operators] == [pytest.approx(1.0)] * len(whole.operators)
+
+
+def test_what_is_executed_after_the_last_step_is_no_part_of_one() -> None:
+    (profile,) = trained(10)
+    (row,) = profile.graph_totals
+    evaluated = replace(profile, graph_totals=Table.of(GraphTotal, [row._replace(executions=40)]))
+    (flops,) = (q for q in compare(report([profile]), report([evaluated])).quantities if q.quantity.name == "flops")
+    assert (flops.a, flops.b) == (FLOPS, FLOPS)
 
 
 def test_what_only_one_run_has_is_told() -> None:
