@@ -13,6 +13,7 @@ from neurontools.estimate.failure import EstimateError
 class CountedRun:
     """Work of one optimizer step of one worker, and the HBM that the worker with the most of it took.
 
+    It is that of usual steps, where the run has some: what an evaluation executes between two steps is left out.
     `flops_by_dtype` has torch's names of element types. `executions` and `tensors` are how often a graph is executed in
     a step and how many inputs and outputs those executions have. `moved_bytes` are the sizes of these. `batch_samples`
     is the size of a batch as the loader gave it and `samples` what a step takes: more where gradients are accumulated;
@@ -52,23 +53,25 @@ class CountedRun:
                 "no training step was seen, so there is nothing to estimate; run a few steps of the script"
             )
         most = max(trained, key=lambda rank: _number(rank, "flop_total"))
-        flops = most.get("flops_by_dtype")
+        usual = most.get("usual_steps")
+        counted = usual if isinstance(usual, dict) and _number(usual, "steps_total") else most
+        flops = counted.get("flops_by_dtype")
         if not isinstance(flops, dict) or not any(flops.values()):
             raise EstimateError(
                 "no matrix was multiplied on the device, so there is nothing to estimate; move the model to it"
             )
-        steps = _number(most, "steps_total")
-        known_samples = most.get("samples_total") is not None
+        steps = _number(counted, "steps_total")
+        known_samples = counted.get("samples_total") is not None
 
         def a_step(name: str) -> float:
-            return _number(most, name) / steps
+            return _number(counted, name) / steps
 
         return cls(
             worker_count=max(int(_number(document, "workers")), len(trained)),
-            steps_total=int(steps),
+            steps_total=int(_number(most, "steps_total")),
             samples=a_step("samples_total") if known_samples else None,
             batch_samples=most.get("batch_samples"),
-            batches=a_step("batches_total") if most.get("batches_total") else None,
+            batches=a_step("batches_total") if counted.get("batches_total") else None,
             flops_by_dtype={str(dtype): float(count) / steps for dtype, count in flops.items() if count},
             executions=a_step("executions_total"),
             tensors=a_step("executed_tensors_total"),

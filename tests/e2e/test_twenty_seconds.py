@@ -313,7 +313,8 @@ def test_every_number_that_is_shown_is_the_scripts_own(
     assert summary["from_device_bytes"] == 8
     shortest, longest = trained["training"]
     assert shortest <= summary["training_seconds"] <= longest
-    assert summary["mfu_ratio"] == pytest.approx(summary["flop_total"] / summary["training_seconds"] / 95e12, rel=1e-6)
+    assert summary["flops_per_second"] == pytest.approx(FLOP_PER_STEP * summary["steps_per_second"], rel=1e-6)
+    assert summary["mfu_ratio"] == pytest.approx(summary["flops_per_second"] / 95e12, rel=1e-6)
 
 
 def check_records(told: list[dict[str, Any]], trained: dict[str, Any]) -> None:

@@ -14,26 +14,24 @@ def advice(evidence: Evidence) -> Advice | None:
     """Over one and a half executions a batch.
 
     Where no loader tells batches, the line of the loop that marks most often is taken to mark one: gradients may be
-    accumulated. What marks in few steps is an evaluation's.
+    accumulated.
     """
     run = evidence.run
     others = sum(place.count for place in (*evidence.at("read"), *evidence.at("fallback")))
     marks = evidence.at("mark_step")
     in_loop = [place for place in marks if place.steps > _A_STEP * run.steps_total]
-    executions = run.executions
     batches = run.batches
     if batches is None:
-        executions -= sum(place.count for place in marks if place not in in_loop) / run.steps_total
         batches = max((place.count for place in in_loop), default=0) / run.steps_total
     batches = max(batches, 1.0)
-    if executions <= _MOST_A_BATCH * batches or others > _A_STEP * run.steps_total or not marks:
+    if run.executions <= _MOST_A_BATCH * batches or others > _A_STEP * run.steps_total or not marks:
         return None
     # A loop over a loader marks by itself, at its own line: the other one is too many.
     extra = in_loop[-1] if in_loop else marks[0]
     return Advice(
         rule=RULE,
         truth=Truth.SCRIPT,
-        measured=f"{executions / batches:.1f} executions for each batch; one is enough",
+        measured=f"{run.executions / batches:.1f} executions for each batch; one is enough",
         place=extra.text,
         fix="mark one step a batch: MpDeviceLoader and xm.optimizer_step(barrier=True) do it by themselves",
         effect="half the launches, and no intermediate result goes to HBM and back",

@@ -69,18 +69,26 @@ def combined(
     training = document["training_seconds"]
     steps = document["steps_total"]
     document["steps_per_second"] = (steps - 1) / training if training and steps and steps > 1 else None
-    samples = document["samples_total"]
-    document["samples_per_second"] = (
-        samples * (steps - 1) / steps / training if samples and training and steps and steps > 1 else None
-    )
-    document["flops_per_second"] = (
-        document["flop_total"] / training if training and document["flop_total"] is not None else None
-    )
+    for name, total in (("samples_per_second", "samples_total"), ("flops_per_second", "flop_total")):
+        document[name] = _per_second(workers, total, document["steps_per_second"])
     document["instance_type"] = _first_known(workers, "instance_type")
     document["cores"] = sorted({core for worker in workers for core in worker.get("cores", ())})
     document["mfu_ratio"] = _mfu(document, _first_known(workers, "logical_neuroncore_config"))
     document["ranks"] = workers
     return document
+
+
+def _per_second(workers: list[dict[str, Any]], total: str, steps_per_second: float | None) -> float | None:
+    """What all workers do in a step, at the rate of steps: nothing of an evaluation, or of what is after the last step.
+
+    None where it isn't known.
+    """
+    a_step = []
+    for worker in workers:
+        counted = worker.get("usual_steps") or worker
+        if counted.get(total) is not None and counted.get("steps_total"):
+            a_step.append(counted[total] / counted["steps_total"])
+    return sum(a_step) * steps_per_second if a_step and steps_per_second else None
 
 
 def _first_known(workers: list[dict[str, Any]], name: str) -> Any:

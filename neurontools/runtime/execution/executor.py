@@ -25,6 +25,7 @@ from neurontools.runtime.execution.operator_times import OperatorTimes
 from neurontools.runtime.execution.policy import FAIL_ON_NAN, Policy
 from neurontools.runtime.execution.profiled import FIRST_GRAPH, GraphOrigin, described
 from neurontools.runtime.execution.target import check_load
+from neurontools.runtime.execution.usual_steps import usual_steps
 from neurontools.runtime.execution.work import Work
 from neurontools.runtime.native.native_program import MachineCode
 from neurontools.runtime.operators.bounded import RecentlyUsed
@@ -210,6 +211,7 @@ class Executor:
             self._note(core, loaded, entry, known, int(queued * 1e9), times)
         _forget(listed)
         loaded.executions += 1
+        usual_steps.executed(loaded.work)
         samples.seconds += (seconds := ended - begun)
         statistics = core.statistics
         statistics.executions_total += 1
@@ -299,9 +301,8 @@ class Executor:
                 compiled = self.cache.find(hash_text, flags)
                 if compiled is None:
                     compiled = self._compile(graph, alive, hash_text, text, flags)
-                    seconds = time.perf_counter() - started
                     core.statistics.compilations_total += 1
-                    core.statistics.compile_seconds += seconds
+                    core.statistics.compile_seconds += (seconds := time.perf_counter() - started)
                     metrics.count("UncachedCompile")
                     metrics.time("CompileTime", seconds)
                     metrics.sample("TensorsGraphSize", len(graph.signatures))
@@ -376,9 +377,8 @@ class Executor:
         total = Work()
         with buffers.lock:
             total.add(self._work_unloaded, 1)
-            for programs in self.loaded.values():
-                for loaded in programs.values():
-                    total.add(loaded.work, loaded.executions)
+            for loaded in (each for programs in self.loaded.values() for each in programs.values()):
+                total.add(loaded.work, loaded.executions)
         return total
 
 

@@ -22,6 +22,11 @@ class Work:
     tensors_total: int = 0
     moved_bytes: int = 0
 
+    @property
+    def flops(self) -> int:
+        """Of all element types."""
+        return self.flops_by_dtype.total()
+
     def add(self, other: Work, times: int) -> None:
         """Adds so many executions of another."""
         for dtype, flops in other.flops_by_dtype.items():

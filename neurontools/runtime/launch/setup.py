@@ -12,7 +12,7 @@ import torch
 
 from neurontools.runtime.counting import saves, steps
 from neurontools.runtime.counting.step_clock import step_clock
-from neurontools.runtime.execution import process_group
+from neurontools.runtime.execution import process_group, usual_steps
 from neurontools.runtime.execution.executor import Executor
 from neurontools.runtime.execution.loaded_program import prepare_profile
 from neurontools.runtime.kernels import registration
@@ -161,6 +161,7 @@ def set_up(name: str = "xla", environment: Mapping[str, str] | None = None) -> E
         saves,
         stock_torch,
         unused_parameters,
+        usual_steps,
     ):
         part.install()
     return made

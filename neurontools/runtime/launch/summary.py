@@ -12,6 +12,7 @@ from neurontools.runtime.counting.places import places
 from neurontools.runtime.counting.saves import saves
 from neurontools.runtime.counting.step_clock import step_clock
 from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.execution.usual_steps import usual_steps
 from neurontools.runtime.launch.hbm_growth import hbm_growth
 from neurontools.runtime.launch.optimizer_memory import optimizer_memory
 from neurontools.runtime.launch.setup import executor
@@ -47,6 +48,7 @@ def document() -> dict[str, Any]:
         "wall_seconds": time.perf_counter() - _started,
         "steps_total": steps.steps_total,
         "samples_total": steps.samples_total if steps.batches_total else None,
+        "usual_steps": _usual_steps(),
         "steps_per_second": rate,
         "step_p50_seconds": steps.times.quantile(0.5),
         "step_p99_seconds": steps.times.quantile(0.99),
@@ -93,6 +95,26 @@ def document() -> dict[str, Any]:
         "collective_bytes": sum(c.statistics.collective_bytes for c in cores),
         "numerical_errors_total": sum(c.statistics.numerical_errors_total for c in cores),
         "fallbacks_total": sum(n for name, n in list(metrics.counters.items()) if name.startswith("aten::")),
+    }
+
+
+def _usual_steps() -> dict[str, Any] | None:
+    """What was counted in steps between which nothing else was executed, under the names of the totals."""
+    total = usual_steps.total()
+    if total is None:
+        return None
+    count, counts, executions_total, work = total
+    return {
+        "steps_total": count,
+        "samples_total": counts.samples if steps.batches_total else None,
+        "batches_total": counts.batches or None,
+        "executions_total": executions_total,
+        "executed_tensors_total": work.tensors_total,
+        "moved_bytes": work.moved_bytes,
+        "flop_total": work.flops,
+        "flops_by_dtype": dict(work.flops_by_dtype),
+        "collectives_total": counts.collectives,
+        "collective_bytes": counts.collective_bytes,
     }
 
 

@@ -149,7 +149,7 @@ def test_the_summary_as_text() -> None:
         "graphs_compiled_total": 2,
         "compile_seconds": 0.25,
         "executions_total": 101,
-        "flop_total": 475 * 10**12,
+        "flop_total": 101 * 475 * 10**10,
         "hbm_peak_bytes": 3 << 30,
         "collectives_total": 202,
         "collective_seconds": 2.5,

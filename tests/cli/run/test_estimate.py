@@ -11,6 +11,7 @@ from neurontools.cli.run.summary import combined, text
 from tests.harness.counted_runs import summary
 from tests.harness.neuron_run_script import neuron_run, summary_of
 from tests.harness.paths import ROOT
+from tests.harness.training_scripts import BEGINNING, PLAIN, TRAINED
 
 pytest.importorskip("torch")
 
@@ -50,6 +51,22 @@ def test_a_run_is_estimated_without_a_daemon(tmp_path: Path) -> None:
     assert counters == 0
     assert estimate["counted"]["rest_bytes"] == rank["hbm_peak_bytes"] - 4 * weights
     assert estimate["costs"][0]["epoch_usd"] is not None
+
+
+def test_an_evaluation_is_no_part_of_a_step(tmp_path: Path) -> None:
+    evaluation = (
+        "with torch.no_grad():\n    for value, target in pl.MpDeviceLoader(DataLoader(data, batch_size=4), device):\n"
+        "        right = (model(value).argmax(1) == target).sum()\n"
+    )
+    epoch = PLAIN + "    step(value, target)\n"
+    script = BEGINNING + TRAINED + (epoch + evaluation) * 2
+    document = summary_of(tmp_path, script, "--estimate", "trn1.2xlarge")
+    assert (document["steps_total"], document["samples_total"]) == (24, 4 * 96)
+    (made,) = document["estimates"]
+    # Of the first layer only the gradient of the weights is asked for.
+    assert made["counted"]["flops_by_dtype"] == {"float32": 2 * 8 * (2 * 8 * 16 + 3 * 16 * 4)}
+    assert made["counted"]["executions_per_step"] == 1
+    assert document["samples_per_second"] == pytest.approx(8 * document["steps_per_second"])
 
 
 def test_memory_is_that_of_all_optimizers(tmp_path: Path) -> None:

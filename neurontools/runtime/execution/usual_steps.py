@@ -1,0 +1,139 @@
+"""What a step of training asks of the device, without what else is executed between two steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from neurontools.runtime.counting.steps import steps
+from neurontools.runtime.execution.work import Work
+from neurontools.runtime.tensors.device import device
+
+_MOST_EXECUTIONS = 8192  # between two steps: beyond it is an evaluation
+_MOST_KINDS = 256
+_MANY_EXECUTIONS = 1.5
+_MORE_FLOPS = 1.02
+
+
+class Counts(NamedTuple):
+    """What is counted elsewhere, up to a moment or between two."""
+
+    samples: int
+    batches: int
+    collectives: int
+    collective_bytes: int
+
+    def since(self, before: Counts) -> Counts:
+        """Between two moments."""
+        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+class _Interval(NamedTuple):
+    """From one step to the next one before which something was executed."""
+
+    steps: int
+    counts: Counts
+    work: tuple[int, ...]  # of each execution, by identity
+
+    @property
+    def executions_a_step(self) -> float:
+        return len(self.work) / self.steps
+
+
+class UsualSteps:
+    """Executions between steps, of which those are usual that are no evaluation's.
+
+    Intervals of the same executions are one kind, so that thousands of steps take the room of a few. Each execution
+    costs an addition to a list here, everything else is done between steps.
+    """
+
+    def __init__(self) -> None:
+        self._recent: list[Work] = []
+        self._kept: dict[int, Work] = {}  # for as long as something goes by their identity
+        self._work: dict[_Interval, Work] = {}
+        self._kinds: Counter[_Interval] = Counter()
+        self._before: Counts | None = None
+        self._steps = 0
+
+    def executed(self, work: Work) -> None:
+        """A program ran; any thread."""
+        if len(self._recent) < _MOST_EXECUTIONS:
+            self._recent.append(work)
+
+    def step_done(self, counts: Counts) -> None:
+        """An optimizer stepped, and so much was counted by now."""
+        if self._before is None:
+            self._recent, self._before = [], counts
+            return
+        self._steps += 1
+        if not self._recent:
+            return
+        recent, self._recent = self._recent, []
+        kind = _Interval(self._steps, counts.since(self._before), tuple(map(id, recent)))
+        self._before, self._steps = counts, 0
+        if kind not in self._work:
+            if len(recent) >= _MOST_EXECUTIONS or len(self._work) >= _MOST_KINDS:
+                return
+            self._kept.update((id(work), work) for work in recent)
+            total = Work()
+            for work in recent:
+                total.add(work, 1)
+            self._work[kind] = total
+        self._kinds[kind] += 1
+
+    def total(self) -> tuple[int, Counts, int, Work] | None:
+        """How many steps were usual, what was counted in them, their executions and work; None before the second step.
+
+        An interval is none of a usual step if it has half as many executions more for each step as the one in the
+        middle has, and FLOPs more: variable shapes change FLOPs alone, a value that is read now and then executions.
+        """
+        kinds = self._kinds.copy()
+        if not kinds:
+            return None
+        executions = _middle((kind.executions_a_step, kind.steps * n) for kind, n in kinds.items())
+        flops = _middle((self._work[kind].flops / kind.steps, kind.steps * n) for kind, n in kinds.items())
+        steps = executions_total = 0
+        counts, work = [0] * len(Counts._fields), Work()
+        for kind, number in kinds.items():
+            is_more = self._work[kind].flops > _MORE_FLOPS * flops * kind.steps
+            if is_more and kind.executions_a_step > _MANY_EXECUTIONS * executions:
+                continue
+            steps += number * kind.steps
+            executions_total += number * len(kind.work)
+            counts = [total + number * each for total, each in zip(counts, kind.counts, strict=True)]
+            work.add(self._work[kind], number)
+        return steps, Counts(*counts), executions_total, work
+
+
+def _middle(weighted: Iterable[tuple[float, int]]) -> float:
+    """The lower median of values with their weights."""
+    ordered = sorted(weighted)
+    half, passed = sum(weight for _, weight in ordered) / 2, 0
+    for value, weight in ordered:
+        passed += weight
+        if passed >= half:
+            return value
+    raise ValueError("there are no values")
+
+
+usual_steps = UsualSteps()
+
+
+def install() -> None:
+    """Looks after every step of an optimizer, after it was counted; once a process."""
+
+    def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
+        statistics = [core.statistics for core in device.taken]
+        usual_steps.step_done(
+            Counts(
+                steps.samples_total,
+                steps.batches_total,
+                sum(each.collectives_total for each in statistics),
+                sum(each.collective_bytes for each in statistics),
+            )
+        )
+
+    register_optimizer_step_post_hook(stepped)
