@@ -1,7 +1,8 @@
 """What collecting for advice costs a training step: its parts by themselves, beside a step of the shortest model.
 
 Both are vCPU time of one process, so that what else the machine does changes the ratio little. A step notes its
-mark_step and looks at the HBM that is held; what happens seldom (a new graph, a fallback, a save) is left out.
+mark_step, looks at the HBM that is held and counts what was executed since the one before; what happens seldom (a new
+graph, a fallback, a save) is left out.
 
     python benchmarks/advice_cost.py [mlp lstm vit bert gpt resnet] [--rounds N]
 """
@@ -26,6 +27,8 @@ def measure(name: str, rounds: int) -> None:
     import torch
 
     from neurontools.runtime.counting.places import places
+    from neurontools.runtime.execution.usual_steps import UsualSteps, counted
+    from neurontools.runtime.execution.work import Work
     from neurontools.runtime.launch.hbm_growth import hbm_growth
     from neurontools.runtime.tensors.device import device
 
@@ -34,16 +37,24 @@ def measure(name: str, rounds: int) -> None:
     step = case.step_on("xla", functools.partial(device.flush_all, "MarkStep"))
     for _ in range(10):
         step()
-    step_seconds, note_seconds, look_seconds = [], [], []
+    usual, work = UsualSteps(), Work()
+
+    def count() -> None:
+        usual.executed(work)
+        usual.step_done(counted())
+
+    step_seconds, note_seconds, look_seconds, count_seconds = [], [], [], []
     for _ in range(rounds):
         step_seconds.append(Timer(step, timer=time.process_time).timeit(case.steps) / case.steps)
         note = Timer(functools.partial(places.note, "mark_step"), timer=time.process_time)
         note_seconds.append(note.timeit(_CALLS) / _CALLS)
         look_seconds.append(Timer(hbm_growth.look, timer=time.process_time).timeit(_CALLS) / _CALLS)
-    whole, note_one, look_one = min(step_seconds), min(note_seconds), min(look_seconds)
+        count_seconds.append(Timer(count, timer=time.process_time).timeit(_CALLS) / _CALLS)
+    whole, note_one, look_one, count_one = map(min, (step_seconds, note_seconds, look_seconds, count_seconds))
     print(
         f"{name:6} step {whole * 1e6:8.0f} us  a place {note_one * 1e6:5.2f} us  HBM {look_one * 1e6:5.2f} us  "
-        f"together {(note_one + look_one) / whole:.4%} of a step (asked for: 1%)",
+        f"work {count_one * 1e6:5.2f} us  "
+        f"together {(note_one + look_one + count_one) / whole:.4%} of a step (asked for: 1%)",
         flush=True,
     )
 

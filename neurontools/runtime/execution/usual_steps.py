@@ -122,18 +122,19 @@ def _middle(weighted: Iterable[tuple[float, int]]) -> float:
 usual_steps = UsualSteps()
 
 
+def counted() -> Counts:
+    """The counts of this moment."""
+    collectives_total = collective_bytes = 0
+    for core in device.taken:
+        collectives_total += core.statistics.collectives_total
+        collective_bytes += core.statistics.collective_bytes
+    return Counts(steps.samples_total, steps.batches_total, collectives_total, collective_bytes)
+
+
 def install() -> None:
     """Looks after every step of an optimizer, after it was counted; once a process."""
 
     def stepped(_optimizer: Any, _arguments: Any, _keywords: Any) -> None:
-        statistics = [core.statistics for core in device.taken]
-        usual_steps.step_done(
-            Counts(
-                steps.samples_total,
-                steps.batches_total,
-                sum(each.collectives_total for each in statistics),
-                sum(each.collective_bytes for each in statistics),
-            )
-        )
+        usual_steps.step_done(counted())
 
     register_optimizer_step_post_hook(stepped)
