@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from neurontools.fleet.prometheus.feed import PrometheusFeed
-from neurontools.fleet.prometheus.quantities import DEVICES
+from neurontools.fleet.prometheus.quantities import CORES, HELD
 from neurontools.fleet.states import HostState, Link
 from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
@@ -107,15 +107,19 @@ def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path)
         assert lost["neuroncore_count"] is None
 
 
-def test_users_are_asked_for_where_hosts_are_grouped_by_them(start_daemon: StartDaemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rules", [True, False])
+def test_users_are_asked_for_where_hosts_are_grouped_by_them(
+    start_daemon: StartDaemon, tmp_path: Path, *, rules: bool
+) -> None:
     port = free_port()
     flags = ("--simulate", "trn1.2xlarge", "--load", "steady", "--load-neuroncores", "1")
     daemon = start_daemon(*flags, "--metrics-listen", f"127.0.0.1:{port}")
-    with Prometheus(tmp_path, f"127.0.0.1:{port}") as server, closing(Attachment(daemon)) as job:
+    with Prometheus(tmp_path, f"127.0.0.1:{port}", rules=rules) as server, closing(Attachment(daemon)) as job:
         job.attach(core_count=1)
         me = next(each.user or str(each.uid) for each in daemon.snapshot().processes if not each.synthetic)
         users = sorted((me, "synth-ada"))
-        wait_until(lambda: len(server.query("neurontools_process_info")) == 2 and server.query(DEVICES.rule))
+        wait_until(lambda: len(server.query("neurontools_process_info")) == 2)
+        wait_until(lambda: not rules or server.query(f"{HELD.rule} == 2 and {CORES.rule} == 2"))
 
         def document(*arguments: str) -> dict[str, Any]:
             found: dict[str, Any] = json.loads(run(NEURON_TOP, server, "--json", *arguments).stdout)
