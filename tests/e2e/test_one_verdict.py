@@ -17,6 +17,7 @@ from neurond.load.scenarios import SCENARIOS
 
 from neurontools import health
 from neurontools.client import Client, read_snapshot
+from neurontools.errors import EXIT_TIMED_OUT
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.views.pages import PAGES
@@ -46,13 +47,19 @@ EXPECTED = {
 
 
 def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(program), *arguments],
-        env=os.environ | {"PYTHONPATH": PYTHONPATH, "COLUMNS": "400"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    """Run it until the daemon, which the machine may have kept from its work, has answered it."""
+
+    def answered() -> subprocess.CompletedProcess[str] | None:
+        done = subprocess.run(
+            [sys.executable, str(program), *arguments],
+            env=os.environ | {"PYTHONPATH": PYTHONPATH, "COLUMNS": "400"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return None if done.returncode == EXIT_TIMED_OUT else done
+
+    return wait_until(answered)
 
 
 def answers(daemon: RunningDaemon, port: int) -> dict[str, Any]:
