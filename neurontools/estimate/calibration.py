@@ -153,6 +153,10 @@ def _of_summary(document: Any) -> CalibrationRow:
     if not isinstance(document, dict):
         raise EstimateError("this is no summary of neuron-run")
     run = CountedRun.from_summary(document)
+    if any(rank.get("is_simulated") for rank in document["ranks"]):
+        raise EstimateError(
+            "its times are those of simulated NeuronCores, on a CPU; give rows that were measured on an instance"
+        )
     dtype = max(run.flops_by_dtype, key=lambda each: run.flops_by_dtype[each])
     names = {long: short for short, long in _DTYPES.items()}
     rate = document.get("samples_per_second")

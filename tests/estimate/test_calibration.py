@@ -70,6 +70,13 @@ def test_rows_are_read_from_toml(tmp_path: Path) -> None:
     assert read_rows(path) == [CalibrationRow("inf2.xlarge", "bf16", 8, 1027.39, 10, 2)]
 
 
+def test_a_summary_of_simulated_cores_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps(summary(is_simulated=True)))
+    with pytest.raises(EstimateError, match="simulated NeuronCores"):
+        read_rows(path)
+
+
 def test_a_summary_of_a_real_instance_is_a_row(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     path.write_text(json.dumps(summary()))

@@ -43,6 +43,7 @@ def document() -> dict[str, Any]:
         "rank": int(os.environ.get("RANK", "0") or 0),
         "instance_type": reporter.instance_type if reporter is not None else None,
         "logical_neuroncore_config": reporter.logical_neuroncore_config if reporter is not None else None,
+        "is_simulated": True,  # the NeuronCores, whatever the host: times are those of a CPU
         "training_seconds": elapsed,
         "cores": [core.global_index for core in cores],
         "wall_seconds": time.perf_counter() - _started,

@@ -71,6 +71,7 @@ def test_workers_have_a_core_each(neuron_run: Run) -> None:
     assert (summary["workers"], summary["cores"], summary["samples_total"]) == (2, [0, 1], 60)
     assert summary["collective_bytes"] > 0
     assert len({rank["pid"] for rank in summary["ranks"]}) == 2
+    assert all(rank["is_simulated"] for rank in summary["ranks"])
 
 
 OWN_WORKERS = """
