@@ -173,6 +173,14 @@ def test_whose_a_job_is_stands_beside_it_where_there_is_room(
             assert row[place : place + 10].strip() == text
 
 
+def test_how_long_steps_take_is_left_out_before_whose_the_job_is() -> None:
+    job = SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK)
+    for width, there in ((119, (False, False)), (120, (True, False)), (132, (True, True))):
+        rows = map(plain, fleet_page(scene([live("a", IDLE, jobs=(job,))]), width, 40).lines)
+        titles = next(row.split() for row in rows if "HELD UP BY" in row)
+        assert ("USER" in titles, "STEP" in titles) == there
+
+
 def test_a_job_of_several_hosts_is_counted_once() -> None:
     def part(name: str, run_id: str | None, first: int) -> SummaryJob:
         return SummaryJob(name, 1, 1, 2, None, None, None, Severity.OK, run_id, (first, 1, 1))

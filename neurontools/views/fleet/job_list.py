@@ -66,7 +66,7 @@ _COLUMNS = (
     _Column("RANKS", 9, _ranks),
     _Column("CORES", 6, lambda job: str(job.neuroncore_count), 90),
     _Column("STEPS/S", 7, _steps),
-    _Column("STEP", 7, _step_time, 100),
+    _Column("STEP", 7, _step_time, 132),
     _Column("UTIL", 5, lambda job: units.percent_text(job.utilization_ratio, 0), 90),
     _Column("MFU", 5, lambda job: units.percent_text(job.mfu_ratio, 0), 76),
 )
