@@ -218,10 +218,15 @@ class Daemon:
             tell()
 
     def _reload(self) -> None:
-        if not self._is_serving:
-            self._is_reload_due = True
-        elif self._reloading is None or self._reloading.done():
-            self._reloading = asyncio.get_running_loop().create_task(self._reread())
+        self._is_reload_due = True
+        if self._is_serving and (self._reloading is None or self._reloading.done()):
+            self._reloading = asyncio.get_running_loop().create_task(self._reread_while_due())
+
+    async def _reread_while_due(self) -> None:
+        """Once more for all that asked meanwhile: what they mean may have been written after it was read."""
+        while self._is_reload_due:
+            self._is_reload_due = False
+            await self._reread()
 
     async def _reread(self) -> None:
         """Takes over what has changed in the configuration and can change; all else stays until a restart."""

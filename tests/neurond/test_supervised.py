@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -167,6 +168,31 @@ def test_a_storm_of_reloads_is_one_after_the_other(socket_directory: Path) -> No
             daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "was read again" in daemon.log)
         assert daemon.process.poll() is None
+
+
+def test_what_is_written_while_it_reads_is_read_after(socket_directory: Path) -> None:
+    """It reads a FIFO, whose end comes once the file is another one and it was asked again."""
+    with supervised(socket_directory) as daemon:
+        file = socket_directory / "neurond.toml"
+        before = file.read_bytes()
+        file.unlink()
+        os.mkfifo(file)
+        daemon.process.send_signal(signal.SIGHUP)
+
+        def opened() -> int | None:
+            with contextlib.suppress(OSError):
+                return os.open(file, os.O_WRONLY | os.O_NONBLOCK)
+            return None
+
+        fifo = wait_until(opened)
+        try:
+            os.write(fifo, before)
+            file.unlink()
+            daemon.configure("debug")
+            daemon.process.send_signal(signal.SIGHUP)
+        finally:
+            os.close(fifo)
+        wait_until(lambda: "the configuration was read again; changed: log_level" in daemon.log)
 
 
 def test_systemd_hears_that_it_lives_and_that_it_reloads(socket_directory: Path) -> None:
