@@ -14,7 +14,7 @@ from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import snapshot_on_demand
 
-LIVE_BYTES = 5632 * 2**10
+LIVE_BYTES = 5472 * 2**10
 """How much past a live view keeps; 20 minutes of a trn1.32xlarge at 1 Hz, twice what a daemon has by default."""
 
 _at = attrgetter("at_seconds")

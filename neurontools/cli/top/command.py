@@ -19,6 +19,7 @@ from neurontools.cli.top.theme import chosen_theme
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.held_signals import HeldSignals, closed_whole
 from neurontools.light.asyncio_without_tls import import_asyncio
+from neurontools.light.shutil_without_archives import import_shutil
 from neurontools.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 
@@ -171,6 +172,7 @@ def _dashboard(
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
         with HeldSignals():  # what is raised in the midst of an import may be lost
             import_asyncio()
+            import_shutil()
             from neurontools.tui.app import NeuronTop
             from neurontools.tui.dashboard import Dashboard
             from neurontools.tui.key_map import KeyMap
