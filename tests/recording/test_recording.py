@@ -132,7 +132,7 @@ def _as_before(snapshot: model.Snapshot, host: model.Host) -> model.Snapshot:
         health=None,
         instance=dataclasses.replace(snapshot.instance, expected_device_indices=()),
         devices=tuple(dataclasses.replace(device, serial_number=None) for device in snapshot.devices),
-        processes=tuple(dataclasses.replace(process, job=None) for process in snapshot.processes),
+        processes=tuple(dataclasses.replace(process, job=None, user=None) for process in snapshot.processes),
     )
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import linecache
+import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
+from random import Random
 from types import FrameType
 from typing import Any
 
@@ -21,6 +25,7 @@ import torch
 
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.tensors.buffer_table import buffers
+from tests.harness.paths import PYTHONPATH
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -79,6 +84,62 @@ def test_a_signal_in_backward_raises_when_it_has_ended(
     (tmp_path / "script.py").write_text(code)
     done = run_python("-m", "neurontools.runtime", "script.py")
     assert (done.returncode, done.stdout) == (0, f"{raised}\nTrue\n"), done.stderr
+
+
+# Tells when it can be interrupted, and counts the interrupts; the first comes in a call that blocks.
+IN_FORWARD = """
+import os, sys, time, torch, torch_xla.core.xla_model as xm
+weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
+for _ in range(2):
+    weight @ weight
+    xm.mark_step()
+interrupts = 0
+
+def forward():
+    if not interrupts:
+        time.sleep(3600)
+    while True:
+        weight @ weight
+
+while interrupts < int(sys.argv[1]):
+    try:
+        os.write(1, b".")
+        forward()
+    except KeyboardInterrupt:
+        interrupts += 1
+os._exit(0)
+"""
+INTERRUPTS = 150
+LONGEST_PAUSE_SECONDS = 0.002
+LOST_AFTER_SECONDS = 5.0
+"""Python itself loses an interrupt that comes in the callback of a weak reference, as its imports have them."""
+
+
+def test_an_interrupt_at_any_moment_of_forward_is_raised(device_environment: dict[str, str], tmp_path: Path) -> None:
+    """torch asks for the device's guard where nothing may raise, and every twentieth interrupt comes just then."""
+    (tmp_path / "script.py").write_text(IN_FORWARD)
+    random = Random(1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "neurontools.runtime", "script.py", str(INTERRUPTS)],
+        cwd=tmp_path,
+        env={**os.environ, **device_environment, "PYTHONPATH": PYTHONPATH},
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    ) as process:
+        assert process.stdout
+        assert process.stderr
+        is_ready = process.stdout.read(1)
+        while is_ready:
+            at_seconds = time.perf_counter() + random.uniform(0, LONGEST_PAUSE_SECONDS)
+            while time.perf_counter() < at_seconds:
+                pass
+            process.send_signal(signal.SIGINT)
+            if select.select([process.stdout], [], [], LOST_AFTER_SECONDS)[0]:
+                is_ready = process.stdout.read(1)
+        errors = process.stderr.read().decode()
+    assert process.returncode == 0, errors
 
 
 _RECORDING = ("/capture/", "/tensors/", "/operators/", "<a call of a course>")
