@@ -42,7 +42,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
             size = status.st_size
             if size > MOST_FILE_BYTES:
                 raise UserError(f"{name}: {size} bytes are more than a profile has; {_NEXT_STEP}")
-            data = file.read(MOST_FILE_BYTES + 1)
+            data = file.read(size)
     except OSError as error:
         if isinstance(error, PermissionError):
             told = f"{name}: not permitted; ask its owner for read access"

@@ -15,6 +15,7 @@ driver's number where the user may make one (root may), which nobody can open, f
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 import stat
@@ -41,6 +42,41 @@ def enter(directory: str) -> None:
 
     To be called in a process with one thread, soon after a fork: there is no way back.
     """
+    try:
+        _enter(directory)
+    except OSError as error:
+        raise UserError(f"{error.filename}: {error.strerror}; run as root", EXIT_PERMISSION) from None
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs the command in place of this process; returns only when that fails."""
+    if len(arguments) < 2 or arguments[0].startswith("-"):
+        print(_USAGE, file=sys.stderr)  # noqa: T201
+        return EXIT_USAGE
+    command = arguments[1]
+    try:
+        enter(arguments[0])
+        os.execv(_found(command), list(arguments[1:]))  # noqa: S606
+    except UserError as error:
+        print(f"neurontools.testing.namespace: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    except OSError as error:
+        print(f"neurontools.testing.namespace: {command}: {error.strerror}", file=sys.stderr)  # noqa: T201
+        return 127
+
+
+def _found(command: str) -> str:
+    """The path of a command; FileNotFoundError when PATH has none.
+
+    `execvp` reports "Permission denied" for any failure if this user may not search one directory of PATH.
+    """
+    found = command if os.path.dirname(command) else shutil.which(command)  # noqa: PTH120
+    if found is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command)
+    return found
+
+
+def _enter(directory: str) -> None:
     if not Path(directory, "sys/devices/virtual/neuron_device").is_dir():
         raise UserError(f"{directory} holds no tree of the driver; make one with neurond --export-sysfs", EXIT_USAGE)
     _unshare()
@@ -54,22 +90,6 @@ def enter(directory: str) -> None:
     _cover(Path("/dev"), tree / "dev", devices)
     _add_to_proc_devices()
     _add_commands()
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Runs the command in place of this process; returns only when that fails."""
-    if len(arguments) < 2 or arguments[0].startswith("-"):
-        print(_USAGE, file=sys.stderr)  # noqa: T201
-        return EXIT_USAGE
-    try:
-        enter(arguments[0])
-        os.execvp(arguments[1], list(arguments[1:]))  # noqa: S606
-    except UserError as error:
-        print(f"neurontools.testing.namespace: {error}", file=sys.stderr)  # noqa: T201
-        return error.exit_code
-    except OSError as error:
-        print(f"neurontools.testing.namespace: {arguments[1]}: {error.strerror}", file=sys.stderr)  # noqa: T201
-        return 127
 
 
 def _unshare() -> None:
@@ -167,7 +187,8 @@ def _add_commands() -> None:
         _mount_memory(place)
     for name in _COMMANDS:
         beside = Path(sys.executable).with_name(name)
-        found = str(beside) if beside.exists() else shutil.which(name)
+        # This user may lack permission for the interpreter's directory.
+        found = str(beside) if os.access(beside, os.X_OK) else shutil.which(name)
         if found is not None:
             (place / name).symlink_to(found)
 

@@ -40,11 +40,17 @@ class _Occasion:
 
 
 class Actions:
-    """Belongs to the event loop's thread, which it never keeps waiting; `audit` is told what came of each."""
+    """Belongs to the event loop's thread, which it never keeps waiting; `audit` is told what came of each.
 
-    def __init__(self, settings: ActionSettings, audit: Audit) -> None:
+    A failed command is tried again after `first_pause_seconds`; each further pause is twice as long.
+    """
+
+    def __init__(
+        self, settings: ActionSettings, audit: Audit, first_pause_seconds: float = _FIRST_PAUSE_SECONDS
+    ) -> None:
         self._settings = settings
         self._audit = audit
+        self._first_pause_seconds = first_pause_seconds
         self._limit = RateLimit(settings.most_per_hour, time.monotonic())
         self._host = socket.gethostname()
         self._waiting: queue.Queue[_Occasion | None] = queue.Queue(_MOST_WAITING)
@@ -110,7 +116,7 @@ class Actions:
 
     def _try(self, action: str, command: tuple[str, ...], environment: dict[str, str], occasion: _Occasion) -> None:
         """Runs it until it is done, with growing pauses in between, as often as is configured."""
-        pause_seconds = _FIRST_PAUSE_SECONDS
+        pause_seconds = self._first_pause_seconds
         for attempt in range(1, self._settings.retries + 2):
             began_seconds = time.monotonic()
             ended = self._runner.run(command, occasion.document, self._settings.timeout_seconds, environment)

@@ -56,6 +56,8 @@ class BoundedRun:
             child.wait()
             return Ended("timed_out", f"no end within {timeout_seconds:g} s")
         finally:
+            if child.stdin is not None:
+                child.stdin.close()  # `communicate` leaves the pipe open when it times out
             with self._lock:
                 self._child = None
         return Ended("done") if child.returncode == 0 else Ended("failed", _how(child.returncode))

@@ -76,11 +76,11 @@ class KubeletWatcher:
 
     async def _watch(self) -> None:
         while True:
-            pause_seconds = await self._round()
+            pause_seconds = await self.ask_once()
             await asyncio.sleep(pause_seconds)
 
-    async def _round(self) -> float:
-        """Asks once; how many seconds to wait before the next time."""
+    async def ask_once(self) -> float:
+        """Asks the kubelet once and passes its answer on; returns the seconds to wait before the next question."""
         if os.path.exists(self._socket):  # noqa: ASYNC240, PTH110 - a look at a local directory
             try:
                 found = await self._ask()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from neurond.journal.ended_record import from_line, to_line
-from neurond.journal.line_file import MOST_FILE_BYTES, LineFile
+from neurond.journal.line_file import CLOSE_SECONDS, MOST_FILE_BYTES, LineFile
 from neurontools.model import EndedProcess
 
 _NAME = "ended"
@@ -26,9 +26,9 @@ class EndedFile:
         """Has it written."""
         self._lines.add(partial(to_line, process))
 
-    def close(self) -> None:
+    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
         """Writes what waits, and closes the files."""
-        self._lines.close()
+        self._lines.close(wait_seconds)
 
 
 def _processes(content: bytes) -> Iterable[EndedProcess]:

@@ -21,7 +21,7 @@ from neurontools.text.seldom import Seldom
 MOST_LINE_BYTES = 8192
 MOST_FILE_BYTES = 2**20  # of each of the two
 _MOST_WAITING = 4096
-_CLOSE_SECONDS = 1.0
+CLOSE_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -67,11 +67,11 @@ class LineFile:
         except queue.Full:
             self._tell_trouble("%s: the disk does not answer; %s is not kept", self._directory.path, self._what)
 
-    def close(self) -> None:
+    def close(self, wait_seconds: float = CLOSE_SECONDS) -> None:
         """Writes what waits, and closes the files; does not wait long for a disk that hangs."""
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(None)
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.join(wait_seconds)
         if not self._thread.is_alive():
             self._let_go()
 

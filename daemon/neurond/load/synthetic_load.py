@@ -37,13 +37,14 @@ class SyntheticLoad:
         neuroncores: int | None = None,
         peak_flops_per_core: float = 0.0,
         started_at_seconds: float | None = None,
+        started_at_unix_seconds: float | None = None,
     ) -> None:
         self.scenario = scenario
         self._user = USERS[seed % len(USERS)]
         self._scenario = SCENARIOS[scenario]
         self._ledger = ledger
         self._started_at_seconds = time.monotonic() if started_at_seconds is None else started_at_seconds
-        self._started_at_unix_seconds = time.time()
+        self._started_at_unix_seconds = time.time() if started_at_unix_seconds is None else started_at_unix_seconds
         self._steps = 0
         shape = ledger.shape
         lnc = shape.default_lnc

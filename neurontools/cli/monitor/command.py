@@ -6,7 +6,7 @@ It may run for months beside a training, so it keeps to small means: one connect
 from __future__ import annotations
 
 import select
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from time import monotonic
 
 from neurontools.cli.daemon.connecting import connected
@@ -99,18 +99,18 @@ def replay(file: str, configuration: MonitorConfiguration, output: Output, count
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
 
-    reader = RecordingReader(file)
     recorder: Recorder | None = None
     last_seconds = 0.0
-    for message in reader.messages():
-        if count is not None and output.written >= count:
-            return 0
-        snapshot = from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
-        if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host was started again
-            recorder = Recorder(configuration, snapshot.taken_at_seconds)
-        last_seconds = snapshot.taken_at_seconds
-        if recorder.fits(snapshot):
-            output.write(recorder.make(snapshot))
+    with closing(RecordingReader(file)) as reader:
+        for message in reader.messages():
+            if count is not None and output.written >= count:
+                return 0
+            snapshot = from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
+            if recorder is None or snapshot.taken_at_seconds < last_seconds:  # the host was started again
+                recorder = Recorder(configuration, snapshot.taken_at_seconds)
+            last_seconds = snapshot.taken_at_seconds
+            if recorder.fits(snapshot):
+                output.write(recorder.make(snapshot))
     if reader.trouble:
         tell(f"{_COMMAND}: {reader.trouble}")
         return EXIT_FAILURE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,8 +118,8 @@ class Source:
         if self.recording is not None:
             from neurontools.recording.reader import RecordingReader
 
-            reader = RecordingReader(self.recording)
-            yield from reader.messages()
+            with closing(RecordingReader(self.recording)) as reader:
+                yield from reader.messages()
             if reader.trouble:
                 tell(f"neuron-top: {reader.trouble}")
                 self.exit_code = EXIT_FAILURE

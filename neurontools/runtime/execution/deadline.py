@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +22,8 @@ _CLOCK_SLACK_SECONDS = 0.01  # gloo waits by another clock, in whole millisecond
 class Deadline:
     """The deadline of the one execution that runs; changed and asked under the runtime's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self._timeout_seconds: float | None = None
         self._ends_at_seconds = 0.0
         self._place = ""
@@ -29,7 +31,7 @@ class Deadline:
     def start(self, timeout_seconds: float, place: str) -> None:
         """An execution begins that may take so long; `place` says where, for the error."""
         self._timeout_seconds = timeout_seconds
-        self._ends_at_seconds = time.monotonic() + timeout_seconds
+        self._ends_at_seconds = self.clock() + timeout_seconds
         self._place = place
 
     def clear(self) -> None:
@@ -38,7 +40,7 @@ class Deadline:
 
     def check(self) -> None:
         """Raises ExecutionFailed when it is too late."""
-        if self._timeout_seconds is not None and time.monotonic() > self._ends_at_seconds:
+        if self._timeout_seconds is not None and self.clock() > self._ends_at_seconds:
             raise self._exceeded(self._timeout_seconds)
 
     def wait(self, group: Any, work: Any) -> None:
@@ -46,11 +48,11 @@ class Deadline:
         if self._timeout_seconds is None:
             work.wait()
             return
-        left_seconds = max(0.001, self._ends_at_seconds - time.monotonic())
+        left_seconds = max(0.001, self._ends_at_seconds - self.clock())
         try:
             work.wait(timedelta(seconds=left_seconds))
         except RuntimeError:
-            if time.monotonic() < self._ends_at_seconds - _CLOCK_SLACK_SECONDS:
+            if self.clock() < self._ends_at_seconds - _CLOCK_SLACK_SECONDS:
                 raise
             # Its threads still wait for the peers, and whoever destroys the group waits for them: nobody ever does.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

@@ -38,7 +38,8 @@ def main(arguments: list[str]) -> int:
         run.run(run.parse_args(command))
     except failed as error:
         rank, failure = root_cause(error.failures, _told_by_workers(os.environ.get(DIRECTORY)))
-        say(f"neuron-run: {_what_happened(rank, failure, int(count))}")
+        # torchrun starts workers unbuffered: a worker killed while it prints a traceback leaves an unfinished line.
+        say(f"neuron-run: {_what_happened(rank, failure, int(count))}", apart=True)
         exit_code = int(failure.exitcode)
         return exit_code if exit_code >= 0 else 128 - exit_code
     except signalled as error:

@@ -56,11 +56,11 @@ def _acquire(descriptor: int, waiting: Callable[[float], None], longest_wait_sec
             waited_seconds = monotonic() - began
         else:
             return True
-        if waited_seconds >= longest_wait_seconds:
-            return False
         if waited_seconds >= tell_seconds:
             tell_seconds = waited_seconds + _TELL_AGAIN_SECONDS
             waiting(waited_seconds)
+        if waited_seconds >= longest_wait_seconds:
+            return False
         sleep(pause_seconds)
         pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 

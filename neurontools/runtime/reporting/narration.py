@@ -10,9 +10,12 @@ _LONGEST_LINE = 1000
 _told: set[str] = set()
 
 
-def say(text: str) -> bool:
-    """Writes a line to standard error; False when it is lost: a full disk, a closed stream, none at all."""
-    line = visible(text.partition("\n")[0])[:_LONGEST_LINE]
+def say(text: str, *, apart: bool = False) -> bool:
+    """Writes a line to standard error; returns False if the disk is full or the stream is closed or missing.
+
+    `apart`: writes a newline first, because another process may have left an unfinished line.
+    """
+    line = "\n" * apart + visible(text.partition("\n")[0])[:_LONGEST_LINE]
     stream = sys.stderr
     if stream is None:
         return False
