@@ -1,13 +1,15 @@
-"""Which small changes to the modules that others build on does no test notice?
+"""Which small changes to the product does no test notice, and which tests notice the others?
 
-    python scripts/mutants --seed 1 --count 100
+    python scripts/mutants --record      # once, and again after a change of the tree: takes as long as all tests
+    python scripts/mutants --seed 1 --count 400 --output matrix.json
 
-The modules, the tests that answer for each, and the changes that make no difference are in `table.toml`. A seed draws
-the same mutants from the same source. They run on copies of the tree, each in a process forked from this one, which
-has imported what is slow; the checkout is never changed.
+The mutants are spread over all rooms by the rooms' sizes. A seed draws the same mutants from the same source. The tests
+of a mutant are the tests that reach its block of statements, the most specific first (`reach.py` records them). They
+run on copies of the tree, each in a process forked from this one, which has imported the slow modules; the checkout is
+never changed. `table.toml` has the central modules, and the changes that make no difference.
 
-A mutant is killed when a test fails, or the module can't be imported, or the tests don't end: they stand still, fill
-the memory, or take ten times the CPU time that they need.
+A mutant is killed when a test fails that passes without it, or when its tests hang: they stand still, fill the memory,
+or take ten times their CPU time.
 
 Exit codes: 0 enough mutants were killed, 1 too few, 2 the run was not possible, 130 interrupted.
 """
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import compileall
 import importlib
+import json
 import os
 import random
 import signal
@@ -26,194 +29,378 @@ import time
 import tomllib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from mutant import Mutant, mutants_of
-from trial import Slot, Trial
+from reach import Reach, ReachRecorder, TestReach, digest, instrument, read_rows
+from trial import FailureRecorder, Slot, Trial
 
-ROOT = Path(__file__).resolve().parents[2]
 TABLE = Path(__file__).with_name("table.toml")
-LEAST_PERCENT = 95.0
-_PYTEST_FOUND_NOTHING = (4, 5)  # no such test, no test at all
+LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
+_PACKAGES = ("neurontools", "daemon/neurond")
+_PRELOADED = (
+    "pytest",
+    "hypothesis",
+    "hypothesis.internal.conjecture.engine",
+    "grpc",
+    "pydantic",
+    "textual.app",
+    "torch",
+)
 
 
 class NotPossible(Exception):
     """The run can't be; the text says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """The tests of a module, to be run with a mutant of it, or without to see that they pass."""
+@dataclass
+class Outcome:
+    """What became of a mutant. `tried`: the tests that ran or were about to; `killers`: those that failed."""
 
-    path: str
-    tests: tuple[str, ...]
-    mutant: Mutant | None
+    mutant: Mutant
+    room: str
+    is_central: bool
+    tried: list[str] = field(default_factory=list)
+    killers: list[str] = field(default_factory=list)
+    hung: bool = False
+    cpu_seconds: float = 0.0
 
+    @property
+    def killed(self) -> bool:
+        """Whether a test noticed the mutant."""
+        return self.hung or bool(self.killers)
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a job ended. `hung`: its tests had to be killed."""
-
-    job: Job
-    exit_code: int
-    hung: bool
-    cpu_seconds: float
-    output: str
+    @property
+    def place(self) -> str:
+        """Where the mutant is, and the change."""
+        return f"{self.mutant.path}:{self.mutant.line}: {self.mutant.change}"
 
 
 def main() -> int:
-    """Runs the mutants that the command line asks for; the exit code."""
+    """Does what the command line asks for; the exit code."""
     parser = argparse.ArgumentParser(prog="mutants", description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--root", type=Path, default=Path(__file__).resolve().parents[2], help="the tree (default: this)"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="record which tests reach which blocks, and try no mutants"
+    )
+    parser.add_argument("--marks", default="", help="record only tests with these marks, such as 'not slow'")
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants (default: 1)")
     parser.add_argument("--count", type=int, default=100, help="how many; 0 for all (default: 100)")
     parser.add_argument("--module", default="", help="only of modules whose path has this in it")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes (default: CPUs)")
+    parser.add_argument("--budget", type=float, default=60.0, help="CPU seconds of tests for a mutant (default: 60)")
+    parser.add_argument(
+        "--matrix", type=float, default=0.0, help="CPU seconds of tests that go on after the first kill"
+    )
+    parser.add_argument("--output", type=Path, help="write what was tried and which test killed which mutant, as JSON")
+    parser.add_argument("--only", type=Path, help="try the mutants that an --output file of this name has")
     parser.add_argument("--list", action="store_true", help="show the mutants and run nothing")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    table = tomllib.loads(TABLE.read_text("utf-8"))
-    tests = {path: tuple(given) for path, given in table["tests"].items() if options.module in path}
-    results: list[Result] = []
+    root: Path = options.root.resolve()
+    recording = root / ".venv/mutants/reach.json"
+    outcomes: list[Outcome] = []
     try:
-        if not tests:
-            raise NotPossible(f"no module in {TABLE.name} has {options.module!r} in its path; see its table `tests`")
-        mutants = drawn(list(population(tests, table.get("equivalent", []))), options.seed, options.count)
-        if options.list:
-            for mutant in mutants:
-                print(f"{mutant.path}:{mutant.line}: {mutant.change}")
+        sources = {path: (root / path).read_text("utf-8") for path in modules_of(root)}
+        if options.record:
+            record(root, sources, options.jobs, options.marks).save(recording)
             return 0
-        for result in run(mutants, tests, options.jobs):
-            results.append(result)
-            tell(result, len(results), len(mutants))
+        table = tomllib.loads(TABLE.read_text("utf-8"))
+        outcomes = drawn(list(population(sources, table, options.module)), options)
+        if options.list:
+            for outcome in outcomes:
+                print(outcome.place)
+            return 0
+        if not recording.exists():
+            raise NotPossible("no test run has been recorded; run it with --record first")
+        reach = Reach.load(recording)
+        check_digests(reach, sources, {outcome.mutant.path for outcome in outcomes})
+        random.Random(options.seed).shuffle(outcomes)  # noqa: S311 - an interrupted run has tried all rooms
+        limits = Limits(options.budget, options.matrix)
+        for done, outcome in enumerate(try_all(root, outcomes, reach, options.jobs, limits), 1):
+            show(outcome, done, len(outcomes))
+            if options.output:
+                save(outcomes, options.output)
     except NotPossible as error:
         print(f"mutants: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print_table(results)
+        print_table([outcome for outcome in outcomes if outcome.cpu_seconds])
         return 130
-    return 0 if print_table(results) >= LEAST_PERCENT else 1
+    return print_table(outcomes)
 
 
-def population(tests: Iterable[str], equivalent: Sequence[Mapping[str, str]]) -> Iterator[Mutant]:
-    """All mutants of these modules but the equivalent ones; NotPossible when one of those is not a mutant any more."""
-    named = {(each["module"], each["line"], each["change"]) for each in equivalent}
-    found = set()
-    for path in tests:
-        for mutant in mutants_of(path, (ROOT / path).read_text("utf-8")):
+def modules_of(root: Path) -> list[str]:
+    """The modules of the product, but the generated ones."""
+    found = (path for package in _PACKAGES for path in sorted((root / package).rglob("*.py")))
+    return [
+        str(path.relative_to(root))
+        for path in found
+        if "_pb2" not in path.name and "compiled" not in path.parts and "compiled" not in path.stem
+    ]
+
+
+def room_of(path: str) -> str:
+    """The room of a module: the first folder in its package."""
+    parts = path.removeprefix("daemon/").split("/")
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def population(sources: Mapping[str, str], table: Mapping[str, list[str]], part: str) -> Iterator[Outcome]:
+    """All mutants of modules with this part in their path; NotPossible when the table names something that is gone."""
+    equivalent = {(each["module"], each["line"], each["change"]) for each in table["equivalent"]}  # type: ignore[index]
+    central = set(table["central"])
+    gone = sorted(path for path in central | {path for path, _, _ in equivalent} if path not in sources)
+    if gone:
+        raise NotPossible(f"{TABLE.name} names {', '.join(gone)}, which the tree does not have")
+    for path, source in sources.items():
+        if part not in path:
+            continue
+        named = {key for key in equivalent if key[0] == path}
+        for mutant in mutants_of(path, source):
             key = (path, mutant.source_line, mutant.change)
-            if key in named:
-                found.add(key)
-            else:
-                yield mutant
-    for path, line, change in sorted(named - found):
-        if path in tests:
-            raise NotPossible(f"{path} has no mutant {change!r} in the line {line!r}; remove it from {TABLE.name}")
+            named.discard(key)
+            if key not in equivalent:
+                yield Outcome(mutant, room_of(path), path in central)
+        if named:
+            raise NotPossible(f"{TABLE.name} names a change that {path} does not have any more: {min(named)[1:]}")
 
 
-def drawn(mutants: list[Mutant], seed: int, count: int) -> list[Mutant]:
-    """So many of the mutants, the same for a seed, in the order of their source; all of them for a count of 0."""
-    if not count or count >= len(mutants):
+def drawn(mutants: list[Outcome], options: argparse.Namespace) -> list[Outcome]:
+    """As many of the mutants as asked, from each room by its size; those of `--only` where it is given."""
+    if options.only:
+        rows = json.loads(options.only.read_text("utf-8"))
+        named = {(row["path"], row["source_line"], row["change"]) for row in rows}
+        return [each for each in mutants if (each.mutant.path, each.mutant.source_line, each.mutant.change) in named]
+    if not options.count or options.count >= len(mutants):
         return mutants
-    chosen = random.Random(seed).sample(range(len(mutants)), count)  # noqa: S311
+    rooms: dict[str, list[int]] = {}
+    for index, each in enumerate(mutants):
+        rooms.setdefault(each.room, []).append(index)
+    chosen: list[int] = []
+    generator = random.Random(options.seed)  # noqa: S311
+    for _, indexes in sorted(rooms.items()):
+        share = max(2, round(options.count * len(indexes) / len(mutants)))
+        chosen += generator.sample(indexes, min(share, len(indexes)))
     return [mutants[index] for index in sorted(chosen)]
 
 
-def run(mutants: list[Mutant], tests: Mapping[str, tuple[str, ...]], job_count: int) -> Iterator[Result]:
-    """The results as they come in; NotPossible when tests fail without a mutant."""
-    paths = list(dict.fromkeys(mutant.path for mutant in mutants))
-    baselines = [Job(path, tests[path], None) for path in paths]
-    preload(tests[path] for path in paths)
-    with slots(job_count) as free:
-        needed_cpu_seconds: dict[str, float] = {}
-        for result in carried_out(baselines, free, needed_cpu_seconds):
-            if result.exit_code:
-                raise NotPossible(f"the tests of {result.job.path} fail without a mutant:\n{result.output}")
-            needed_cpu_seconds[result.job.path] = result.cpu_seconds
-        jobs = [Job(mutant.path, tests[mutant.path], mutant) for mutant in mutants]
-        for result in carried_out(jobs, free, needed_cpu_seconds):
-            if result.exit_code in _PYTEST_FOUND_NOTHING:
-                raise NotPossible(f"pytest found no tests for {result.job.path}:\n{result.output}")
-            yield result
-
-
-def preload(tests: Iterable[tuple[str, ...]]) -> None:
-    """Imports what is slow to import and not ours, once for all that is forked from this process."""
-    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # our own backend belongs to the tests
-    needs_torch = any("torch_device" in argument for given in tests for argument in given)
-    for name in ("pytest", "hypothesis", "hypothesis.internal.conjecture.engine", *["torch"] * needs_torch):
-        importlib.import_module(name)
+def check_digests(reach: Reach, sources: Mapping[str, str], paths: Iterable[str]) -> None:
+    """Raises NotPossible for a recording of other sources."""
+    for path in sorted(paths):
+        if path not in reach.modules or reach.modules[path][2] != digest(sources[path]):
+            raise NotPossible(f"{path} has changed since the test run was recorded; run it with --record again")
 
 
 @contextmanager
-def slots(count: int) -> Iterator[list[Slot]]:
-    """Copies of the tree, gone afterwards."""
+def slots(root: Path, count: int) -> Iterator[list[Slot]]:
+    """Copies of the tree that are removed afterwards; the slow imports are done once for all of them."""
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the tests load our own backend
+    for name in _PRELOADED:
+        with suppress(ImportError):
+            importlib.import_module(name)
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as directory:
-        made = [Slot(ROOT, Path(directory) / str(number)) for number in range(count)]
-        for slot in made:
+        Path(directory).chmod(0o755)  # tests run processes of other users
+        yield [Slot(root, Path(directory) / str(number)) for number in range(count)]
+
+
+def record(root: Path, sources: Mapping[str, str], jobs: int, marks: str) -> Reach:
+    """Runs the tests with these marks once on instrumented copies, a share of the files in each."""
+    reach = Reach.of_modules(sources)
+    files = sorted(str(path.relative_to(root)) for path in (root / "tests").rglob("test_*.py"))
+    with slots(root, jobs) as copies:
+        trials = []
+        for number, slot in enumerate(copies):
+            reached = instrument(slot.tree, reach)
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
-        yield made
+            rows = slot.tree.parent / "rows"
+            trials.append(
+                (Trial(slot, ["-m", marks, *files[number::jobs]], None, [ReachRecorder(reached, rows)]), rows)
+            )
+        for trial, _ in trials:
+            while trial.exit_code() is None:
+                time.sleep(1.0)
+            print(trial.slot.output.read_text(errors="replace")[-3000:], file=sys.stderr)
+        tests = [test for _, rows in trials for test in read_rows(rows)]
+    print(
+        f"{len(tests)} tests recorded, of which {sum(not test.passed for test in tests)} did not pass", file=sys.stderr
+    )
+    return Reach(reach.modules, tuple(tests))
 
 
-def carried_out(
-    jobs: Iterable[Job], slots: Sequence[Slot], needed_cpu_seconds: Mapping[str, float]
-) -> Iterator[Result]:
-    """Runs jobs, as many at a time as there are slots."""
-    waiting = deque(jobs)
-    free = list(slots)
-    running: list[tuple[Job, Trial, ExitStack]] = []
-    try:
-        while waiting or running:
-            while waiting and free:
-                job, slot, change = waiting.popleft(), free.pop(), ExitStack()
-                if job.mutant is not None:
-                    change.enter_context(slot.changed(job.path, job.mutant.text()))
-                running.append((job, Trial(slot, job.tests, needed_cpu_seconds.get(job.path)), change))
-            time.sleep(0.1)
-            for entry in list(running):
-                job, trial, change = entry
-                exit_code = trial.exit_code()
-                hung = exit_code is None and trial.hangs()
-                if hung:
-                    exit_code = trial.kill()
-                if exit_code is None:
-                    continue
-                running.remove(entry)
-                change.close()
-                free.append(trial.slot)
-                yield Result(job, exit_code, hung, trial.cpu_seconds, trial.slot.output.read_text(errors="replace"))
-    finally:
-        for _, trial, _ in running:
-            trial.kill()
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much CPU time the tests of a mutant may take, and how much of it they go on for after one has failed."""
+
+    cpu_seconds: float
+    matrix_cpu_seconds: float
 
 
-def tell(result: Result, number: int, count: int) -> None:
+def try_all(root: Path, outcomes: Iterable[Outcome], reach: Reach, jobs: int, limits: Limits) -> Iterator[Outcome]:
+    """Tries mutants, as many at a time as there are jobs; yields each when its outcome is known."""
+    verdicts: dict[str, bool] = {}
+    waiting = deque(outcomes)
+    with slots(root, jobs) as free:
+        for slot in free:
+            compileall.compile_dir(slot.tree, quiet=2, workers=1)
+        running: list[Attempt] = []
+        try:
+            while waiting or running:
+                while waiting and free:
+                    running.append(Attempt(waiting.popleft(), free.pop(), reach, limits, verdicts))
+                time.sleep(0.05)
+                for attempt in list(running):
+                    if attempt.has_ended():
+                        running.remove(attempt)
+                        free.append(attempt.slot)
+                        yield attempt.outcome
+        finally:
+            for attempt in running:
+                attempt.kill()
+
+
+class Attempt:
+    """Runs the tests of one mutant, in one or more trials.
+
+    A test that fails runs once more without the mutant: one that fails then too kills nothing, and is left out.
+    `passes_alone`: the tests that ran so, and whether they passed; shared by all attempts.
+    """
+
+    def __init__(
+        self, outcome: Outcome, slot: Slot, reach: Reach, limits: Limits, passes_alone: dict[str, bool]
+    ) -> None:
+        self.outcome, self.slot = outcome, slot
+        self._passes_alone = passes_alone
+        self._failures = slot.tree.parent / "failures"
+        self._suspects: list[str] = []
+        tests = reach.tests_of(outcome.mutant.path, outcome.mutant.block)
+        fitting = list(within(self._trusted(tests), limits.cpu_seconds))
+        matrix = list(within(fitting, limits.matrix_cpu_seconds)) if limits.matrix_cpu_seconds else []
+        self._batches = deque(batch for batch in (matrix, fitting[len(matrix) :]) if batch)
+        outcome.tried += [test.name for test in fitting]
+        self._stops_at_first = not matrix
+        self._trial = self._next_trial()
+
+    def has_ended(self) -> bool:
+        """Whether the outcome is known; starts the next trial where one is needed."""
+        if self._trial is None:
+            return True
+        exit_code = self._trial.exit_code()
+        hung = exit_code is None and self._trial.hangs()
+        if hung:
+            self._trial.kill()
+        elif exit_code is None:
+            return False
+        self.outcome.cpu_seconds += self._trial.cpu_seconds
+        self._trial = self._after(hung)
+        return self._trial is None
+
+    def kill(self) -> None:
+        """Ends the trial that runs."""
+        if self._trial is not None:
+            self._trial.kill()
+
+    def _trusted(self, tests: Iterable[TestReach]) -> list[TestReach]:
+        return [test for test in tests if self._passes_alone.get(test.name, True)]
+
+    def _next_trial(self) -> Trial | None:
+        batch = self._trusted(self._batches.popleft()) if self._batches else []
+        if not batch:
+            return self._next_trial() if self._batches else None
+        self._batch = batch
+        flags = ["-x"] if self._stops_at_first else []
+        seconds = sum(test.cpu_seconds for test in batch)
+        return self._start([*flags, *(test.name for test in batch)], seconds, self.outcome.mutant.text())
+
+    def _after(self, hung: bool) -> Trial | None:
+        failed = set(self._failures.read_text("utf-8").splitlines()) if self._failures.exists() else set()
+        if self._suspects:  # this trial was without the mutant
+            self._passes_alone.update((name, name not in failed) for name in self._suspects)
+            self.outcome.killers += [name for name in self._suspects if name not in failed]
+            self._suspects = []
+            if failed and not self.outcome.killed:
+                self._batches.appendleft(self._batch)  # the trial may have stopped before others
+        else:
+            self.outcome.hung = hung
+            self.outcome.killers += sorted(name for name in failed if self._passes_alone.get(name))
+            self._suspects = sorted(name for name in failed if name not in self._passes_alone)
+            if self._suspects:
+                return self._start(self._suspects, None, None)
+            self._stops_at_first = True
+        return None if self.outcome.killed else self._next_trial()
+
+    def _start(self, arguments: list[str], cpu_seconds: float | None, mutated: str | None) -> Trial:
+        self._failures.unlink(missing_ok=True)
+        self.slot.put(self.outcome.mutant.path, mutated)
+        return Trial(self.slot, arguments, cpu_seconds, [FailureRecorder(self._failures)])
+
+
+def within(tests: Iterable[TestReach], cpu_seconds: float) -> Iterator[TestReach]:
+    """The tests that fit into this CPU time, in their order; the first in any case."""
+    spent = 0.0
+    for test in tests:
+        cost = test.cpu_seconds + 0.01
+        if spent and spent + cost > cpu_seconds:
+            continue
+        spent += cost
+        yield test
+
+
+def show(outcome: Outcome, number: int, count: int) -> None:
     """A line about a mutant, while the others run."""
-    mutant = result.job.mutant
-    if mutant is not None:
-        verdict = "hangs   " if result.hung else "killed  " if result.exit_code else "SURVIVES"
-        place = f"{mutant.path}:{mutant.line}: {mutant.change}"
-        print(f"{number:4}/{count} {verdict} {result.cpu_seconds:5.1f} s  {place}", file=sys.stderr, flush=True)
+    verdict = "hangs   " if outcome.hung else "killed  " if outcome.killed else "SURVIVES"
+    reached = "" if outcome.tried else " (no test reaches it)"
+    print(
+        f"{number:4}/{count} {verdict} {outcome.cpu_seconds:6.1f} s  {outcome.place}{reached}",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
-def print_table(results: Sequence[Result]) -> float:
-    """Prints the survivors and the counts by module; the percentage that was killed."""
-    by_path: dict[str, list[Result]] = {}
-    for result in results:
-        by_path.setdefault(result.job.path, []).append(result)
-    for path, of_module in sorted(by_path.items()):
-        survivors = [each.job.mutant for each in of_module if each.job.mutant is not None and not each.exit_code]
-        for mutant in sorted(survivors, key=lambda mutant: mutant.line):
-            print(f"{path}:{mutant.line}: {mutant.source_line}\n    {mutant.change}")
-    print(f"{'module':56} mutants  killed        survivors")
-    by_path["all"] = list(results)
-    percent = 0.0
-    for path, of_module in sorted(by_path.items(), key=lambda item: (item[0] == "all", item[0])):
-        killed = sum(1 for each in of_module if each.exit_code)
-        percent = 100.0 * killed / len(of_module) if of_module else 0.0
-        print(f"{path:56} {len(of_module):7} {killed:7} {percent:5.1f} % {len(of_module) - killed:7}")
-    return percent
+def save(outcomes: Sequence[Outcome], path: Path) -> None:
+    """Writes which tests were tried with which mutant, and which of them failed."""
+    rows = [
+        {
+            "path": each.mutant.path,
+            "line": each.mutant.line,
+            "source_line": each.mutant.source_line,
+            "change": each.mutant.change,
+            "room": each.room,
+            "central": each.is_central,
+            "killed": each.killed,
+            "hung": each.hung,
+            "killers": each.killers,
+            "tried": len(each.tried),
+        }
+        for each in outcomes
+        if each.killed or each.cpu_seconds or each.tried
+    ]
+    path.write_text(json.dumps(rows, indent=1), "utf-8")
+
+
+def print_table(outcomes: Sequence[Outcome]) -> int:
+    """Prints the survivors and the counts by room; the exit code."""
+    for outcome in sorted(outcomes, key=lambda outcome: outcome.place):
+        if not outcome.killed:
+            mutant = outcome.mutant
+            print(f"{mutant.path}:{mutant.line}: {mutant.source_line}\n    {mutant.change}")
+    groups = {
+        room: [each for each in outcomes if each.room == room] for room in sorted({each.room for each in outcomes})
+    }
+    groups["central modules"] = [each for each in outcomes if each.is_central]
+    groups["all"] = list(outcomes)
+    print(f"{'room':40} mutants  killed        survivors")
+    percents = {}
+    for name, group in groups.items():
+        killed = sum(each.killed for each in group)
+        percents[name] = 100.0 * killed / len(group) if group else 100.0
+        print(f"{name:40} {len(group):7} {killed:7} {percents[name]:5.1f} % {len(group) - killed:7}")
+    enough = percents["all"] >= LEAST_PERCENT and percents["central modules"] >= LEAST_CENTRAL_PERCENT
+    return 0 if enough else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Small changes to the source of a module: which there are, and the changed text."""
+"""Small changes to the source of a module, and the blocks of statements that they are in."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ _OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
     ast.RShift: ast.LShift,
     ast.BitAnd: ast.BitOr,
     ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitOr,
     ast.And: ast.Or,
     ast.Or: ast.And,
     ast.Lt: ast.LtE,
@@ -34,6 +35,9 @@ _OPPOSITES: dict[type[ast.AST], type[ast.AST]] = {
 _FUNCTIONS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _UNCHANGED_FIELDS = frozenset({"annotation", "returns", "decorator_list", "type_params"})
 _UNCHANGED_NODES = (ast.JoinedStr, ast.Import, ast.ImportFrom)
+_TEXT_KEYWORDS = frozenset({"help", "description", "epilog", "metavar"})
+_MOST_BLANKS = 2  # a string of four words is a sentence
+_FUNCTION_NODES = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +53,8 @@ class Mutant:
     position: int | None
     original: ast.AST
     replacement: ast.AST
+    block: int | None
+    """The index of the innermost block in `blocks_of(tree)`; None outside of functions, where an import runs it."""
 
     @property
     def change(self) -> str:
@@ -70,47 +76,79 @@ class Mutant:
             getattr(self.holder, self.name)[self.position] = node
 
 
+def blocks_of(tree: ast.Module) -> list[list[ast.stmt]]:
+    """Every list of statements inside functions, such as a body, a branch or a handler, in the order of the source."""
+    found: list[list[ast.stmt]] = []
+    _collect_blocks(tree, found, in_function=False)
+    return found
+
+
+def _collect_blocks(node: ast.AST, found: list[list[ast.stmt]], *, in_function: bool) -> None:
+    in_function = in_function or isinstance(node, _FUNCTION_NODES)
+    if in_function and not isinstance(node, ast.ClassDef):
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node, name, None)
+            if isinstance(block, list) and block:
+                found.append(block)
+    for child in ast.iter_child_nodes(node):
+        _collect_blocks(child, found, in_function=in_function)
+
+
 def mutants_of(path: str, source: str) -> list[Mutant]:
     """Every mutant of a module, in the order of its source.
 
-    Nothing is changed in what is for readers and type checkers: annotations, docstrings, f-strings, texts of errors.
+    Leaves out texts for readers and type checkers: annotations, docstrings, f-strings, error texts, sentences.
     """
     tree = ast.parse(source)
-    return list(_below(path, tree, source.splitlines(), tree, 1, in_error=False))
+    return list(_Finder(path, tree, source.splitlines()).below(tree, 1, None, in_error=False))
 
 
-def _below(
-    path: str, tree: ast.Module, lines: list[str], holder: ast.AST, line: int, *, in_error: bool
-) -> Iterator[Mutant]:
-    for name, value in ast.iter_fields(holder):
-        if name in _UNCHANGED_FIELDS:
-            continue
-        for position, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
-            if not isinstance(node, ast.AST) or _is_unchanged(node, in_error=in_error):
+class _Finder:
+    """Walks the tree of one module."""
+
+    def __init__(self, path: str, tree: ast.Module, lines: list[str]) -> None:
+        self._path, self._tree, self._lines = path, tree, lines
+        self._block_numbers = {id(block): number for number, block in enumerate(blocks_of(tree))}
+
+    def below(self, holder: ast.AST, line: int, block: int | None, *, in_error: bool) -> Iterator[Mutant]:
+        """The mutants below a node that is in this line and block."""
+        if isinstance(holder, ast.keyword) and holder.arg in _TEXT_KEYWORDS:
+            return
+        for name, value in ast.iter_fields(holder):
+            if name in _UNCHANGED_FIELDS:
                 continue
-            at = getattr(node, "lineno", line)
-            for replacement in _replacements(node, name):
-                yield Mutant(path, tree, lines[at - 1].strip(), at, holder, name, position, node, replacement)
-            yield from _below(path, tree, lines, node, at, in_error=in_error or isinstance(node, ast.Raise))
+            inner = self._block_numbers.get(id(value), block)
+            for position, node in enumerate(value) if isinstance(value, list) else [(None, value)]:
+                if not isinstance(node, ast.AST) or _is_unchanged(node, in_error=in_error):
+                    continue
+                at = getattr(node, "lineno", line)
+                for replacement in _replacements(node, name):
+                    source_line = self._lines[at - 1].strip()
+                    yield Mutant(
+                        self._path, self._tree, source_line, at, holder, name, position, node, replacement, inner
+                    )
+                yield from self.below(node, at, inner, in_error=in_error or isinstance(node, ast.Raise))
 
 
 def _is_unchanged(node: ast.AST, *, in_error: bool) -> bool:
     match node:
         case ast.Expr(value=ast.Constant()) | ast.Assign(targets=[ast.Name(id="__slots__")]):
             return True
-        case ast.Constant(value=str()):
-            return in_error
+        case ast.Constant(value=str(text)):
+            return in_error or text.count(" ") > _MOST_BLANKS
     return isinstance(node, _UNCHANGED_NODES)
 
 
 def _replacements(node: ast.AST, name: str) -> Iterator[ast.AST]:
     match node:
-        case ast.BinOp(op=operator) | ast.AugAssign(op=operator) | ast.BoolOp(op=operator):
+        case ast.BinOp(op=operator) | ast.AugAssign(op=operator) | ast.BoolOp(op=operator) if (
+            type(operator) in _OPPOSITES
+        ):
             yield _with(node, op=_OPPOSITES[type(operator)]())
         case ast.Compare(ops=operators):
             for position, comparison in enumerate(operators):
-                opposite = _OPPOSITES[type(comparison)]()
-                yield _with(node, ops=[*operators[:position], opposite, *operators[position + 1 :]])
+                changed = _OPPOSITES[type(comparison)]()
+                yield _with(node, ops=[*operators[:position], changed, *operators[position + 1 :]])
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             yield operand
         case ast.Constant(value=bool(value)):

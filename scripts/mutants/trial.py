@@ -1,4 +1,4 @@
-"""The tests of one module, run in a process of their own on a copy of the tree that may hold a mutant."""
+"""Tests that run in a process of their own, on a copy of the tree that may hold a mutant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -20,8 +20,8 @@ PACKAGE_ROOTS = (".", "daemon")
 _STILL_SECONDS = 60.0  # without any CPU time: what the tests wait for doesn't come
 _CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # above what the tests need without a mutant
 _MOST_BYTES = 4 << 30
-# Hypothesis is imported once, before pytest could rewrite its assertions, which it doesn't need.
-_PYTEST_FLAGS = ("-x", "-pno:cacheprovider", "-Wignore::pytest.PytestAssertRewriteWarning", "--hypothesis-seed=0")
+# Plain assertions: nobody reads why a mutant failed, and rewriting takes longer than most tests.
+_PYTEST_FLAGS = ("--assert=plain", "-pno:cacheprovider", "-pno:randomly", "-pno:xdist", "--hypothesis-seed=0")
 _NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist")
 
 
@@ -32,27 +32,35 @@ class Slot:
         self.tree = directory / "tree"
         self.scratch = directory / "tmp"
         self.output = directory / "output"
+        self._originals: dict[str, str] = {}
         shutil.copytree(root, self.tree, ignore=_NOT_COPIED)
+        for installed in ("consumers", "viewers", "frameworks"):  # environments of some tests
+            if (root / ".venv" / installed).exists():
+                (self.tree / ".venv").mkdir(exist_ok=True)
+                (self.tree / ".venv" / installed).symlink_to((root / ".venv" / installed).resolve())
 
     def clear(self) -> None:
         """Takes away what the trial before left, such as the examples by which Hypothesis failed."""
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir()
+        self.scratch.chmod(0o755)  # tests run processes of other users
 
-    @contextlib.contextmanager
-    def changed(self, path: str, text: str) -> Iterator[None]:
-        """A module has another text meanwhile; its compiled form is made anew, before and after."""
-        file = self.tree / path
-        original = file.read_text("utf-8")
-        _write(file, text)
-        yield
-        _write(file, original)
+    def put(self, path: str, text: str | None) -> None:
+        """Gives a module another text, or its own again for None; modules changed before get theirs again."""
+        for changed, original in self._originals.items():
+            _write(self.tree / changed, original)
+        self._originals.clear()
+        if text is not None:
+            self._originals[path] = (self.tree / path).read_text("utf-8")
+            _write(self.tree / path, text)
 
 
 class Trial:
-    """Tests that run. `baseline_cpu_seconds`: what they take without a mutant; None when this is to be found out."""
+    """Tests that run. `baseline_cpu_seconds`: what they take without a mutant; None when they may take any time."""
 
-    def __init__(self, slot: Slot, arguments: Sequence[str], baseline_cpu_seconds: float | None) -> None:
+    def __init__(
+        self, slot: Slot, arguments: Sequence[str], baseline_cpu_seconds: float | None, plugins: Sequence[object] = ()
+    ) -> None:
         self.slot = slot
         self.cpu_seconds = 0.0
         slot.clear()
@@ -60,7 +68,7 @@ class Trial:
         self._moved_at_seconds = time.monotonic()
         pid = os.fork()
         if pid == 0:
-            _run_tests(slot, arguments)
+            _run_tests(slot, arguments, plugins)
         os.setpgid(pid, pid)  # here and in the child, so that it is so whoever comes first
         self.pid = pid
         self._process = psutil.Process(pid)
@@ -89,7 +97,9 @@ class Trial:
             self._baseline_cpu_seconds is not None
             and cpu_seconds > _CPU_SECONDS + _CPU_FACTOR * self._baseline_cpu_seconds
         )
-        is_still = time.monotonic() - self._moved_at_seconds > _STILL_SECONDS
+        is_still = self._baseline_cpu_seconds is not None and (
+            time.monotonic() - self._moved_at_seconds > _STILL_SECONDS
+        )
         return is_endless or is_still or resident_bytes > _MOST_BYTES
 
     def kill(self) -> int:
@@ -108,7 +118,20 @@ def _write(file: Path, text: str) -> None:
     Path(importlib.util.cache_from_source(str(file))).unlink(missing_ok=True)
 
 
-def _run_tests(slot: Slot, arguments: Sequence[str]) -> None:
+class FailureRecorder:
+    """A pytest plugin that writes the names of the tests that fail, one in a line."""
+
+    def __init__(self, output: Path) -> None:
+        self._output = output
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Writes a failed phase of a test."""
+        if report.failed:
+            with self._output.open("a", encoding="utf-8") as file:
+                file.write(report.nodeid + "\n")
+
+
+def _run_tests(slot: Slot, arguments: Sequence[str], plugins: Sequence[object]) -> None:
     code = 70
     try:
         os.setpgid(0, 0)
@@ -120,11 +143,11 @@ def _run_tests(slot: Slot, arguments: Sequence[str]) -> None:
         os.chdir(slot.tree)
         roots = [str(slot.tree / root) for root in PACKAGE_ROOTS]
         sys.path[:0] = roots
-        sys.dont_write_bytecode = True
+        sys.dont_write_bytecode = True  # a mutant's must not outlive it
         os.environ |= {"PYTHONPATH": ":".join(roots), "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": str(slot.scratch)}
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = str(slot.scratch / "hypothesis")
         tempfile.tempdir = None
-        code = int(pytest.main([*_PYTEST_FLAGS, *arguments]))
+        code = int(pytest.main([*_PYTEST_FLAGS, *arguments], plugins=list(plugins)))
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,0 +1,179 @@
+"""Which tests reach which blocks of the product: recorded once, from an instrumented copy of the tree.
+
+Each block of each function begins with a store of one byte into a mapped file, in every process that runs the copy.
+After each test the recorder reads the bytes and clears them, so daemons and other children count for the running test.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import hashlib
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mutant import blocks_of
+
+_PROBE_MODULE = "neurontools/block_probe.py"
+_PROBE_SOURCE = """
+import mmap as _mmap
+import os as _os
+try:
+    _descriptor = _os.open({path!r}, _os.O_RDWR)
+    REACHED = _mmap.mmap(_descriptor, {size})
+    _os.close(_descriptor)
+except OSError:
+    REACHED = bytearray({size})
+"""
+_NAME = "reached_blocks_"
+_IMPORT = """
+try:
+    from neurontools.block_probe import REACHED as {name}
+except ImportError:  # the module runs as a script, without the package
+    {name} = bytearray({size})
+"""
+
+
+def digest(source: str) -> str:
+    """A short digest of a module's text."""
+    return hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class TestReach:
+    """What one test reached. `blocks`: a bit for each block of the tree. `cpu_seconds`: with its child processes."""
+
+    name: str
+    passed: bool
+    cpu_seconds: float
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The tests of the tree, and the blocks by module: the first block's number, the number of blocks, the digest."""
+
+    modules: Mapping[str, tuple[int, int, str]]
+    tests: tuple[TestReach, ...]
+
+    @classmethod
+    def of_modules(cls, sources: Mapping[str, str], tests: Iterable[TestReach] = ()) -> Reach:
+        """Numbers the blocks of these modules."""
+        modules, first = {}, 0
+        for path, source in sources.items():
+            count = len(blocks_of(ast.parse(source)))
+            modules[path] = (first, count, digest(source))
+            first += count
+        return cls(modules, tuple(tests))
+
+    @classmethod
+    def load(cls, path: Path) -> Reach:
+        """Reads a recording."""
+        document = json.loads(path.read_text("utf-8"))
+        modules = {name: (first, count, of) for name, (first, count, of) in document["modules"].items()}
+        return cls(modules, tuple(_decoded(row) for row in document["tests"]))
+
+    def save(self, path: Path) -> None:
+        """Writes a recording."""
+        rows = [_encoded(test) for test in self.tests]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"modules": self.modules, "tests": rows}), "utf-8")
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks the tree has."""
+        return sum(count for _, count, _ in self.modules.values())
+
+    def tests_of(self, path: str, block: int | None) -> list[TestReach]:
+        """The passing tests that reach a block, or any block of the module; the most specific tests first."""
+        first, count, _ = self.modules[path]
+        mask = ((1 << count) - 1) << first if block is None else 1 << (first + block)
+        found = [test for test in self.tests if test.passed and test.blocks & mask]
+        return sorted(found, key=lambda test: (test.blocks.bit_count(), test.cpu_seconds))
+
+
+def instrument(tree: Path, reach: Reach) -> Path:
+    """Puts the probes into a copy of the tree; the file of bytes that they write."""
+    record = tree.parent / "reached"
+    record.write_bytes(bytes(reach.block_count))
+    record.chmod(0o666)  # tests run processes of other users
+    probe = _PROBE_SOURCE.format(path=str(record), size=reach.block_count)
+    (tree / _PROBE_MODULE).write_text(probe, "utf-8")
+    for path, (first, count, _) in reach.modules.items():
+        if count:
+            file = tree / path
+            file.write_text(_with_probes(file.read_text("utf-8"), first), "utf-8")
+    return record
+
+
+def _with_probes(source: str, first: int) -> str:
+    tree = ast.parse(source)
+    last = first
+    for last, block in enumerate(blocks_of(tree), first):
+        probe = ast.parse(f"{_NAME}[{last}] = 1").body[0]
+        block.insert(1 if _is_text(block[0]) and len(block) > 1 else 0, probe)
+    position = 0
+    while position < len(tree.body) and (_is_text(tree.body[position]) or _is_future(tree.body[position])):
+        position += 1
+    tree.body[position:position] = ast.parse(_IMPORT.format(name=_NAME, size=last + 1)).body
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_future(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.ImportFrom) and statement.module == "__future__"
+
+
+class ReachRecorder:
+    """A pytest plugin that writes a row for each test to `output`."""
+
+    def __init__(self, record: Path, output: Path) -> None:
+        self._record, self._output = record, output
+        self._outcomes: dict[str, bool] = {}
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Runs one test and writes its row."""
+        before = os.times()
+        self._clear()
+        result = yield
+        after = os.times()
+        cpu_seconds = sum(after[:4]) - sum(before[:4])
+        reached = self._record.read_bytes()
+        bits = int("".join("1" if byte else "0" for byte in reversed(reached)), 2)
+        test = TestReach(item.nodeid, self._outcomes.get(item.nodeid, False), round(cpu_seconds, 3), bits)
+        with self._output.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(_encoded(test)) + "\n")
+        return result
+
+    def _clear(self) -> None:
+        with self._record.open("r+b") as file:
+            file.write(bytes(self._record.stat().st_size))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes whether all phases of the test passed."""
+        self._outcomes[report.nodeid] = self._outcomes.get(report.nodeid, True) and report.outcome == "passed"
+
+
+def read_rows(path: Path) -> list[TestReach]:
+    """The tests of a recorder's output."""
+    return [_decoded(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+
+
+def _encoded(test: TestReach) -> list[object]:
+    size = (test.blocks.bit_length() + 7) // 8
+    packed = base64.b64encode(zlib.compress(test.blocks.to_bytes(size, "little"))).decode()
+    return [test.name, test.passed, test.cpu_seconds, packed]
+
+
+def _decoded(row: tuple[str, bool, float, str]) -> TestReach:
+    name, passed, cpu_seconds, packed = row
+    return TestReach(name, passed, cpu_seconds, int.from_bytes(zlib.decompress(base64.b64decode(packed)), "little"))
