@@ -14,7 +14,7 @@ import pytest
 
 from tests.harness.examples import load_profile
 from tests.harness.ports import free_port
-from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, shared, starter
 
 SET_BY_OTHERS = {"PYTEST_CURRENT_TEST", "TORCHINDUCTOR_CACHE_DIR"}
 """Variables that pytest and torch.compile set in the process of the tests, and leave."""
@@ -35,8 +35,12 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Has the long tests begin first."""
+    """Marks long tests as slow and starts them first."""
+    for item in items:
+        if item.get_closest_marker("long"):
+            item.add_marker("slow")
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
@@ -88,13 +92,8 @@ def daemon(start_daemon: StartDaemon) -> RunningDaemon:
 @pytest.fixture(scope="module")
 def shared_daemon() -> Iterator[RunningDaemon]:
     """One daemon for all tests of a module that leave nothing behind; it ticks every 20 ms."""
-    directory = tempfile.mkdtemp(prefix="nd-")
-    started = starter(Path(directory))
-    yield next(started)("--simulate", "trn1.32xlarge", "--interval", "0.02")
-    try:
-        next(started, None)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with shared("--simulate", "trn1.32xlarge", "--interval", "0.02") as daemon:
+        yield daemon
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
     python attached_child.py SOCKET CORE_COUNT [uid]
 
-Orders on stdin, a line each: `fork` forks a child that only waits, and prints its PID.
+Orders on stdin, a line each: `fork` forks a child that only waits, and prints its PID; `exit CODE` ends at once.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ def main(path: str, core_count: int, uid: int) -> None:
             if child == 0:
                 signal.pause()
             print(child, flush=True)
+        if order.startswith("exit "):
+            os._exit(int(order[5:]))  # the connection and the process end together, as the kernel does it
 
 
 if __name__ == "__main__":

@@ -27,11 +27,7 @@ class Authority:
         )
 
     def sign(
-        self,
-        name: str,
-        *names: str,
-        begins_unix_seconds: float | None = None,
-        ends_unix_seconds: float | None = None,
+        self, name: str, *names: str, begins_unix_seconds: float | None = None, ends_unix_seconds: float | None = None
     ) -> tuple[Path, Path]:
         """A new certificate and its key; `names` are further ones as openssl writes them, such as `DNS:localhost`."""
         certificate, key, request = (self._directory / f"{name}.{kind}" for kind in ("crt", "key", "csr"))

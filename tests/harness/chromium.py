@@ -30,9 +30,22 @@ class Chromium:
         self._to, self._from = to_browser, from_browser
         self._unread = b""
         self._last_id = 0
+        self._session = ""
+        self._context: str | None = None
+        self.new_page()
+
+    def new_page(self) -> None:
+        """Leaves the page for an empty one that shares no cookies with it."""
+        self._session = ""  # so that nothing counts any more that the page which is left still tells
         self.problems: list[str] = []
         self.requested: list[str] = []
-        target = self._call("Target.createTarget", {"url": "about:blank"}, None)["targetId"]
+        context = self._call("Target.createBrowserContext", {"disposeOnDetach": True}, None)["browserContextId"]
+        target = self._call("Target.createTarget", {"url": "about:blank", "browserContextId": context}, None)[
+            "targetId"
+        ]
+        if self._context is not None:
+            self._call("Target.disposeBrowserContext", {"browserContextId": self._context}, None)
+        self._context = context
         attached = self._call("Target.attachToTarget", {"targetId": target, "flatten": True}, None)
         self._session = str(attached["sessionId"])
         for domain in ("Page", "Runtime", "Network", "Log"):
@@ -80,6 +93,8 @@ class Chromium:
 
     def _take_event(self, event: dict[str, Any]) -> None:
         parameters = event.get("params", {})
+        if event.get("sessionId") != self._session:
+            return  # of a page that was left
         if event.get("method") == "Network.requestWillBeSent":
             self.requested.append(parameters["request"]["url"])
         elif event.get("method") == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):

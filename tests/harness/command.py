@@ -1,24 +1,41 @@
-"""Our commands as processes of their own."""
+"""Our commands: called in this process, which is cheap, or started as processes of their own."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import IO, BinaryIO, NoReturn, Protocol
+
+import pytest
 
 from tests.harness.waiting import HANG_SECONDS
 
+Done = subprocess.CompletedProcess[str]
+
 
 class RunCommand(Protocol):
-    def __call__(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]: ...
+    def __call__(self, *arguments: str, **environment: str) -> Done: ...
+
+
+class _Ended(BaseException):
+    """The command ended with this exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
 
 
 def runs(program: Path, base: Mapping[str, str]) -> RunCommand:
     """What runs a program, a Python script, in this environment and what a call adds to it."""
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, **environment: str) -> Done:
         return subprocess.run(
             [sys.executable, str(program), *arguments],
             capture_output=True,
@@ -29,3 +46,108 @@ def runs(program: Path, base: Mapping[str, str]) -> RunCommand:
         )
 
     return run
+
+
+def streams(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:
+    """Standard output and standard error of a process that has pipes for them."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    return process.stdout, process.stderr
+
+
+def calls(command: str, base: Mapping[str, str]) -> RunCommand:
+    """What calls `main` of a command in this process, in this environment and what a call adds to it.
+
+    Standard input is empty. Not for what starts threads, sends signals to itself or writes to a pipe that closes.
+    """
+
+    def call(*arguments: str, **environment: str) -> Done:
+        main = importlib.import_module(_module(command)).main
+        return call_main(main, [command, *arguments], {**base, **environment})
+
+    return call
+
+
+def call_main(main: Callable[[], None], arguments: list[str], environment: Mapping[str, str]) -> Done:
+    """Calls `main` of a command; the first argument is its name."""
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+        with _environment(environment), _standard_streams(output, errors), _patch() as patch:
+            patch.setattr(sys, "argv", arguments)
+            patch.setattr(tempfile, "tempdir", None)
+            patch.setattr(os, "_exit", _end)
+            patch.setattr(os, "execv", _refuse)
+            with _handlers_kept():
+                code = _exit_code(main)
+        return Done(arguments, code, _text(output), _text(errors))
+
+
+def _module(command: str) -> str:
+    others = {"neurond": "neurond.__main__", "neuron-monitor-prometheus": "neurontools.cli.monitor.prometheus"}
+    if command in others:
+        return others[command]
+    return f"neurontools.cli.{command.removeprefix('neuron-')}.command"
+
+
+_patch = pytest.MonkeyPatch.context
+
+
+def _end(code: int) -> NoReturn:
+    raise _Ended(code)
+
+
+def _refuse(program: str, _arguments: object) -> NoReturn:
+    raise AssertionError(f"the command becomes another program, {program}; run it as a process")
+
+
+def _exit_code(main: Callable[[], None]) -> int:
+    try:
+        main()
+    except _Ended as end:
+        return end.code
+    raise AssertionError("the command did not end")
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode()
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    before = {
+        number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(variables)
+    time.tzset()
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        time.tzset()
+
+
+@contextlib.contextmanager
+def _standard_streams(output: BinaryIO, errors: BinaryIO) -> Iterator[None]:
+    """Has what is written to standard output and standard error, by descriptor or by Python, go to these files."""
+    with Path(os.devnull).open("rb") as empty, contextlib.ExitStack() as stack:
+        for number, file in enumerate((empty, output, errors)):
+            kept = os.dup(number)
+            stack.callback(os.close, kept)
+            stack.callback(os.dup2, kept, number)
+            os.dup2(file.fileno(), number)
+        patch = stack.enter_context(_patch())
+        for name, number in (("stdout", 1), ("stderr", 2)):
+            patch.setattr(sys, name, stack.enter_context(open(number, "w", encoding="utf-8", closefd=False)))
+        yield

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import fcntl
 import os
 import pty
 import select
 import signal
 import struct
+import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.harness.paths import ROOT
@@ -47,6 +49,20 @@ while True:
     call("Report", pb.ReportRequest(token=token, report=report))
     time.sleep(0.05)
 """
+
+
+@contextlib.contextmanager
+def training(socket: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that trains on two cores of the daemon at this socket."""
+    process = subprocess.Popen([sys.executable, "-c", TRAINING, socket], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "attached\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
 
 
 class Terminal:
@@ -102,8 +118,17 @@ class Terminal:
     def shows(self, words: str) -> str:
         return self.until(lambda text: words in text)
 
-    def press(self, keys: str) -> None:
+    def press(self, keys: str, words: str = "") -> None:
+        """Types keys, and waits until these words are shown."""
         os.write(self.descriptor, keys.encode())
+        if words:
+            self.shows(words)
+
+    def press_until(self, key: str, words: str) -> None:
+        """Presses a key again until it shows this: what is typed while Textual begins may be lost."""
+        while words not in self.screen.text:
+            self.press(key)
+            self.read(1.0)
 
     def resize(self, width: int, height: int) -> None:
         self.screen = TerminalScreen(width, height)

@@ -26,7 +26,6 @@ LAUNCHERS: dict[str, tuple[str, ...]] = {
     "neuron-run with one worker": (*NEURON_RUN, "--nproc-per-node", "1"),
     "neuron-run with two workers": (*NEURON_RUN, "--nproc-per-node", "2"),
     "torchrun with two workers": (*TORCHRUN, "2"),
-    "accelerate launch with one worker": (*ACCELERATE, "--num_processes", "1"),
     "accelerate launch with two workers": (*ACCELERATE, "--multi_gpu", "--num_processes", "2"),
 }
 """How a script is started: the arguments of Python before it. Those with `cpu` in their name have no device."""

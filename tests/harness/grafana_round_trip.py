@@ -1,6 +1,6 @@
-"""Reads a dashboard with Grafana's own models and prints a line for whatever they don't know, or have otherwise.
+"""Reads dashboards with Grafana's own models and prints what these don't know, or have otherwise: a list for each.
 
-Run by the interpreter that has grafana-foundation-sdk, with the file.
+Run by the interpreter that has grafana-foundation-sdk, with the files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,12 @@ def differences(ours: object, theirs: object, place: str = "") -> Iterator[str]:
         yield place
 
 
+def unknown(file: str) -> list[str]:
+    """The places in a file."""
+    dashboard = json.loads(Path(file).read_text("utf-8"))
+    return list(differences(dashboard, json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))))
+
+
 if __name__ == "__main__":
     register_default_plugins()
-    dashboard = json.loads(Path(sys.argv[1]).read_text("utf-8"))
-    read = json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
-    print("\n".join(differences(dashboard, read)))
+    print(json.dumps([unknown(file) for file in sys.argv[1:]]))

@@ -1,13 +1,11 @@
-"""neuron-healthcheck as a process of its own."""
+"""neuron-healthcheck: its program, and what it has to see."""
 
 from __future__ import annotations
 
-from tests.harness.command import RunCommand
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 
 HEALTHCHECK = ROOT / "scripts" / "neuron-healthcheck"
-RunHealthcheck = RunCommand
 
 
 def has_findings(daemon: RunningDaemon) -> bool:

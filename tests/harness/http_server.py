@@ -34,6 +34,14 @@ class Served:
         """What a coroutine returns in the server's thread."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(HANG_SECONDS)
 
+    def connections(self) -> int:
+        """How many connections are being served, those of all servers of the loop together."""
+
+        async def count() -> int:
+            return len(asyncio.all_tasks()) - 1
+
+        return self.run(count())
+
     def connect(self, address: str = "127.0.0.1") -> socket.socket:
         """A connection from an address of this host: all of 127.0.0.0/8 are."""
         return socket.create_connection(("127.0.0.1", self.port), HANG_SECONDS, source_address=(address, 0))

@@ -2,16 +2,15 @@
 
     python loaded_interpreter.py DESCRIPTOR module ...
 
-It answers at the socket of that descriptor: a message is a process to start, with the files it is to have; the answer
-is its PID. The process is no child of this one but of whoever asked, who has made itself a reaper of orphans for that
-moment. It has arguments, variables, files, directory, session and signals as after fork and exec, and ends as any
-interpreter does. Processes of this interpreter that it starts itself with `subprocess` are forks too, since importing
-torch is most of what a test of two ranks would cost; so is what it executes in its own place. What can't be forked
-truthfully, such as with flags of the interpreter, is started for real (`can_be_forked`).
+A message at the socket of that descriptor is a process to start, with the files it is to have; the answer is its PID.
+The process is a child of whoever asked, a reaper of orphans for that moment. It has arguments, variables, files,
+directory, session and signals as after fork and exec, also in /proc, where the daemon and the warden of neuron-run
+read them. Processes of this interpreter that it starts with `subprocess`, or executes in its place, are forks too:
+importing torch is most of what a run of two ranks would cost. What can't be forked truthfully, as with flags of the
+interpreter, is started for real (`can_be_forked`).
 
-Apart from its memory, such a process shows that it is a fork by nothing: /proc has its own command line too. When the
-interpreter has ended it ends at once: torch's libraries take a quarter of a second of CPU to destroy their tables. A
-test that is about what happens meanwhile, such as to threads that are in them, sets the variable WHOLE_END.
+After the exit functions such a process ends at once: torch's libraries take a quarter of a second of CPU to destroy
+their tables. A test that is about threads which are in them sets the variable WHOLE_END.
 """
 
 from __future__ import annotations
@@ -95,9 +94,13 @@ class ForkingPopen(_Popen[Any]):
     def _start(self, process: dict[str, Any], files: dict[int, int]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
+        ready, begun = os.pipe()  # `become` closes its end, as the end that Popen waits for is closed by exec
         pid = os.fork()
         if pid == 0:
             become(process, files, is_own_child=True)
+        os.close(begun)
+        os.read(ready, 1)
+        os.close(ready)
         return pid
 
 
@@ -116,6 +119,7 @@ def asked_for(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
         or any(wanted[name] not in (None, False) for name in unusual)
         or wanted["umask"] != -1
         or not wanted["close_fds"]
+        or wanted.get("process_group", -1) != -1
     ):
         return None
     arguments = [os.fspath(argument) for argument in command[1:]]
@@ -126,7 +130,6 @@ def asked_for(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
         "environment": dict(environment),
         "directory": os.path.abspath(wanted["cwd"] or os.getcwd()),  # noqa: PTH100, PTH109
         "new_session": bool(wanted["start_new_session"]),
-        "process_group": wanted.get("process_group", -1),
         "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
     }
 
@@ -153,8 +156,6 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     if process["new_session"]:
         os.setsid()
-    elif process["process_group"] not in (None, -1):
-        os.setpgid(0, process["process_group"])
     os.chdir(process["directory"])
     _take_files(files)
     if is_own_child:
@@ -167,18 +168,15 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     os.environ.clear()
     os.environ.update(process["environment"])
     code = _run(process["arguments"])
-    if is_own_child:
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
-        os._exit(code)
-    if WHOLE_END not in os.environ:
-        _libc.fflush(None)
-        _libc.on_exit(_libc._exit, None)  # is called first, with the exit code
-    ctypes.pythonapi.Py_Exit(code)
-    raise AssertionError("unreachable")
+    if WHOLE_END in os.environ and not is_own_child:
+        ctypes.pythonapi.Py_Exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    _libc.fflush(None)
+    os._exit(code)
 
 
 class _MemoryMap(ctypes.Structure):
@@ -276,10 +274,9 @@ def _stream(number: int, unbuffered: bool) -> Any:
         raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
     except OSError:
         return None  # the descriptor is closed
-    if number == 0:
-        return io.TextIOWrapper(io.BufferedReader(raw), sys.getfilesystemencoding(), "strict")
+    buffer: Any = io.BufferedReader(raw) if number == 0 else raw if unbuffered else io.BufferedWriter(raw)
     return io.TextIOWrapper(
-        raw if unbuffered else io.BufferedWriter(raw),
+        buffer,
         sys.getfilesystemencoding(),
         "backslashreplace" if number == 2 else "strict",
         line_buffering=number == 2 or raw.isatty(),
@@ -337,6 +334,7 @@ def _serve(server: socket.socket) -> None:
         process = json.loads(message)
         began, begin = os.pipe()
         told, tell = os.pipe()
+        ready, begun = os.pipe()
         middle = os.fork()
         if middle == 0:
             child = os.fork()
@@ -348,19 +346,11 @@ def _serve(server: socket.socket) -> None:
             become(process, dict(zip(process["files"], received, strict=True)))
         os.waitpid(middle, 0)
         pid = os.read(told, 20)
-        for descriptor in (*received, began, begin, told, tell):
+        for descriptor in (*received, began, begin, told, tell, begun):
             os.close(descriptor)
+        os.read(ready, 1)  # until it is what was asked for, and takes signals as that
+        os.close(ready)
         server.send(pid)
-
-
-def _keep_what_was_loaded() -> None:
-    """Has the end of each process not take these modules apart, object by object: most of the time that it took.
-
-    The rest of an end is as usual, also that of modules which the process has loaded itself.
-    """
-    for module in list(sys.modules.values()):
-        for value in list(vars(module).values()):
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _main() -> None:
@@ -374,7 +364,6 @@ def _main() -> None:
     _loaded = frozenset(sys.modules)
     _finalizers = frozenset(weakref.finalize._registry)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _keep_what_was_loaded()
     gc.collect()
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as server:

@@ -6,7 +6,7 @@ import json
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import grpc
 from neurontools.rpc import neuron_pb2_grpc
 from tests.harness.certificates import Authority
 from tests.harness.hostile_peer import frame, request
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
 
 ADMIN, VIEWER = "spiffe://example.org/admin", "viewer.example.org"
@@ -31,8 +31,15 @@ class NetworkDaemon:
     """`daemon` lets in ADMIN as full and VIEWER as summary; `port` is where."""
 
     def __init__(
-        self, start_daemon: StartDaemon, directory: Path, *flags: str, host: str = "127.0.0.1", viewers: str = VIEWER
+        self,
+        start_daemon: Callable[..., RunningDaemon],
+        directory: Path,
+        *flags: str,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        viewers: str = VIEWER,
     ) -> None:
+        self._signed: dict[str, Files] = {}
         self.authority = Authority(directory)
         self.server = self.authority.sign("server", "DNS:localhost", "IP:::1")
         self.state = directory / "state"
@@ -41,8 +48,8 @@ class NetworkDaemon:
         self._configuration = directory / "neurond.toml"
         self.write(viewers)
         flags = flags or ("--simulate", "trn1.2xlarge", "--interval", "0.05")
-        self.daemon: RunningDaemon = start_daemon(
-            *(*flags, "--listen", f"{host}:0", "--config", str(self._configuration)),
+        self.daemon = start_daemon(
+            *(*flags, "--listen", f"{host}:{port}", "--config", str(self._configuration)),
             *("--state-directory", str(self.state)),
         )
         found = re.search(r"grpcs://\S+:(\d+)", self.daemon.log)
@@ -59,10 +66,15 @@ class NetworkDaemon:
         )
 
     def admin(self) -> Files:
-        return self.authority.sign("admin", f"URI:{ADMIN}")
+        return self._files("admin", f"URI:{ADMIN}")
 
     def viewer(self) -> Files:
-        return self.authority.sign("viewer", f"DNS:{VIEWER}")
+        return self._files("viewer", f"DNS:{VIEWER}")
+
+    def _files(self, name: str, subject: str) -> Files:
+        if name not in self._signed:
+            self._signed[name] = self.authority.sign(name, subject)
+        return self._signed[name]
 
     @contextmanager
     def calls(self, files: Files) -> Iterator[tuple[neuron_pb2_grpc.MonitorServiceStub, grpc.Channel]]:

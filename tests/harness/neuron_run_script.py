@@ -37,17 +37,8 @@ def neuron_run(directory: Path, *arguments: str, **environment: str) -> subproce
 def summary_of(directory: Path, script: str, *options: str, **environment: str) -> dict[str, Any]:
     """What neuron-run tells of a script that ends well, which is written to script.py."""
     (directory / "script.py").write_text(script)
-    run = neuron_run(
-        directory,
-        "-q",
-        "--simulate",
-        "trn1.2xlarge",
-        "--summary-json",
-        "out.json",
-        *options,
-        "script.py",
-        **environment,
-    )
+    where = ("-q", "--simulate", "trn1.2xlarge", "--summary-json", "out.json")
+    run = neuron_run(directory, *where, *options, "script.py", **environment)
     assert run.returncode == 0, run.stderr
     document: dict[str, Any] = json.loads((directory / "out.json").read_text())
     return document

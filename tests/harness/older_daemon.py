@@ -1,4 +1,4 @@
-"""A daemon of an older version: a real gRPC server with the messages that one of them sent, as they were recorded."""
+"""Daemons that serve one snapshot: real gRPC servers, one with what a daemon of an older version sent once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ RECORDING = Path(__file__).parents[1] / "recording/golden/without_vcpu_times.rec
 """Of a daemon from before verdicts."""
 
 
-class OlderDaemon:
-    """Serves a snapshot of its recording at `socket_path` until closed: as the latest, as the stream, as the past."""
+class SnapshotServer:
+    """Serves `message`, a GetSnapshotResponse, until closed: as the latest snapshot, as the stream, as the past."""
 
-    def __init__(self, socket_path: str) -> None:
+    def __init__(self, socket_path: str, message: bytes) -> None:
         self.socket_path = socket_path
-        with closing(RecordingReader(str(RECORDING))) as reader:
-            self._recorded = next(reader.messages())
+        self._message = message
         self._server = grpc.server(ThreadPoolExecutor(4))
         handlers: dict[str, Any] = {
             "GetSnapshot": grpc.unary_unary_rpc_method_handler(self._get),
@@ -39,10 +38,8 @@ class OlderDaemon:
 
     @property
     def message(self) -> bytes:
-        """The recorded reply as one of this moment."""
-        reply = neuron_pb2.GetSnapshotResponse.FromString(self._recorded)
-        reply.snapshot.taken_at_seconds, reply.snapshot.taken_at_unix_seconds = time.monotonic(), time.time()
-        return reply.SerializeToString()
+        """The reply."""
+        return self._message
 
     def close(self) -> None:
         self._server.stop(None).wait()
@@ -52,3 +49,18 @@ class OlderDaemon:
 
     def _watch(self, _request: bytes, _context: Any) -> Iterator[bytes]:
         yield self.message
+
+
+class OlderDaemon(SnapshotServer):
+    """Serves a snapshot of the recording."""
+
+    def __init__(self, socket_path: str) -> None:
+        with closing(RecordingReader(str(RECORDING))) as reader:
+            super().__init__(socket_path, next(reader.messages()))
+
+    @property
+    def message(self) -> bytes:
+        """The recorded reply as one of this moment."""
+        reply = neuron_pb2.GetSnapshotResponse.FromString(self._message)
+        reply.snapshot.taken_at_seconds, reply.snapshot.taken_at_unix_seconds = time.monotonic(), time.time()
+        return reply.SerializeToString()

@@ -1,4 +1,4 @@
-"""Checks resources of the Prometheus operator, on standard input as JSON; prints those that its models take whole.
+"""Checks resources of the Prometheus operator, a list in JSON on standard input; prints "" or an error for each.
 
 Run by the interpreter that has cloudcoil's models, which are made of the operator's resource definitions. They pass
 over fields that a definition does not have, so what a model has kept is compared with what it was given.
@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
 from cloudcoil.models.prometheus_operator import v1
 
 
-def main() -> int:
-    """Name the kinds that are as the operator defines them; the first that is not ends it with 1."""
-    for resource in json.load(sys.stdin):
+def error(resource: dict[str, Any]) -> str:
+    """What is not as the operator defines it."""
+    try:
         model = getattr(v1, resource["kind"]).model_validate(resource)
-        kept = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
-        if kept != resource:
-            sys.stderr.write(f"{resource['kind']}: given {resource}\nkept {kept}\n")
-            return 1
-        sys.stdout.write(f"{resource['kind']}\n")
-    return 0
+    except ValueError as refusal:
+        return str(refusal)
+    kept = model.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    return "" if kept == resource else f"given {resource}\nkept {kept}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    print(json.dumps([error(resource) for resource in json.load(sys.stdin)]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textual.keys import _character_to_key
+
 from neurontools.tui.dashboard import Dashboard
 from neurontools.views.drawing.line import Page, plain
 from tests.harness.still_feed import snapshots
@@ -14,12 +16,15 @@ def draw(dashboard: Dashboard, width: int = WIDTH, height: int = HEIGHT) -> Page
     return dashboard.draw(width, height)
 
 
-def text(dashboard: Dashboard) -> str:
-    return "\n".join(plain(line) for line in draw(dashboard).lines)
+def text(dashboard: Dashboard, size: tuple[int, int] = (WIDTH, HEIGHT)) -> str:
+    return "\n".join(plain(line) for line in draw(dashboard, *size).lines)
 
 
-def press(dashboard: Dashboard, *pressed: str) -> str:
+def press(dashboard: Dashboard, *pressed: str, size: tuple[int, int] = (WIDTH, HEIGHT)) -> str:
+    """Presses keys, characters or names, each once what the one before did has been drawn; the screen afterwards."""
+    shown = text(dashboard, size)
     for key in pressed:
-        assert dashboard.press(key, key if len(key) == 1 else None), key
-        draw(dashboard)
-    return text(dashboard)
+        is_character = len(key) == 1
+        assert dashboard.press(_character_to_key(key) if is_character else key, key if is_character else None), key
+        shown = text(dashboard, size)
+    return shown

@@ -74,6 +74,14 @@ def small() -> Profile:
         Operator(0, 1, "aten::add.Tensor", Engine.VECTOR, 0, 1_200, "float32[10,10]", None, None, "", True),
     )
     graph = Graph("123", "MODULE_123+abc", 0, 2, 2_000, 1_600, 5_000, 400, 7_000_000, False, "the first one", 0, 1)
+    steps = [
+        Step(1, _NS, _NS + 4_000, 1_000, 0, 200, 700, 0, 1, 2_000),
+        Step(2, _NS + 4_000, _NS + 6_000, 0, 0, 0, 900, 0, 1, 2_000),
+    ]
+    executions = [
+        Execution(0, 0, 1, 1, 0, _NS + 1_000, _NS + 1_300, _NS + 2_000, 2),
+        Execution(0, 0, 2, 2, 0, _NS + 4_500, _NS + 4_600, _NS + 5_500, 2),
+    ]
     return Profile(
         metadata=METADATA,
         state=State(ended_ns=_NS + 9_000, has_ended=True, recorded={"executions": 2}, hbm_peak_bytes=(4_096,)),
@@ -81,20 +89,8 @@ def small() -> Profile:
         stacks=(stack,),
         graphs=(graph,),
         operators=operators,
-        steps=Table.of(
-            Step,
-            [
-                Step(1, _NS, _NS + 4_000, 1_000, 0, 200, 700, 0, 1, 2_000),
-                Step(2, _NS + 4_000, _NS + 6_000, 0, 0, 0, 900, 0, 1, 2_000),
-            ],
-        ),
-        executions=Table.of(
-            Execution,
-            [
-                Execution(0, 0, 1, 1, 0, _NS + 1_000, _NS + 1_300, _NS + 2_000, 2),
-                Execution(0, 0, 2, 2, 0, _NS + 4_500, _NS + 4_600, _NS + 5_500, 2),
-            ],
-        ),
+        steps=Table.of(Step, steps),
+        executions=Table.of(Execution, executions),
         operator_ns=array("q", [500, 200, 800, 100]),
         spans=Table.of(Span, [Span(Kind.TO_DEVICE, 1, 0, 1, _NS + 100, _NS + 300, 400, -1, 0)]),
         graph_totals=Table.of(GraphTotal, [GraphTotal(0, 2, 0, 1_600)]),

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.harness.ports import free_port
-from tests.harness.waiting import HANG_SECONDS
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 RULES = Path(__file__).parents[2] / "deploy/prometheus/neuron.rules.yml"
 
@@ -94,6 +94,15 @@ class Prometheus:
     def query(self, text: str) -> list[Any]:
         found = self.get("query", query=text)
         return found["result"] if found else []
+
+    def answer(self, query: str, *, over_time: bool = False) -> list[Any]:
+        """The series of a query, once there are any: a scrape that took a busy machine too long leaves none."""
+        ask = self.query_range if over_time else self.query
+        return wait_until(lambda: ask(query) or None)
+
+    def last_errors(self) -> list[str]:
+        """Why the latest scrape of each target failed, "" where it did not."""
+        return [target["lastError"] for target in self.get("targets")["activeTargets"]]
 
     def query_range(self, text: str) -> list[Any]:
         """The last minutes, as a panel that is drawn over time asks for them."""

@@ -20,11 +20,7 @@ class Host:
         self.sequence = 0
 
     def take(
-        self,
-        at_seconds: float,
-        core: NeuronCore | None = None,
-        *processes: Process,
-        processes_read: bool = True,
+        self, at_seconds: float, core: NeuronCore | None = None, *processes: Process, processes_read: bool = True
     ) -> Snapshot:
         self.sequence += 1
         snapshot = Snapshot(

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(strict=True, ge=0)]
-Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Percent = Annotated[float, Field(ge=0, le=100.0000001, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Percent = Annotated[float, Field(strict=True, ge=0, le=100.0000001, allow_inf_nan=False)]
+
+
+def keys(names: str) -> AfterValidator:
+    """Of an object that has exactly these keys."""
+
+    def check(value: dict[str, Any]) -> dict[str, Any]:
+        assert value.keys() == set(names.split())
+        return value
+
+    return AfterValidator(check)
+
+
+Utilization = Annotated[dict[str, Percent], keys("neuroncore_utilization")]
+ErrorSummary = Annotated[dict[str, Count], keys("generic numerical transient model runtime hardware")]
+ExecutionSummary = Annotated[
+    dict[str, Count],
+    keys("completed completed_with_err completed_with_num_err timed_out incorrect_input failed_to_queue"),
+]
+Percentiles = Annotated[dict[str, Number], keys("p0 p1 p100 p25 p50 p75 p99")]
+LatencyStats = Annotated[dict[str, Percentiles | None], keys("total_latency device_latency")]
+HostMemory = Annotated[dict[str, Count], keys("application_memory constants dma_buffers tensors")]
+CoreMemory = Annotated[dict[str, Count], keys("constants model_code model_shared_scratchpad runtime_memory tensors")]
+SubgraphMemory = Annotated[dict[str, Count], keys("constants model_code runtime_memory tensors")]
+UserSystem = Annotated[dict[str, Number], keys("user system")]
+Ecc = Annotated[
+    dict[str, Count],
+    keys("neuron_device_index mem_ecc_corrected mem_ecc_uncorrected sram_ecc_uncorrected sram_ecc_corrected"),
+]
+Shares = Annotated[dict[str, Percent], keys("user nice system idle io_wait irq soft_irq")]
 
 
 class Exact(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class Utilization(Exact):
-    neuroncore_utilization: Percent
 
 
 class Core(Exact):
@@ -36,62 +61,14 @@ class NeuroncoreCounters(Group):
     neuroncores_in_use: dict[str, Core]
 
 
-class ErrorSummary(Exact):
-    generic: Count
-    numerical: Count
-    transient: Count
-    model: Count
-    runtime: Count
-    hardware: Count
-
-
-class ExecutionSummary(Exact):
-    completed: Count
-    completed_with_err: Count
-    completed_with_num_err: Count
-    timed_out: Count
-    incorrect_input: Count
-    failed_to_queue: Count
-
-
-class Percentiles(Exact):
-    p0: Number
-    p1: Number
-    p100: Number
-    p25: Number
-    p50: Number
-    p75: Number
-    p99: Number
-
-
-class LatencyStats(Exact):
-    total_latency: Percentiles | None
-    device_latency: Percentiles | None
-
-
 class ExecutionStats(Group):
     error_summary: ErrorSummary
     execution_summary: ExecutionSummary
     latency_stats: LatencyStats
 
 
-class Host(Exact):
-    application_memory: Count
-    constants: Count
-    dma_buffers: Count
-    tensors: Count
-
-
-class CoreMemory(Exact):
-    constants: Count
-    model_code: Count
-    model_shared_scratchpad: Count
-    runtime_memory: Count
-    tensors: Count
-
-
 class RuntimeBreakdown(Exact):
-    host: Host
+    host: HostMemory
     neuroncore_memory_usage: dict[str, CoreMemory]
 
 
@@ -102,22 +79,15 @@ class RuntimeUsed(Exact):
 
     @model_validator(mode="after")
     def sums(self) -> RuntimeUsed:
-        assert self.host == sum(self.usage_breakdown.host.model_dump().values())
+        assert self.host == sum(self.usage_breakdown.host.values())
         cores = self.usage_breakdown.neuroncore_memory_usage.values()
-        assert self.neuron_device == sum(sum(core.model_dump().values()) for core in cores)
+        assert self.neuron_device == sum(sum(core.values()) for core in cores)
         return self
 
 
-class SubgraphDevice(Exact):
-    constants: Count
-    model_code: Count
-    runtime_memory: Count
-    tensors: Count
-
-
 class SubgraphBreakdown(Exact):
-    host: Host
-    neuron_device: SubgraphDevice
+    host: HostMemory
+    neuron_device: SubgraphMemory
 
 
 class SubgraphUsed(Exact):
@@ -143,11 +113,6 @@ class Model(Exact):
 class MemoryUsed(Group):
     neuron_runtime_used_bytes: RuntimeUsed
     loaded_models: list[Model]
-
-
-class UserSystem(Exact):
-    user: Number
-    system: Number
 
 
 class RuntimeVcpu(Group):
@@ -176,26 +141,8 @@ class MemoryInfo(Group):
     swap_used_bytes: Count
 
 
-class Ecc(Exact):
-    neuron_device_index: Count
-    mem_ecc_corrected: Count
-    mem_ecc_uncorrected: Count
-    sram_ecc_uncorrected: Count
-    sram_ecc_corrected: Count
-
-
 class HwCounters(Group):
     neuron_devices: list[Ecc]
-
-
-class Shares(Exact):
-    user: Percent
-    nice: Percent
-    system: Percent
-    idle: Percent
-    io_wait: Percent
-    irq: Percent
-    soft_irq: Percent
 
 
 class VcpuUsage(Group):

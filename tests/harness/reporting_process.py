@@ -11,7 +11,7 @@ from tests.harness import python_process
 
 PATIENT = """
 from neurontools.runtime.reporting import last_words, reporter as reporting
-last_words._WAIT_SECONDS = reporting.CALL_TIMEOUT_SECONDS = 300.0
+last_words._WAIT_SECONDS = reporting.FIRST_ATTACH_TIMEOUT_SECONDS = reporting.CALL_TIMEOUT_SECONDS = 300.0
 """
 """What a process begins with each of whose reports is to arrive: it waits longer for a daemon on a busy machine."""
 
@@ -27,11 +27,11 @@ def attach(reporters: list[Reporter], socket: str, **environment: str) -> Report
     return reporter
 
 
-def holder(socket: str, **environment: str) -> subprocess.Popen[bytes]:
-    """Another process that holds cores, until it is killed or its standard input ends."""
-    code = "import sys; from neurontools.runtime import Reporter; r = Reporter.attach(); print(flush=True); "
+def holder(socket: str, does: str = "", **environment: str) -> subprocess.Popen[bytes]:
+    """Another process that holds cores, until it is killed or its input ends; `does` is code with its reporter, `r`."""
+    attaches = f"{PATIENT}import sys; from neurontools.runtime import Reporter; r = Reporter.attach()"
     process = python_process.popen(
-        [sys.executable, "-c", code + "sys.stdin.read()"],
+        [sys.executable, "-c", f"{attaches}\n{does}\nprint(flush=True); sys.stdin.read()"],
         loaded=python_process.MONITORS,
         env={**os.environ, "NEURONTOOLS_SOCKET": socket, **environment},
         stdin=subprocess.PIPE,

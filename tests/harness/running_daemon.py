@@ -7,7 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -66,6 +68,7 @@ class RunningDaemon:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # as service managers start it: where a terminal controls it, SIGHUP ends it
                 env=os.environ | environment,
             )
         os.close(writable)
@@ -153,3 +156,12 @@ def starter(directory: Path) -> Iterator[StartDaemon]:
     for daemon in daemons:
         # Whatever a test did to it, nothing was left to the event loop's last resort.
         assert "Traceback" not in daemon.log, daemon.log
+
+
+@contextmanager
+def shared(*flags: str) -> Iterator[RunningDaemon]:
+    """A daemon for many tests."""
+    with tempfile.TemporaryDirectory(prefix="nd-", ignore_cleanup_errors=True) as directory:
+        started = starter(Path(directory))
+        yield next(started)(*flags)
+        next(started, None)

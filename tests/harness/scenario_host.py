@@ -34,8 +34,8 @@ class ScenarioHost:
             neuroncores=neuroncores,
             peak_flops_per_core=kind.family.peak_flops_per_physical_core("bf16") or 0.0,
             started_at_seconds=STARTED_AT_SECONDS,
+            started_at_unix_seconds=STARTED_AT_UNIX_SECONDS,
         )
-        self.load._started_at_unix_seconds = STARTED_AT_UNIX_SECONDS
         for holding in self.ledger.holdings:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
         self._source = SimulatedSource(kind, self.ledger, self.load.ecc)

@@ -59,10 +59,10 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 class SlurmCluster:
     """A context; the node's HealthCheckProgram is neuron-healthcheck, asking the daemon at a socket, every second."""
 
-    def __init__(self, directory: Path, daemon_socket: str, *flags: str) -> None:
+    def __init__(self, directory: Path, daemon_socket: str) -> None:
         self._directory = directory
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._write_health_check(daemon_socket, flags)
+        self._write_health_check(daemon_socket)
         for name in ("state", "spool"):
             (directory / name).mkdir()
         (directory / "slurm.conf").write_text(
@@ -122,23 +122,12 @@ class SlurmCluster:
 
     def check(self, *flags: str) -> subprocess.CompletedProcess[str]:
         """The health check, run by hand."""
-        return subprocess.run(
-            [str(self._directory / "health_check"), *flags],
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-            check=False,
-            env={**self.environment, "SLURMD_NODENAME": NODE},
-        )
+        return self._run(str(self._directory / "health_check"), *flags)
 
-    def log(self) -> str:
-        """What slurmd and the checks it ran have said."""
-        return (self._directory / "slurmd.log").read_text("utf-8", "replace")
-
-    def _write_health_check(self, daemon_socket: str, flags: tuple[str, ...]) -> None:
+    def _write_health_check(self, daemon_socket: str) -> None:
         """What deploy/slurm has, with the paths of this checkout."""
         shipped = (ROOT / "deploy/slurm/neuron-health-check").read_text("utf-8")
-        command = f"{sys.executable} {ROOT}/scripts/neuron-healthcheck --socket {daemon_socket} {' '.join(flags)}"
+        command = f"{sys.executable} {ROOT}/scripts/neuron-healthcheck --socket {daemon_socket}"
         program = self._directory / "health_check"
         adapted = shipped.replace("/usr/local/bin/neuron-healthcheck", command)
         adapted = adapted.replace("#export SLURM_CONF=/etc/slurm", f"export SLURM_CONF={self._directory}")
@@ -152,11 +141,14 @@ class SlurmCluster:
             )
 
     def _scontrol(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self._run("scontrol", *arguments)
+
+    def _run(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            ["scontrol", *arguments],
+            command,
             capture_output=True,
             text=True,
             timeout=HANG_SECONDS,
             check=False,
-            env=self.environment,
+            env={**self.environment, "SLURMD_NODENAME": NODE},
         )

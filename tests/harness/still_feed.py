@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 from neurontools.history.feed import Feed, FeedStatus, Link
 from neurontools.history.moment import Moment, MomentMaker
 from neurontools.history.timeline import Timeline
 from neurontools.model import HbmStack, Snapshot
+from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
@@ -46,6 +48,15 @@ def _moments(taken: tuple[Snapshot, ...]) -> tuple[Moment, ...]:
 
 def message_of(snapshot: Snapshot) -> bytes:
     return neuron_pb2.GetSnapshotResponse(snapshot=to_message(snapshot)).SerializeToString()
+
+
+def write_recording(path: Path, taken: Iterable[Snapshot]) -> Path:
+    """Records these snapshots in a file."""
+    writer = RecordingWriter(str(path))
+    for snapshot in taken:
+        writer.write(message_of(snapshot))
+    writer.close()
+    return path
 
 
 @cache

@@ -1,17 +1,30 @@
-"""A source on a tree of the driver, as the tests of it open it, and what it reads."""
+"""Trees of the driver, sources on them as the tests open them, and what these read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import ExitStack
 
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools.model import Device, NeuronCore
+from neurontools.sysfs.exported_tree import DRIVER_VERSION
 from neurontools.testing import DriverTree
 
 PID = 4711
-MakeTree = Callable[..., DriverTree]
-Open = Callable[..., SysfsSource]
+
+
+class Drivers(ExitStack):
+    """Makes trees and opens sources; a context that closes all of them."""
+
+    def tree(self, instance_type: str, driver_version: str = DRIVER_VERSION) -> DriverTree:
+        return self.enter_context(DriverTree(instance_type, driver_version=driver_version))
+
+    def source(self, tree: DriverTree) -> SysfsSource:
+        """A source that has read the tree once."""
+        source = SysfsSource(tree.roots)
+        self.callback(source.close)
+        source.refresh()
+        return source
 
 
 def core_of(source: SysfsSource, index: int = 0) -> NeuronCore:
