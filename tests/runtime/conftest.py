@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from neurontools.runtime import Reporter
+from neurontools.runtime.reporting import reporter
 from tests.harness.restarted_daemon import RestartedDaemon
+from tests.harness.waiting import HANG_SECONDS
 
 
 @pytest.fixture
@@ -31,9 +33,11 @@ def daemon(stopped_daemon: RestartedDaemon) -> RestartedDaemon:
 
 
 @pytest.fixture
-def reporters() -> Iterator[list[Reporter]]:
-    """Reporters to close at the end."""
+def reporters(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Reporter]]:
+    """Reporters to close at the end; they wait for a daemon on a busy machine."""
+    monkeypatch.setattr(reporter, "FIRST_ATTACH_TIMEOUT_SECONDS", HANG_SECONDS)
+    monkeypatch.setattr(reporter, "CALL_TIMEOUT_SECONDS", HANG_SECONDS)
     opened: list[Reporter] = []
     yield opened
-    for reporter in opened:
-        reporter.close()
+    for each in opened:
+        each.close()

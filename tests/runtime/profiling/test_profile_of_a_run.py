@@ -1,4 +1,4 @@
-"""neuron-run --profile over real trainings."""
+"""neuron-run --profile over real trainings of one worker."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import json
 import os
 import resource
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neurontools.cli.run.profile import ask_for
+from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.profile import Engine, Kind, Profile, read_directory
 from tests.harness.neuron_run import TRAINING, Started
 from tests.harness.neuron_run_script import neuron_run
@@ -21,21 +24,37 @@ MODEL_LINE, LOSS_LINE, STEP_LINE = 9, 10, 12
 ROUNDING_NS = 8  # of five parts and two moments
 
 
-def profiled(directory: Path, script: str, *options: str, **environment: str) -> tuple[list[Profile], Any, str]:
-    """The profiles of a script that ends well, the summary of neuron-run, and what was said."""
+@dataclass(frozen=True)
+class Run:
+    """A training that ended well: its profiles, its summary, and what neuron-run said."""
+
+    profiles: list[Profile]
+    summary: dict[str, Any]
+    said: str
+
+    @property
+    def profile(self) -> Profile:
+        (profile,) = self.profiles
+        return profile
+
+
+def profiled(directory: Path, script: str, *options: str, **environment: str) -> Run:
     (directory / "script.py").write_text(script)
-    run = neuron_run(
-        directory,
-        *("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "--profile", "made", *options, "script.py"),
-        **environment,
-    )
+    where = ("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "--profile", "made")
+    run = neuron_run(directory, *where, *options, "script.py", **environment)
     assert run.returncode == 0, run.stderr
-    return read_directory(directory / "made"), json.loads((directory / "out.json").read_text()), run.stderr
+    return Run(read_directory(directory / "made"), json.loads((directory / "out.json").read_text()), run.stderr)
 
 
-def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_script(tmp_path: Path) -> None:
-    (profile,), summary, said = profiled(tmp_path, TWELVE_STEPS)
-    assert "12 steps, 12 executions" in said
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Twelve steps of one worker."""
+    return profiled(tmp_path_factory.mktemp("profiled"), TWELVE_STEPS)
+
+
+def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_script(run: Run) -> None:
+    profile, summary = run.profile, run.summary
+    assert "12 steps, 12 executions" in run.said
     assert profile.state.has_ended
     assert not profile.is_damaged
     assert [step.step for step in profile.steps] == list(range(1, 13))
@@ -60,12 +79,12 @@ def test_a_profile_counts_what_the_summary_counts_and_knows_the_lines_of_the_scr
     assert "operators" in profile.graphs[1].reason
 
 
-def test_the_times_of_operators_fill_their_executions_and_those_the_busy_time(tmp_path: Path) -> None:
-    (profile,), summary, _ = profiled(tmp_path, TWELVE_STEPS)
+def test_the_times_of_operators_fill_their_executions_and_those_the_busy_time(run: Run) -> None:
+    profile = run.profile
     busy_ns = sum(total.total_ns for total in profile.graph_totals)
     assert sum(total.total_ns for total in profile.operator_totals) == busy_ns
     assert sum(each.end_ns - each.start_ns for each in profile.executions) == busy_ns
-    assert busy_ns / 1e9 == pytest.approx(summary["ranks"][0]["busy_seconds"], rel=1e-6)
+    assert busy_ns / 1e9 == pytest.approx(run.summary["ranks"][0]["busy_seconds"], rel=1e-6)
     for step in profile.steps:
         assert step.compute_ns > 0
         parts_ns = step.compile_ns + step.input_wait_ns + step.transfer_ns + step.compute_ns + step.collective_ns
@@ -76,52 +95,40 @@ def test_the_times_of_operators_fill_their_executions_and_those_the_busy_time(tm
         assert step.start_ns <= execution.start_ns < execution.end_ns <= step.end_ns
 
 
-def test_every_allocation_has_its_line_and_what_is_left_is_what_the_core_holds(tmp_path: Path) -> None:
-    (profile,), summary, _ = profiled(tmp_path, TWELVE_STEPS)
-    assert sum(block.bytes for block in profile.blocks) == summary["ranks"][0]["hbm_bytes"]
-    assert profile.state.hbm_peak_bytes == (summary["ranks"][0]["hbm_peak_bytes"],)
+def test_every_allocation_has_its_line_and_what_is_left_is_what_the_core_holds(run: Run) -> None:
+    profile, rank = run.profile, run.summary["ranks"][0]
+    assert sum(block.bytes for block in profile.blocks) == rank["hbm_bytes"]
+    assert profile.state.hbm_peak_bytes == (rank["hbm_peak_bytes"],)
     assert max(levels.total_bytes for levels in profile.memory_levels) <= profile.state.hbm_peak_bytes[0]
     tensors = [block for block in profile.blocks if block.category in (0, 4)]
     assert all(profile.stack(block.stack) for block in tensors)
 
 
-def test_only_the_steps_that_were_asked_for_are_profiled(tmp_path: Path) -> None:
-    (profile,), _, said = profiled(tmp_path, TWELVE_STEPS, "--profile-steps", "4:6")
+def test_only_the_steps_that_were_asked_for_are_profiled_also_where_the_script_forks(tmp_path: Path) -> None:
+    forking = "    import os\n    if number == 4 and not os.fork(): raise SystemExit\n    optimizer.zero_grad()"
+    script = TWELVE_STEPS.replace("    optimizer.zero_grad()", forking)
+    run = profiled(tmp_path, script, "--profile-steps", "4:6")
+    profile = run.profile
+    assert profile.state.has_ended
     assert [step.step for step in profile.steps] == [4, 5, 6]
     assert [each.step for each in profile.executions] == [4, 5, 6]
     assert [step.compile_ns for step in profile.steps] == [0, 0, 0], "what a profile executes was made before them"
     assert all(operator.stack is not None for operator in profile.operators)
-    assert "3 steps, 3 executions" in said
+    assert "3 steps, 3 executions" in run.said
 
 
+@pytest.mark.slow
 def test_a_bounded_profile_keeps_all_steps_and_sums_and_says_what_it_dropped(tmp_path: Path) -> None:
     script = TWELVE_STEPS.replace("range(12)", "range(3000)")
-    (profile,), summary, said = profiled(tmp_path, script, NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC="1000")
+    run = profiled(tmp_path, script, NEURON_RT_INSPECT_SYS_TRACE_MAX_EVENTS_PER_NC="1000")
+    profile = run.profile
     assert len(profile.steps) == 3000
-    assert sum(each.executions for each in profile.graph_totals) == summary["executions_total"]
+    assert sum(each.executions for each in profile.graph_totals) == run.summary["executions_total"]
     assert 0 < len(profile.executions) < 3000
     assert profile.state.dropped["executions"] == 3000 - len(profile.executions)
-    assert "of its events dropped" in said
+    assert "of its events dropped" in run.said
     (kept,) = (tmp_path / "made").glob("*.neuronprofile")
     assert kept.stat().st_size < 300_000, "the viewers' files have what is left in it, the newest second as a whole"
-
-
-def test_two_workers_have_a_file_each_and_one_clock(tmp_path: Path) -> None:
-    script = TWELVE_STEPS.replace("    optimizer.step()", "    xm.optimizer_step(optimizer)")
-    profiles, _, _ = profiled(tmp_path, script, "--nproc-per-node", "2")
-    assert [each.metadata.rank for each in profiles] == [0, 1]
-    assert {each.metadata.world_size for each in profiles} == {2}
-    assert len({each.metadata.boot_id for each in profiles}) == 1
-    ends: list[list[int]] = []
-    for profile in profiles:
-        assert sum(step.collective_ns for step in profile.steps) > 0, "in one step nobody may have had to wait"
-        events = [event for event in profile.execution_events() if event.kind is Kind.COLLECTIVE]
-        assert {event.engine for event in events} == {Engine.COLLECTIVES}
-        assert {event.name for event in events} == {"neuron::all_reduce"}
-        ends.append([event.start_ns for event in events])
-    assert len(ends[0]) == len(ends[1]) > 0
-    began, ended = max(each.steps[0].start_ns for each in profiles), min(each.steps[-1].end_ns for each in profiles)
-    assert began < ended
 
 
 def test_a_worker_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
@@ -147,17 +154,10 @@ def test_a_worker_that_is_killed_leaves_what_it_had(tmp_path: Path) -> None:
     assert len(profile.operator_ns) == sum(profile.executions.column("operator_count"))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_directory_that_may_not_be_written_costs_a_line(tmp_path: Path) -> None:
-    (tmp_path / "made").mkdir(mode=0o500)
-    (tmp_path / "script.py").write_text(TWELVE_STEPS)
-    run = neuron_run(tmp_path, "--profile", "made", "script.py")
-    assert run.returncode == 0
-    assert "profile: none is made" in run.stderr
-
-
-@pytest.mark.parametrize("where", ["/proc/self/made", "script.py", "script.py/below"])
-def test_a_place_where_no_directory_can_be_costs_a_line_and_the_training_goes_on(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize(
+    "where", ["/proc/self/made", *(pytest.param(each, marks=pytest.mark.slow) for each in ("/proc", "script.py/below"))]
+)
+def test_a_place_where_no_profile_can_be_costs_a_line_and_the_training_goes_on(tmp_path: Path, where: str) -> None:
     (tmp_path / "script.py").write_text(TWELVE_STEPS)
     run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--profile", where, "script.py")
     assert run.returncode == 0, run.stderr
@@ -165,6 +165,7 @@ def test_a_place_where_no_directory_can_be_costs_a_line_and_the_training_goes_on
     assert "give a directory that can be written" in line
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_costs_a_line_and_the_training_goes_on(tmp_path: Path) -> None:
     limited = f"""
 import resource, signal
@@ -181,16 +182,6 @@ print("trained", flush=True)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-def test_forked_children_leave_the_profile_alone(tmp_path: Path) -> None:
-    script = TWELVE_STEPS.replace(
-        "    optimizer.zero_grad()",
-        "    import os\n    if number == 5 and not os.fork(): raise SystemExit\n    optimizer.zero_grad()",
-    )
-    (profile,), _, _ = profiled(tmp_path, script)
-    assert len(profile.steps) == 12
-    assert profile.state.has_ended
-
-
 SPAWNED = """
 import sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
 def train(index):
@@ -205,31 +196,28 @@ if __name__ == "__main__": xmp.spawn(train, nprocs=2, start_method=sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_workers_that_the_script_starts_have_a_profile_each(tmp_path: Path, method: str) -> None:
     (tmp_path / "script.py").write_text(SPAWNED)
     run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--cores", "0-1", "--profile", "made", "script.py", method)
     assert run.returncode == 0, run.stderr
-    profiles = read_directory(tmp_path / "made")
-    assert [(each.metadata.rank, len(each.steps), each.state.has_ended) for each in profiles] == [
-        (0, 5, True),
-        (1, 5, True),
-    ]
+    found = [(each.metadata.rank, len(each.steps), each.state.has_ended) for each in read_directory(tmp_path / "made")]
+    assert found == [(0, 5, True), (1, 5, True)]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("given", "said"),
     [
-        (("--profile-steps", "1:2"), "add --profile DIR"),
-        (("--profile", "made", "--profile-steps", "5:2"), "the last one not before the first"),
-        (("--profile", "made", "--profile-steps", "x"), "no steps; give the first and the last one"),
-        (("--profile", "made", "--profile-steps", ":"), "no steps"),
-        (("--profile", "made", "--profile-steps", "0:2"), "the first step is 1"),
+        ({"profile-steps": "1:2"}, "add --profile DIR"),
+        ({"profile": "made", "profile-steps": "5:2"}, "the last one not before the first"),
+        ({"profile": "made", "profile-steps": "x"}, "no steps; give the first and the last one"),
+        ({"profile": "made", "profile-steps": ":"}, "no steps"),
+        ({"profile": "made", "profile-steps": "0:2"}, "the first step is 1"),
     ],
 )
-def test_steps_that_can_not_be_meant_are_refused(tmp_path: Path, options: tuple[str, ...], said: str) -> None:
-    (tmp_path / "script.py").write_text(TWELVE_STEPS)
-    run = neuron_run(tmp_path, *options, "script.py")
-    assert run.returncode == 2
-    assert said in run.stderr
-    assert run.stderr.count("\n") == 1
+def test_steps_that_can_not_be_meant_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        ask_for(given, {})
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(refused.value)

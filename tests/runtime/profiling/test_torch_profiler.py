@@ -1,17 +1,19 @@
-"""Scripts that use torch.profiler, unmodified."""
+"""Scripts that use torch.profiler, torch_xla's and torch_neuronx's profilers and torch.xla.memory, unmodified."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neurontools.profile import read_directory
 from tests.harness.profiled_scripts import WITH_PROFILER, output_of
 
-WITH_SCHEDULE = """
+SCHEDULED = """
 activities = [ProfilerActivity.CPU]
 with profile(
     activities=activities, schedule=schedule(wait=1, warmup=1, active=3, repeat=1), with_stack=True,
@@ -22,14 +24,77 @@ with profile(
         step()
         profiler.step()
 """
+START_AND_STOP = """
+import torch_xla.debug.profiler as xp
+xp.start_trace("logs")
+step()
+try:
+    xp.start_trace("logs")
+except RuntimeError as error:
+    print("second:", error)
+xp.stop_trace()
+try:
+    xp.stop_trace()
+except RuntimeError as error:
+    print("none:", error)
+"""
 PLAIN = """
 with profile() as profiler:
     for _ in range(4): step()
 profiler.export_chrome_trace("plain.json")
 print(profiler.key_averages().table(sort_by="self_device_time_total", row_limit=8))
 rows = profiler.key_averages()
-print(sum(row.self_device_time_total for row in rows if str(row.device_type).endswith("XLA")))
-print(sum(row.self_device_time_total for row in rows if str(row.device_type).endswith("CPU")))
+print("device", sum(row.self_device_time_total for row in rows if str(row.device_type).endswith("XLA")))
+print("calls", sum(row.self_device_time_total for row in rows if str(row.device_type).endswith("CPU")))
+"""
+NAMED = """
+import torch_xla.debug.profiler as xp
+for number in range(3):
+    with xp.StepTrace("train_step", step_num=number):
+        with xp.Trace("forward_part"):
+            step()
+"""
+MEMORY = """
+torch.xla.memory._record_memory_history(max_entries=100)
+step()
+kept = torch.ones(1000, 100).to(device)
+torch.xla.synchronize()
+snapshot = torch.xla.memory._snapshot()
+torch.xla.memory._dump_snapshot("dump.pickle")
+torch.xla.memory._record_memory_history(enabled=None)
+print("snapshot", sum(segment["total_size"] for segment in snapshot["segments"]))
+print("reserved", torch.xla.memory_reserved())
+print(torch.xla.memory.memory_summary())
+import torch_neuronx
+assert torch_neuronx.memory_allocated() == torch.xla.memory_allocated()
+"""
+NEURONX = """
+from torch_neuronx.profiling import NeuronConfig, NeuronProfiler, ProfileMode
+config = NeuronConfig(modes=[ProfileMode.DEVICE, ProfileMode.RUNTIME], profile_output_dir="made")
+with profile(
+    activities=[ProfilerActivity.CPU, ProfilerActivity.NEURON], experimental_config=config,
+    schedule=schedule(wait=0, warmup=1, active=2, repeat=1), on_trace_ready=NeuronProfiler(config).export_trace,
+) as profiler:
+    for _ in range(3):
+        step()
+        profiler.step()
+"""
+SERVER = """
+import time, glob, torch_xla.debug.profiler as xp
+server = xp.start_server(9012)  # a name, and no socket
+xp.trace_detached("localhost:9012", "logs", duration_ms=50)
+while not glob.glob("logs/plugins/profile/*/*.xplane.pb"): step()
+try:
+    xp.trace("10.0.0.1:9999", "logs")
+except RuntimeError as error:
+    print("other:", error)
+"""
+WITHOUT_DEVICE = """
+import torch
+from torch.profiler import profile
+with profile() as profiler: torch.ones(3) + 1
+profiler.export_chrome_trace("plain.json")
+print(profiler.key_averages().table())
 """
 
 
@@ -42,8 +107,13 @@ def inside(document: dict[str, Any], name: str) -> list[tuple[float, float]]:
     return [(event["ts"], event["ts"] + event["dur"]) for event in found]
 
 
-def test_a_trace_of_a_schedule_has_the_operators_of_its_active_steps(tmp_path: Path) -> None:
-    output_of(tmp_path, WITH_PROFILER + WITH_SCHEDULE)
+def number_of(name: str, printed: str) -> float:
+    (line,) = [line for line in printed.splitlines() if line.startswith(f"{name} ")]
+    return float(line.split()[1])
+
+
+def test_traces_of_a_schedule_and_of_start_and_stop(tmp_path: Path) -> None:
+    printed = output_of(tmp_path, WITH_PROFILER + SCHEDULED + START_AND_STOP)
     (path,) = (tmp_path / "made").iterdir()
     from torch.profiler._trace_validator import validate_trace
 
@@ -66,51 +136,48 @@ def test_a_trace_of_a_schedule_has_the_operators_of_its_active_steps(tmp_path: P
     assert any(event.get("cat") == "cpu_op" for event in document["traceEvents"])
     assert inside(document, "forward")
 
+    assert "second: a profile has been started already" in printed
+    assert "none: no profile has been started" in printed
+    (path,) = (tmp_path / "logs").glob("plugins/profile/*/*.xplane.pb")
+    content = path.read_bytes()
+    for text in (b"/device:TPU:0", b"XLA Ops", b"forward", b"aten::linear", b"script.py:10", b"(simulated)"):
+        assert text in content
 
-def test_a_table_has_columns_of_the_device_that_add_up(tmp_path: Path) -> None:
-    told = output_of(tmp_path, WITH_PROFILER + PLAIN)
-    assert "Self XLA" in told
-    assert "Self XLA time total" in told
-    *_, of_device, of_calls = told.split()
-    assert float(of_device) > 0
-    assert float(of_calls) == pytest.approx(float(of_device), rel=1e-6)
+
+def test_both_profiles_at_once_named_steps_and_a_snapshot_of_memory(tmp_path: Path) -> None:
+    printed = output_of(tmp_path, WITH_PROFILER + PLAIN + NAMED + MEMORY, "--profile", "made")
+    assert "Self XLA" in printed
+    assert "Self XLA time total" in printed
+    of_device = number_of("device", printed)
+    assert of_device > 0
+    assert number_of("calls", printed) == pytest.approx(of_device, rel=1e-6)
     document = json.loads((tmp_path / "plain.json").read_text())
-    assert float(of_device) == pytest.approx(sum(event["dur"] for event in kernels(document)), rel=1e-3)
+    assert of_device == pytest.approx(sum(event["dur"] for event in kernels(document)), rel=1e-3)
 
-
-def test_both_profiles_can_be_taken_at_once(tmp_path: Path) -> None:
-    from neurontools.profile import read_directory
-
-    output_of(tmp_path, WITH_PROFILER + PLAIN, "--profile", "made")
     (profile,) = read_directory(tmp_path / "made")
-    assert len(profile.steps) == 7
+    assert len(profile.steps) == 3 + 4 + 3 + 1
     assert sum(profile.executions.column("operator_count")) == len(profile.operator_ns)
-    assert kernels(json.loads((tmp_path / "plain.json").read_text()))
+    names = [profile.names[span.name] for span in profile.spans]
+    assert names.count("train_step") == names.count("forward_part") == 3
+
+    assert number_of("snapshot", printed) == number_of("reserved", printed)
+    assert "NeuronCore 0:" in printed
+    snapshot = pickle.loads((tmp_path / "dump.pickle").read_bytes())
+    made = [each for each in snapshot["device_traces"][0] if each["action"] == "alloc" and each["size"] == 400_000]
+    assert made
+    assert made[-1]["frames"][0]["filename"].endswith("script.py")
 
 
-def test_a_process_without_cores_profiles_as_torch_does(tmp_path: Path) -> None:
-    script = """
-import torch
-from torch.profiler import profile
-with profile() as profiler: torch.ones(3) + 1
-profiler.export_chrome_trace("plain.json")
-print(profiler.key_averages().table())
-"""
-    (tmp_path / "script.py").write_text(script)
-    import os
-    import subprocess
-    import sys
+@pytest.mark.slow
+def test_a_configuration_of_torch_neuronx_and_a_server_that_takes_traces(tmp_path: Path) -> None:
+    printed = output_of(tmp_path, WITH_PROFILER + NEURONX + SERVER)
+    assert list((tmp_path / "made").glob("*.pt.trace.json.gz"))
+    assert list((tmp_path / "made").glob("plugins/profile/*/*.xplane.pb"))
+    assert "other: 10.0.0.1:9999: this process has started no profile server there" in printed
+    assert list((tmp_path / "logs").glob("plugins/profile/*/*.xplane.pb"))
 
-    from tests.harness.paths import ROOT
 
-    done = subprocess.run(
-        [sys.executable, "script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Self XLA" not in done.stdout
+@pytest.mark.slow
+def test_a_script_that_uses_no_core_profiles_as_torch_does(tmp_path: Path) -> None:
+    assert "Self XLA" not in output_of(tmp_path, WITHOUT_DEVICE)
     assert not kernels(json.loads((tmp_path / "plain.json").read_text()))

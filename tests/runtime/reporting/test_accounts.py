@@ -1,87 +1,150 @@
-"""What a process did, as its reports have it."""
+"""What a process did, as its reports have it, and what can't be in one."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neurontools import model
 from neurontools.model import DeviceMemory, HostMemory, TrainingCounters
 from neurontools.model.latency import bucket_index
-from neurontools.runtime.reporting.accounts import (
-    LARGEST_BYTES,
-    Accounts,
-)
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.report_limits import MOST_MODELS, MOST_SUBGRAPHS
+from neurontools.runtime.reporting import kinds
+from neurontools.runtime.reporting.accounts import LARGEST_BYTES, LARGEST_COUNT, Accounts, Started, sendable
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
-from tests.harness.account_reports import UNIX, begin, end, report_of
+
+UNIX = 1_000_000.0
+TOO_MUCH = LARGEST_BYTES + 1
+
+
+def report_of(accounts: Accounts, now: float, cores: int = 1) -> neuron_pb2.Report:
+    return accounts.report(cores, now, UNIX)
+
+
+def begin(accounts: Accounts, at: float, core: int = 0, model: object = None) -> Started:
+    started = (model, core, at)
+    accounts.begin(started)
+    return started
+
+
+def end(accounts: Accounts, started: Started, at: float, outcome: Outcome = Outcome.COMPLETED, flop: int = 0) -> None:
+    accounts.end(started, at, flop, outcome, 0.0)
+
+
+def load(accounts: Accounts, on_cores: dict[int, DeviceMemory], host: HostMemory | None = None) -> None:
+    accounts.load("m", "m", None, on_cores, host or HostMemory())
+
+
+def test_kinds_have_the_names_of_the_model() -> None:
+    for names, of_model in (
+        ([f"{outcome}_total" for outcome in kinds.Outcome], model.ExecutionCounters),
+        ([f"{kind}_total" for kind in kinds.ErrorKind], model.ErrorCounters),
+        (list(get_args(kinds.DeviceMemoryCategory)), model.DeviceMemory),
+        (list(get_args(kinds.HostMemoryCategory)), model.HostMemory),
+    ):
+        assert names == [field.name for field in fields(of_model)]
 
 
 def test_execution_is_counted_on_its_core() -> None:
     accounts = Accounts(2)
     started = begin(accounts, 10.0, core=1)
     accounts.end(started, 10.5, 7_000, Outcome.COMPLETED, 0.25)
-    report = report_of(accounts, 11.0)
+    report = report_of(accounts, 11.0, 2)
     idle, core = report.cores
     assert (core.busy_seconds_total, core.flop_total, core.executions_total) == (0.5, 7_000, 1)
     assert core.last_execution_at_unix_seconds == UNIX + 10.5
     assert not core.HasField("execution_started_at_unix_seconds")
     assert (idle.busy_seconds_total, idle.flop_total, idle.executions_total) == (0.0, 0, 0)
     assert not idle.HasField("last_execution_at_unix_seconds")
-    assert report.measured_at_seconds == 11.0
+    assert (report.measured_at_seconds, report.counted_since_seconds) == (11.0, 0.0)
+    assert report_of(Accounts(1, 2.5), 9.0).counted_since_seconds == 2.5
     assert report.executions.completed_total == 1
-    assert list(report.device_latency_histogram.bucket_indices) == [bucket_index(0.5)]
-    assert list(report.total_latency_histogram.bucket_indices) == [bucket_index(0.75)]
-    assert report.device_latency_histogram.sum_seconds == 0.5
-    assert report.total_latency_histogram.sum_seconds == 0.75
+    for histogram, seconds in ((report.device_latency_histogram, 0.5), (report.total_latency_histogram, 0.75)):
+        assert list(histogram.bucket_indices) == [bucket_index(seconds)]
+        assert histogram.sum_seconds == seconds
 
 
-def test_execution_in_flight_is_busy_until_now() -> None:
+def test_executions_in_flight_are_busy_until_now_and_overlaps_count_once() -> None:
     accounts = Accounts(1)
-    started = begin(accounts, 10.0)
-    core = report_of(accounts, 12.0, 1).cores[0]
-    assert core.busy_seconds_total == 2.0
-    assert core.execution_started_at_unix_seconds == UNIX + 10.0
-    assert core.executions_total == 0
-    end(accounts, started, 13.0)
-    core = report_of(accounts, 20.0, 1).cores[0]
-    assert core.busy_seconds_total == 3.0
+    first, second = begin(accounts, 1.0), begin(accounts, 2.0)
+    core = report_of(accounts, 2.5).cores[0]
+    assert (core.busy_seconds_total, core.executions_total) == (1.5, 0)
+    assert core.execution_started_at_unix_seconds == UNIX + 1.0
+    end(accounts, first, 3.0)
+    assert report_of(accounts, 3.5).cores[0].execution_started_at_unix_seconds == UNIX + 2.0
+    end(accounts, second, 4.0)
+    end(accounts, begin(accounts, 6.0), 7.0)
+    core = report_of(accounts, 20.0).cores[0]
+    assert core.busy_seconds_total == 4.0
     assert not core.HasField("execution_started_at_unix_seconds")
 
 
-def test_overlapping_executions_are_not_busy_twice() -> None:
-    accounts = Accounts(1)
-    first, second = begin(accounts, 1.0), begin(accounts, 2.0)
-    end(accounts, first, 3.0)
-    assert report_of(accounts, 3.5, 1).cores[0].execution_started_at_unix_seconds == UNIX + 2.0
-    end(accounts, second, 4.0)
-    third = begin(accounts, 6.0)
-    end(accounts, third, 7.0)
-    assert report_of(accounts, 9.0, 1).cores[0].busy_seconds_total == 4.0
-
-
-def test_notes_that_come_late_count_no_time_twice_and_never_take_any_back() -> None:
+def test_late_notes_count_no_time_twice_and_take_none_back() -> None:
     accounts = Accounts(1)
     first = begin(accounts, 1.0)
-    assert report_of(accounts, 5.0, 1).cores[0].busy_seconds_total == 4.0
-    end(accounts, first, 4.5)  # ended before that report was made, noted after
-    second = begin(accounts, 4.0)
-    end(accounts, second, 6.0)
-    assert report_of(accounts, 9.0, 1).cores[0].busy_seconds_total == 5.0
+    assert report_of(accounts, 5.0).cores[0].busy_seconds_total == 4.0
+    end(accounts, first, 4.5)  # before that report was made, and noted after it
+    end(accounts, begin(accounts, 4.0), 6.0)
+    assert report_of(accounts, 9.0).cores[0].busy_seconds_total == 5.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=12))
+def test_busy_time_is_monotonic_and_within_the_elapsed_time(spans: list[tuple[float, float]]) -> None:
+    """In whatever order the notes of several threads come, and whenever reports are made between them."""
+    accounts = Accounts(1)
+    now, before = 0.0, 0.0
+    for one, other in spans:
+        started = begin(accounts, min(one, other))
+        now = max(now, one, other)
+        end(accounts, started, max(one, other))
+        busy = report_of(accounts, now).cores[0].busy_seconds_total
+        assert before <= busy <= now
+        before = busy
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=12))
+def test_busy_time_is_that_in_which_anything_was_in_flight(spans: list[tuple[int, int]]) -> None:
+    accounts = Accounts(1)
+    changes = [(min(span), 0, number) for number, span in enumerate(spans)]
+    changes += [(max(span), 1, number) for number, span in enumerate(spans)]
+    started: dict[int, Started] = {}
+    for at, ends, number in sorted(changes):
+        if ends:
+            end(accounts, started[number], at)
+        else:
+            started[number] = begin(accounts, at)
+    in_flight = {second for span in spans for second in range(min(span), max(span))}
+    assert report_of(accounts, 100.0).cores[0].busy_seconds_total == len(in_flight)
 
 
 @pytest.mark.parametrize("outcome", Outcome)
-def test_outcomes_and_which_of_them_have_a_latency(outcome: Outcome) -> None:
+def test_only_outcomes_with_a_result_have_a_latency(outcome: Outcome) -> None:
     accounts = Accounts(1)
     end(accounts, begin(accounts, 1.0), 2.0, outcome)
-    report = report_of(accounts, 3.0, 1)
-    assert getattr(report.executions, f"{outcome}_total") == 1
-    assert sum(value for _, value in report.executions.ListFields()) == 1
+    report = report_of(accounts, 3.0)
+    assert {field.name: value for field, value in report.executions.ListFields()} == {f"{outcome}_total": 1}
     with_result = outcome.value.startswith("completed")
     assert sum(report.device_latency_histogram.bucket_counts) == with_result
     assert sum(report.total_latency_histogram.bucket_counts) == with_result
 
 
-def test_memory_of_models_counts_in_their_cores_and_goes_with_them() -> None:
+def test_latencies_are_in_the_order_of_their_buckets() -> None:
+    accounts = Accounts(1)
+    for seconds in (0.5, 0.001, 0.5, -1.0):  # an execution that ends before it began took no time
+        end(accounts, begin(accounts, 1.0), 1.0 + seconds)
+    histogram = report_of(accounts, 2.0).device_latency_histogram
+    assert list(histogram.bucket_indices) == [0, bucket_index(0.001), bucket_index(0.5)]
+    assert list(histogram.bucket_counts) == [1, 1, 2]
+    assert histogram.sum_seconds == pytest.approx(1.001)
+
+
+def test_memory_of_models_counts_on_their_cores_and_goes_with_them() -> None:
     accounts = Accounts(2)
     handle = object()
     memory = {0: DeviceMemory(constants_bytes=100), 1: DeviceMemory(constants_bytes=200, model_code_bytes=None)}
@@ -89,46 +152,80 @@ def test_memory_of_models_counts_in_their_cores_and_goes_with_them() -> None:
     accounts.add_memory(0, "tensors_bytes", 30)
     accounts.add_memory(0, "constants_bytes", 1)
     accounts.set_host_memory("dma_buffers_bytes", 10)
-    report = report_of(accounts, 1.0)
+    report = report_of(accounts, 1.0, 2)
     assert (report.cores[0].memory.constants_bytes, report.cores[0].memory.tensors_bytes) == (101, 30)
     assert report.cores[1].memory.constants_bytes == 200
     assert report.host_memory.dma_buffers_bytes == 15
-    model = report.models[0]
-    assert [subgraph.neuroncore_index for subgraph in model.subgraphs] == [0, 1]
-    assert [subgraph.device_memory.constants_bytes for subgraph in model.subgraphs] == [100, 200]
-    assert not model.subgraphs[1].device_memory.HasField("model_code_bytes")
-    assert [subgraph.host_memory.dma_buffers_bytes for subgraph in model.subgraphs] == [5, 0]
+    parts = report.models[0].subgraphs
+    assert [(part.index, part.neuroncore_index, part.device_memory.constants_bytes) for part in parts] == [
+        (0, 0, 100),
+        (1, 1, 200),
+    ]
+    assert not parts[1].device_memory.HasField("model_code_bytes")
+    assert [part.host_memory.dma_buffers_bytes for part in parts] == [5, 0]
+    assert [part.HasField("host_memory") for part in parts] == [True, False]
     accounts.unload(handle)
-    report = report_of(accounts, 2.0)
-    assert report.cores[0].memory.constants_bytes == 1
-    assert report.cores[1].memory.constants_bytes == 0
+    report = report_of(accounts, 2.0, 2)
+    assert [core.memory.constants_bytes for core in report.cores] == [1, 0]
     assert report.host_memory.dma_buffers_bytes == 10
     assert not report.models
 
 
-def test_model_has_identity() -> None:
+def test_memory_is_never_below_nothing_and_a_level_is_set_apart_from_that_of_models() -> None:
     accounts = Accounts(1)
-    accounts.load(1, "same", None, {}, HostMemory())
-    accounts.load(2, "same", None, {}, HostMemory())
-    accounts.load(3, "\udc80" + "x" * 2000, "0123ABCD-0123-abcd-0123-abcd0123abcd", {}, HostMemory())
-    accounts.load(4, "bad uuid", "../../etc/passwd", {}, HostMemory())
-    first, second, third, fourth = report_of(accounts, 1.0, 1).models
-    assert [first.model_id, second.model_id, third.model_id] == [10001, 10002, 10003]
-    assert first.uuid == second.uuid != fourth.uuid
-    assert third.uuid == "0123abcd0123abcd0123abcd0123abcd"
-    for uuid in (first.uuid, fourth.uuid):
-        assert len(uuid) == 32
-        assert set(uuid) <= set("0123456789abcdef")
-    assert len(third.name) == 1024
-    third.SerializeToString()
+    for change, left in ((-10, 0), (10, 0), (5, 5)):
+        accounts.add_memory(0, "tensors_bytes", change)
+        assert report_of(accounts, 1.0).cores[0].memory.tensors_bytes == left
+    for level in (100, 50):
+        accounts.set_memory(0, "tensors_bytes", level)
+    load(accounts, {0: DeviceMemory(tensors_bytes=7)}, HostMemory(tensors_bytes=3))
+    accounts.set_host_memory("tensors_bytes", LARGEST_BYTES - 3)
+    report = report_of(accounts, 1.0)
+    assert (report.cores[0].memory.tensors_bytes, report.host_memory.tensors_bytes) == (57, LARGEST_BYTES)
+
+
+def test_models_have_an_identity_of_their_own_or_one_made_from_the_name() -> None:
+    accounts = Accounts(1)
+    none = ["0" * 31, "0" * 33, "g" + "0" * 31, "0" * 31 + "x", "", "0" * 32 + "-0", "../../etc/passwd", None]
+    for number, uuid in enumerate(none):
+        accounts.load(number, "same", uuid, {}, HostMemory())
+    accounts.load(99, "\udc80" + "x" * 2000, "0123ABCD-0123-abcd-0123-abcd0123abcd", {}, HostMemory())
+    *same, last = report_of(accounts, 1.0).models
+    assert [loaded.model_id for loaded in same] == [10001 + number for number in range(len(none))]
+    (made,) = {loaded.uuid for loaded in same}
+    assert len(made) == 32
+    assert set(made) <= set("0123456789abcdef")
+    assert made != "0" * 32
+    assert last.uuid == "0123abcd0123abcd0123abcd0123abcd"
+    assert len(last.name) == 1024
+    last.SerializeToString()
+
+
+def test_text_is_made_sendable() -> None:
+    assert [sendable(text, 2) for text in ("\udc80x", "ééé", "ab")] == ["?x", "éé", "ab"]
+
+
+def test_a_model_counts_its_executions_also_once_it_is_unloaded() -> None:
+    accounts = Accounts(1)
+    load(accounts, {})
+    loaded = report_of(accounts, 1.0).models[0]
+    assert (loaded.executions_total, loaded.HasField("last_execution_at_unix_seconds")) == (0, False)
+    for at in (1.0, 3.0):
+        end(accounts, begin(accounts, at, model="m"), at + 1.0)
+    loaded = report_of(accounts, 5.0).models[0]
+    assert (loaded.executions_total, loaded.last_execution_at_unix_seconds) == (2, UNIX + 4.0)
+    started = begin(accounts, 6.0, model="m")
+    accounts.unload("m")
+    end(accounts, started, 7.0)
+    assert report_of(accounts, 8.0).executions.completed_total == 3
 
 
 def test_model_runs_when_it_executed_since_the_last_report_that_arrived() -> None:
     accounts = Accounts(1)
-    accounts.load("m", "m", None, {}, HostMemory())
+    load(accounts, {})
 
     def running(*, arrived: bool) -> bool:
-        answer = report_of(accounts, 9.0, 1).models[0].running
+        answer = report_of(accounts, 9.0).models[0].running
         if arrived:
             accounts.arrived()
         return answer
@@ -141,100 +238,127 @@ def test_model_runs_when_it_executed_since_the_last_report_that_arrived() -> Non
     assert running(arrived=False)
     assert running(arrived=True)  # the daemon has not heard of it yet
     assert not running(arrived=True)
-    report_of(accounts, 9.0, 1)
+    report_of(accounts, 9.0)
     end(accounts, begin(accounts, 3.0, model="m"), 4.0)  # while a report is under way
     accounts.arrived()
     assert running(arrived=True)
 
 
-def test_execution_of_an_unloaded_model_is_counted() -> None:
+def test_errors_are_counted_by_kind_and_training_once_it_is_known() -> None:
     accounts = Accounts(1)
-    accounts.load("m", "m", None, {}, HostMemory())
-    started = begin(accounts, 1.0, model="m")
-    accounts.unload("m")
-    end(accounts, started, 2.0)
-    assert report_of(accounts, 3.0, 1).executions.completed_total == 1
-
-
-def test_errors_are_counted_by_kind() -> None:
-    accounts = Accounts(1)
+    assert not report_of(accounts, 1.0).HasField("training")
     for kind in (*ErrorKind, ErrorKind.HARDWARE):
         accounts.add_error(kind)
-    errors = report_of(accounts, 1.0, 1).errors
-    assert errors.generic_total == errors.numerical_total == errors.runtime_total == 1
-    assert errors.hardware_total == 2
-
-
-def test_memory_given_back_before_it_was_taken_is_none_in_use() -> None:
-    accounts = Accounts(1)
-    accounts.add_memory(0, "tensors_bytes", -10)
-    assert report_of(accounts, 1.0, 1).cores[0].memory.tensors_bytes == 0
-    accounts.add_memory(0, "tensors_bytes", 10)
-    accounts.add_memory(0, "tensors_bytes", 5)
-    assert report_of(accounts, 1.0, 1).cores[0].memory.tensors_bytes == 5
-
-
-def test_every_report_says_since_when_is_counted() -> None:
-    assert [report_of(Accounts(1, since), 9.0, 1).counted_since_seconds for since in (0.0, 2.5)] == [0.0, 2.5]
-    assert report_of(Accounts(1), 9.0, 1).counted_since_seconds == 0.0
-
-
-def test_a_model_counts_its_executions() -> None:
-    accounts = Accounts(1)
-    accounts.load("m", "m", None, {}, HostMemory())
-    model = report_of(accounts, 1.0, 1).models[0]
-    assert (model.executions_total, model.HasField("last_execution_at_unix_seconds")) == (0, False)
-    for at in (1.0, 3.0):
-        end(accounts, begin(accounts, at, model="m"), at + 1.0)
-    model = report_of(accounts, 5.0, 1).models[0]
-    assert (model.executions_total, model.last_execution_at_unix_seconds) == (2, UNIX + 4.0)
-
-
-def test_an_execution_that_ends_before_it_began_took_no_time() -> None:
-    accounts = Accounts(1)
-    end(accounts, begin(accounts, 2.0), 1.0)
-    report = report_of(accounts, 3.0, 1)
-    assert list(report.device_latency_histogram.bucket_indices) == [0]
-    assert report.device_latency_histogram.sum_seconds == 0.0
-    assert report.cores[0].busy_seconds_total == 0.0
-
-
-def test_latencies_are_told_by_bucket_in_their_order() -> None:
-    accounts = Accounts(1)
-    for seconds in (0.5, 0.001, 0.5):
-        end(accounts, begin(accounts, 1.0), 1.0 + seconds)
-    told = report_of(accounts, 2.0, 1).device_latency_histogram
-    assert list(told.bucket_indices) == sorted(told.bucket_indices)
-    assert list(told.bucket_counts) == [1, 2]
-    assert told.sum_seconds == pytest.approx(1.001)
-
-
-def test_levels_are_set_apart_from_those_of_models() -> None:
-    accounts = Accounts(1)
-    accounts.load("m", "m", None, {0: DeviceMemory(tensors_bytes=7)}, HostMemory(tensors_bytes=3))
-    accounts.set_memory(0, "tensors_bytes", 100)
-    accounts.set_memory(0, "tensors_bytes", 50)
-    accounts.set_host_memory("tensors_bytes", LARGEST_BYTES - 3)
-    report = report_of(accounts, 1.0, 1)
-    assert (report.cores[0].memory.tensors_bytes, report.host_memory.tensors_bytes) == (57, LARGEST_BYTES)
-
-
-def test_what_was_counted_beside_executions_is_told_once_it_is_known() -> None:
-    accounts = Accounts(1)
-    assert not report_of(accounts, 1.0, 1).HasField("training")
     accounts.set_training(TrainingCounters(steps_total=3))
-    assert report_of(accounts, 2.0, 1).training.steps_total == 3
+    report = report_of(accounts, 1.0)
+    assert {field.name: value for field, value in report.errors.ListFields()} == {
+        f"{kind}_total": 2 if kind is ErrorKind.HARDWARE else 1 for kind in ErrorKind
+    }
+    assert report.training.steps_total == 3
 
 
-@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=12))
-def test_busy_time_is_monotonic_and_within_the_elapsed_time(spans: list[tuple[float, float]]) -> None:
-    """Whatever order the notes of several threads come in, and whenever reports are made between them."""
+WRONG: list[tuple[str, Callable[[Accounts], object]]] = [
+    (".", lambda accounts: end(accounts, (None, 0, 1.0), 2.0)),  # ended already
+    ("core 2: this process has cores 0-1$", lambda accounts: begin(accounts, 1.0, core=2)),
+    ("core -1", lambda accounts: begin(accounts, 1.0, core=-1)),
+    ("core 2", lambda accounts: accounts.add_memory(2, "tensors_bytes", 1)),
+    ("'bytes' is not a category", lambda accounts: accounts.add_memory(0, "bytes", 1)),
+    (f"^bytes is {TOO_MUCH}, which", lambda accounts: accounts.add_memory(0, "tensors_bytes", TOO_MUCH)),
+    (f"^bytes is {-TOO_MUCH}, which", lambda accounts: accounts.add_memory(0, "tensors_bytes", -TOO_MUCH)),
+    ("is not a category", lambda accounts: accounts.set_memory(0, "application_memory_bytes", 1)),
+    ("^bytes is -1", lambda accounts: accounts.set_memory(0, "tensors_bytes", -1)),
+    ("is not a category", lambda accounts: accounts.set_host_memory("collectives_bytes", 1)),
+    ("it has application_memory_bytes, constants_bytes,", lambda accounts: accounts.set_host_memory("bytes", 1)),
+    (f"^bytes is {TOO_MUCH}, which", lambda accounts: accounts.set_host_memory("tensors_bytes", TOO_MUCH)),
+    (".", lambda accounts: accounts.add_error("unheard of")),  # type: ignore[arg-type]
+    ("core 5", lambda accounts: load(accounts, {5: DeviceMemory()})),
+    ("^constants_bytes is -1", lambda accounts: load(accounts, {0: DeviceMemory(constants_bytes=-1)})),
+    ("^tensors_bytes is -1, which", lambda accounts: load(accounts, {}, HostMemory(tensors_bytes=-1))),
+    (f"^tensors_bytes is {TOO_MUCH}", lambda accounts: load(accounts, {}, HostMemory(tensors_bytes=TOO_MUCH))),
+    (".", lambda accounts: accounts.unload("never loaded")),
+]
+
+
+def test_wrong_arguments_are_named_and_change_nothing() -> None:
+    accounts = Accounts(2)
+    end(accounts, begin(accounts, 1.0), 1.5)
+    before = report_of(accounts, 2.0, 2).SerializeToString(deterministic=True)
+    for text, call in WRONG:
+        with pytest.raises((ValueError, IndexError), match=text):
+            call(accounts)
+    assert report_of(accounts, 2.0, 2).SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize(
+    ("flop", "outcome", "queued", "text"),
+    [
+        (-1, Outcome.COMPLETED, 0.0, "^flop is -1, which"),
+        (LARGEST_COUNT + 1, Outcome.COMPLETED, 0.0, "^flop is"),
+        (1, "fine", 0.0, "fine"),
+        (1, Outcome.COMPLETED, float("nan"), "^queued_seconds is nan"),
+        (1, Outcome.COMPLETED, -1.0, "^queued_seconds is -1"),
+        (1, Outcome.COMPLETED, 1e9 + 1, "^queued_seconds is 1000000001.0"),
+    ],
+)
+def test_execution_with_wrong_results_ends_uncounted(flop: int, outcome: Outcome, queued: float, text: str) -> None:
     accounts = Accounts(1)
-    now, before = 0.0, 0.0
-    for one, other in spans:
-        started = begin(accounts, min(one, other))
-        now = max(now, one, other)
-        end(accounts, started, max(one, other))
-        busy = report_of(accounts, now, 1).cores[0].busy_seconds_total
-        assert before <= busy <= now
-        before = busy
+    started = begin(accounts, 1.0)
+    with pytest.raises(ValueError, match=text):
+        accounts.end(started, 2.0, flop, outcome, queued)
+    report = report_of(accounts, 3.0)
+    assert report.cores[0].busy_seconds_total == 1.0
+    assert not report.cores[0].HasField("execution_started_at_unix_seconds")
+    assert (report.cores[0].executions_total, report.cores[0].flop_total) == (0, 0)
+    assert not report.executions.ListFields()
+    assert not report.device_latency_histogram.bucket_counts
+
+
+def test_the_largest_amounts_are_taken_and_sums_stay_in_the_range_of_a_report() -> None:
+    accounts = Accounts(1)
+    for _ in range(3):
+        accounts.end(begin(accounts, 1.0), 2.0, LARGEST_COUNT, Outcome.COMPLETED, 1e9)
+    for bytes_count in (-LARGEST_BYTES, *[LARGEST_BYTES] * 300):
+        accounts.add_memory(0, "tensors_bytes", bytes_count)
+    load(accounts, {0: DeviceMemory(constants_bytes=LARGEST_BYTES)})
+    report = report_of(accounts, 3.0)
+    assert report.total_latency_histogram.sum_seconds == 3 * (1e9 + 1)
+    assert report.cores[0].flop_total == LARGEST_COUNT
+    assert report.cores[0].memory.tensors_bytes == LARGEST_BYTES
+    assert report.cores[0].memory.constants_bytes == LARGEST_BYTES
+
+
+def test_cores_beyond_those_granted_are_not_reported() -> None:
+    accounts = Accounts()  # the daemon has not said how many cores there are
+    begin(accounts, 1.0, core=1023)
+    with pytest.raises(IndexError, match="core 1024: this process has cores 0-1023"):
+        begin(accounts, 1.0, core=1024)
+    memory = {index: DeviceMemory(tensors_bytes=index) for index in (5, 2, 0, 1)}
+    load(accounts, memory)
+    end(accounts, begin(accounts, 1.0, core=7), 2.0)
+    report = report_of(accounts, 3.0, 2)
+    assert [core.local_index for core in report.cores] == [0, 1]
+    parts = report.models[0].subgraphs
+    assert [(part.index, part.neuroncore_index, part.device_memory.tensors_bytes) for part in parts] == [
+        (0, 0, 0),
+        (1, 1, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("cores", "most", "text"),
+    [
+        (0, MOST_MODELS, "more than 512 models are loaded"),
+        (128, MOST_SUBGRAPHS // 128, "on cores more than 1024 times"),
+    ],
+)
+def test_models_beyond_what_a_report_holds_are_refused(cores: int, most: int, text: str) -> None:
+    accounts = Accounts(128)
+    memory = {core: DeviceMemory(tensors_bytes=1) for core in range(cores)}
+    for number in range(most):
+        accounts.load(number, "m", None, memory, HostMemory())
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"{text}; the rest is not reported"):
+            accounts.load("one more", "m", None, {0: DeviceMemory()}, HostMemory())
+        assert len(report_of(accounts, 1.0, 128).models) == most
+        accounts.unload(0)
+        accounts.load(0, "m", None, memory, HostMemory())

@@ -32,18 +32,10 @@ def test_cores_held_by_another_are_refused_in_the_words_of_the_original(
     wait_until(lambda: set(daemon.owners()) == {other.pid})
     assert daemon.find(PID) is None
     end(other)
-
-
-def test_cores_that_the_host_lacks_are_refused(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     for name, value in (("NEURON_RT_NUM_CORES", "33"), ("NEURON_RT_VISIBLE_CORES", "30-32")):
         with pytest.raises(CoresUnavailable, match=f"{name}.*this host has") as caught:
             attach(reporters, daemon.socket, **{name: value})
         assert caught.value.status is NrtStatus.INVALID
-
-
-def test_impossible_environment_is_refused_before_anything_else(reporters: list[Reporter], socket: str) -> None:
-    with pytest.raises(InvalidCoreRequest, match="Neuron cores are not contiguous"):
-        attach(reporters, socket, NEURON_RT_VISIBLE_CORES="1,3")
 
 
 def test_without_daemon_training_goes_on(
@@ -63,8 +55,12 @@ def test_without_daemon_training_goes_on(
     )
 
 
-def test_required_daemon_that_is_missing_is_an_error(reporters: list[Reporter], socket: str) -> None:
+def test_impossible_cores_and_a_required_daemon_that_is_missing_are_errors(
+    reporters: list[Reporter], socket: str
+) -> None:
     threads = set(threading.enumerate())
+    with pytest.raises(InvalidCoreRequest, match="Neuron cores are not contiguous"):
+        attach(reporters, socket, NEURON_RT_VISIBLE_CORES="1,3")
     with pytest.raises(UserError, match="NEURONTOOLS_REQUIRE_DAEMON is set") as caught:
         attach(reporters, socket, NEURONTOOLS_REQUIRE_DAEMON="1")
     assert caught.value.exit_code == EXIT_NO_DAEMON
@@ -149,13 +145,15 @@ def test_cores_taken_by_another_after_a_restart_are_asked_for_until_they_are_fre
 def test_stopped_daemon_stops_nothing(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("m")
-    wait_until(reporter.flush)
-    daemon.signal(signal.SIGSTOP)
-    for _ in range(5000):
-        with model.execution(flop=1):
-            pass
-    assert not reporter.flush(30)
-    assert str(reporter.last_error).startswith("DEADLINE_EXCEEDED")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("neurontools.runtime.reporting.reporter.CALL_TIMEOUT_SECONDS", 0.2)
+        wait_until(reporter.flush)  # what was sent before waits for longer
+        daemon.signal(signal.SIGSTOP)
+        for _ in range(5000):
+            with model.execution(flop=1):
+                pass
+        assert not reporter.flush(30)
+        assert str(reporter.last_error).startswith("DEADLINE_EXCEEDED")
     daemon.signal(signal.SIGCONT)
     wait_until(reporter.flush)
     wait_until(lambda: daemon.snapshot().cores[0].flop_total == 5000)

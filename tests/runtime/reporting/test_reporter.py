@@ -19,41 +19,49 @@ from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
-def test_cores_asked_for_are_held_until_close(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
+def test_cores_asked_for_are_held_until_close_and_reports_come_by_themselves(
+    daemon: RestartedDaemon, reporters: list[Reporter]
+) -> None:
+    before = set(threading.enumerate())  # other tests of this process may have left the device's reporter
     reporter = attach(reporters, daemon.socket, NEURON_RT_VISIBLE_CORES="4-6", NEURON_PROCESS_TAG="x" * 300)
     assert reporter.cores == (Core(0, 4, 2, HBM_BYTES, 0), Core(1, 5, 2, HBM_BYTES, 1), Core(2, 6, 3, HBM_BYTES, 0))
-    assert reporter.is_monitored
+    was_monitored = reporter.is_monitored
+    assert was_monitored
     assert reporter.instance_type == "trn1.32xlarge"
     assert reporter.logical_neuroncore_config == 1
     process = daemon.reported(PID)
     assert process.neuroncore_indices == (4, 5, 6)
     assert process.tag == "x" * 255
-    reporter.close()
+    wait_until(lambda: daemon.reported(PID).measured_at_seconds != process.measured_at_seconds)
+    model = reporter.load_model("m")
+    with reporter:
+        pass
     wait_until(lambda: daemon.owners() == ())
     assert not reporter.is_monitored
+    for _ in range(1000):
+        with model.execution():
+            reporter.add_memory(0, "tensors_bytes", 1)
+    assert not reporter.flush(10)
+    reporter.close()
+    wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-@pytest.mark.parametrize(
-    ("environment", "cores"),
-    [
+def test_environment_chooses_cores(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
+    environments: list[tuple[dict[str, str], tuple[int, ...]]] = [
         ({"NEURON_RT_NUM_CORES": "2"}, (0, 1)),
         ({}, tuple(range(32))),
         ({"NEURON_RT_NUM_CORES": "0"}, tuple(range(32))),
         ({"NEURON_RT_NUM_CORES": "2", "NEURON_RT_VISIBLE_CORES": "31"}, (31,)),
-    ],
-)
-def test_environment_chooses_cores(
-    daemon: RestartedDaemon, reporters: list[Reporter], environment: dict[str, str], cores: tuple[int, ...]
-) -> None:
-    reporter = attach(reporters, daemon.socket, **environment)
-    assert tuple(core.neuroncore_index for core in reporter.cores) == cores
-    assert daemon.reported(PID).neuroncore_indices == cores
+    ]
+    for environment, cores in environments:
+        reporter = attach(reporters, daemon.socket, **environment)
+        assert tuple(core.neuroncore_index for core in reporter.cores) == cores
+        assert daemon.reported(PID).neuroncore_indices == cores
+        reporter.close()
+        wait_until(lambda: daemon.owners() == ())
 
 
-def test_report_says_what_was_done(
-    daemon: RestartedDaemon, reporters: list[Reporter], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("neurontools.runtime.reporting.reporter.CALL_TIMEOUT_SECONDS", HANG_SECONDS)
+def test_report_says_what_was_done(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="2")
     model = reporter.load_model("mlp", memory={1: DeviceMemory(constants_bytes=1000)})
     reporter.add_memory(0, "tensors_bytes", 500)
@@ -91,7 +99,9 @@ def test_report_says_what_was_done(
     assert (reporter.dropped_reports, reporter.ignored_calls, reporter.last_error) == (0, 0, None)
 
 
-def test_execution_in_flight_is_seen(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
+def test_execution_in_flight_is_seen_and_wrong_calls_are_counted_and_never_raise(
+    daemon: RestartedDaemon, reporters: list[Reporter]
+) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     model = reporter.load_model("slow")
     before = time.time()
@@ -101,12 +111,18 @@ def test_execution_in_flight_is_seen(daemon: RestartedDaemon, reporters: list[Re
         assert before - 1 < core.execution_started_at_unix_seconds < time.time() + 1
         assert core.executions_total == 0
     wait_until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds is None)
-
-
-def test_reports_come_by_themselves(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
-    attach(reporters, daemon.socket)
-    first = daemon.reported(PID).measured_at_seconds
-    wait_until(lambda: daemon.reported(PID).measured_at_seconds != first)
+    with model.execution(core=1):
+        pass
+    model.end(None)  # type: ignore[arg-type]
+    reporter.add_memory(0, "tensors", 1)  # type: ignore[arg-type]
+    reporter.set_memory(0, "tensors_bytes", "many")  # type: ignore[arg-type]
+    reporter.error("odd")  # type: ignore[arg-type]
+    reporter.unload_model(model)
+    reporter.unload_model(model)
+    reporter.load_model(None)  # type: ignore[arg-type]
+    wait_until(reporter.flush)
+    assert reporter.ignored_calls == 8
+    assert reporter.last_error is not None
 
 
 def test_counts_of_many_threads_are_exact(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
@@ -122,59 +138,25 @@ def test_counts_of_many_threads_are_exact(daemon: RestartedDaemon, reporters: li
         list(pool.map(work, range(6)))
     wait_until(reporter.flush)
     wait_until(lambda: sum(core.executions_total or 0 for core in daemon.snapshot().cores[:2]) == 18000)
-    cores = daemon.snapshot().cores
-    assert [core.executions_total for core in cores[:2]] == [9000, 9000]
-    assert [core.flop_total for core in cores[:2]] == [27000, 27000]
-    assert [core.memory.tensors_bytes for core in cores[:2]] == [18000, 18000]
+    for core in daemon.snapshot().cores[:2]:
+        assert (core.executions_total, core.flop_total, core.memory.tensors_bytes) == (9000, 27000, 18000)
 
 
-def test_wrong_calls_are_counted_and_never_raise(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
-    reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
-    model = reporter.load_model("m")
-    with model.execution(core=1):
-        pass
-    model.end(None)  # type: ignore[arg-type]
-    reporter.add_memory(0, "tensors", 1)  # type: ignore[arg-type]
-    reporter.set_memory(0, "tensors_bytes", "many")  # type: ignore[arg-type]
-    reporter.error("odd")  # type: ignore[arg-type]
-    reporter.unload_model(model)
-    reporter.unload_model(model)
-    reporter.load_model(None)  # type: ignore[arg-type]
-    wait_until(reporter.flush)
-    assert reporter.ignored_calls == 8
-    assert reporter.last_error is not None
-
-
-def test_closed_reporter_does_nothing(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
-    before = set(threading.enumerate())  # other tests of this process may have left the device's reporter
-    with attach(reporters, daemon.socket) as reporter:
-        model = reporter.load_model("m")
-    for _ in range(1000):
-        with model.execution():
-            reporter.add_memory(0, "tensors_bytes", 1)
-    assert not reporter.flush(10)
-    reporter.close()
-    wait_until(lambda: set(threading.enumerate()) <= before)
-
-
-def test_killed_process_frees_its_cores(daemon: RestartedDaemon) -> None:
+def test_process_that_is_killed_or_ends_frees_its_cores_and_waits_for_nothing(daemon: RestartedDaemon) -> None:
     process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
     wait_until(lambda: daemon.owners() == (process.pid,) * 4)
     end(process)
     wait_until(lambda: daemon.owners() == ())
-
-
-def test_process_that_ends_frees_its_cores_and_waits_for_nothing(daemon: RestartedDaemon) -> None:
-    process = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
-    wait_until(lambda: daemon.owners() == (process.pid,) * 4)
+    another = holder(daemon.socket, NEURON_RT_NUM_CORES="4")
+    wait_until(lambda: daemon.owners() == (another.pid,) * 4)
     daemon.signal(signal.SIGSTOP)
-    process.communicate(timeout=HANG_SECONDS)
-    assert process.returncode == 0
+    another.communicate(timeout=HANG_SECONDS)
+    assert another.returncode == 0
     daemon.signal(signal.SIGCONT)
     wait_until(lambda: daemon.owners() == ())
 
 
-DESCRIPTORS = """
+ALONE = """
 import os, sys
 from neurontools.runtime import Reporter
 def sockets():
@@ -182,57 +164,22 @@ def sockets():
     found = {int(name) for name in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{name}")}
     return {number for number in found if os.readlink(f"/proc/self/fd/{number}").startswith("socket:")}
 before = sockets()
-reporter = Reporter.attach()
-reporter.flush(300)
-print([os.get_inheritable(number) for number in sorted(sockets() - before)])
-"""
-
-
-def test_started_programs_inherit_no_descriptor(daemon: RestartedDaemon) -> None:
-    """In a process of its own, in which nothing else opens any."""
-    environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
-    done = subprocess.run(
-        [sys.executable, "-c", DESCRIPTORS], env=environment, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[False, False]\n"
-
-
-def test_no_grpcio_comes_into_the_process(daemon: RestartedDaemon) -> None:
-    code = """
-import sys
-from neurontools.runtime import Reporter
 with Reporter.attach() as reporter:
     assert any(reporter.flush(60) for _ in range(9))
-assert "grpc" not in sys.modules and "pydantic" not in sys.modules
+    print([os.get_inheritable(number) for number in sorted(sockets() - before)])
+print([name for name in ("grpc", "pydantic") if name in sys.modules])
 """
+
+
+def test_no_descriptor_is_inherited_and_no_grpcio_imported(daemon: RestartedDaemon) -> None:
     environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket}
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=HANG_SECONDS)
+    done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[False, False]\n[]\n"
 
 
-def test_a_look_before_each_report(reporters: list[Reporter], daemon: RestartedDaemon) -> None:
-    reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
-    steps = iter(range(1, 1000))
-
-    def look(told: Reporter) -> None:
-        step = next(steps)
-        told.set_memory(0, "tensors_bytes", step * 10)
-        told.set_training(TrainingCounters(steps_total=step))
-
-    reporter.before_reports(look)
-
-    def told() -> tuple[int, int | None] | None:
-        snapshot = daemon.snapshot()
-        training = snapshot.processes[0].training
-        return None if training is None else (training.steps_total, snapshot.cores[0].memory.tensors_bytes)
-
-    first, first_bytes = wait_until(told)
-    assert first_bytes == first * 10
-    wait_until(reporter.flush)
-    second, second_bytes = wait_until(lambda: now if (now := told()) is not None and now[0] > first else None)
-    assert second_bytes == second * 10
-
-
-def test_a_look_that_fails_costs_nothing_else(reporters: list[Reporter], daemon: RestartedDaemon) -> None:
+def test_a_callback_before_each_report_may_add_to_it_and_costs_nothing_else_when_it_fails(
+    reporters: list[Reporter], daemon: RestartedDaemon
+) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
     reporter.before_reports(lambda _: 1 // 0)  # type: ignore[arg-type]
     reporter.set_memory(0, "tensors_bytes", 7)
@@ -240,3 +187,22 @@ def test_a_look_that_fails_costs_nothing_else(reporters: list[Reporter], daemon:
     wait_until(lambda: daemon.snapshot().cores[0].memory.tensors_bytes == 7)
     assert reporter.ignored_calls > 0
     assert reporter.last_error == "integer division or modulo by zero"
+    steps = iter(range(1, 1000))
+
+    def add(report: Reporter) -> None:
+        step = next(steps)
+        report.set_memory(0, "tensors_bytes", step * 10)
+        report.set_training(TrainingCounters(steps_total=step))
+
+    reporter.before_reports(add)
+
+    def reported() -> tuple[int, int | None] | None:
+        snapshot = daemon.snapshot()
+        training = snapshot.processes[0].training
+        return None if training is None else (training.steps_total, snapshot.cores[0].memory.tensors_bytes)
+
+    first, first_bytes = wait_until(reported)
+    assert first_bytes == first * 10
+    wait_until(reporter.flush)
+    second, second_bytes = wait_until(lambda: now if (now := reported()) is not None and now[0] > first else None)
+    assert second_bytes == second * 10

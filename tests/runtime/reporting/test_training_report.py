@@ -8,12 +8,16 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from neurontools.model import TrainingCounters
+from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
+from tests.harness.reporting_process import PATIENT
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import wait_until
 
-LOOP = """
+LOOP = f"""{PATIENT}
 import json, os, sys, threading, time
 from neurontools.runtime import TrainingReport
 def loader():
@@ -44,10 +48,11 @@ def training(daemon: RestartedDaemon, pid: int) -> TrainingCounters | None:
     return counters if counters is not None and counters.checkpoints_total else None
 
 
-def started(socket: str, **variables: str) -> subprocess.Popen[str]:
+def started(arguments: list[str], socket: str, **variables: str) -> subprocess.Popen[str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON")}
-    return subprocess.Popen(
-        [sys.executable, "-c", LOOP],
+    return python_process.popen(
+        [sys.executable, *arguments],
+        loaded=python_process.TORCH if "-m" in arguments else (),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -57,7 +62,7 @@ def started(socket: str, **variables: str) -> subprocess.Popen[str]:
 
 
 def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemon: RestartedDaemon) -> None:
-    script = started(daemon.socket, NEURON_RT_VISIBLE_CORES="3")
+    script = started(["-c", LOOP], daemon.socket, NEURON_RT_VISIBLE_CORES="3")
     assert script.stdout is not None
     assert script.stdout.readline() == "True 2\n"
     assert script.stdout.readline() == "False\n"
@@ -76,21 +81,20 @@ def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemo
     assert (script.returncode, errors) == (0, "")
 
 
-def test_nothing_happens_where_no_daemon_is(tmp_path: Path) -> None:
-    script = started(str(tmp_path / "none.sock"))
+def test_without_a_daemon_or_with_cores_that_are_refused_training_goes_on(
+    daemon: RestartedDaemon, tmp_path: Path
+) -> None:
+    script = started(["-c", LOOP], str(tmp_path / "none.sock"))
     output, errors = script.communicate("\n")
     assert (script.returncode, output, errors) == (0, "False 1\nFalse\n", "")
-
-
-def test_cores_that_are_refused_are_told_in_a_line_and_training_goes_on(daemon: RestartedDaemon) -> None:
-    script = started(daemon.socket, NEURON_RT_VISIBLE_CORES="99")
+    script = started(["-c", LOOP], daemon.socket, NEURON_RT_VISIBLE_CORES="99")
     output, errors = script.communicate("\n")
     assert (script.returncode, output) == (0, "False 1\nFalse\n")
     assert errors.startswith("neurontools: this training is not reported: ")
     assert len(errors.splitlines()) == 1
 
 
-IN_THE_RUNTIME = """
+IN_THE_RUNTIME = f"""{PATIENT}
 import sys, torch, torch_xla.core.xla_model as xm
 from neurontools.runtime import TrainingReport
 model = torch.nn.Linear(2, 2).to("xla"); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -104,22 +108,14 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.slow
 def test_on_simulated_cores_it_adds_what_the_runtime_does_not_see(daemon: RestartedDaemon, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(IN_THE_RUNTIME)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON")}
-    script = subprocess.Popen(
-        [sys.executable, "-m", "neurontools.runtime", "script.py"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-        env={
-            **kept,
-            "PYTHONPATH": PYTHONPATH,
-            "NEURONTOOLS_SOCKET": daemon.socket,
-            "NEURON_RT_NUM_CORES": "1",
-            "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
-        },
+    script = started(
+        ["-m", "neurontools.runtime", str(tmp_path / "script.py")],
+        daemon.socket,
+        NEURON_RT_NUM_CORES="1",
+        NEURON_COMPILE_CACHE_URL=str(tmp_path / "cache"),
     )
     assert script.stdout is not None
     assert script.stdout.readline() == "done\n"

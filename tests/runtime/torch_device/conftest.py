@@ -19,6 +19,7 @@ from tests.harness.waiting import HANG_SECONDS
 torch = pytest.importorskip("torch")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
 def leave_alone_what_is_there() -> None:
@@ -84,5 +85,24 @@ def run_python(device_environment: dict[str, str], tmp_path: Path) -> Run:
             cwd=tmp_path,
             env={name: value for name, value in variables.items() if value != ""},
         )
+
+    return run
+
+
+@pytest.fixture
+def run_script(run_python: Run, tmp_path: Path) -> Run:
+    """Runs a script under the launcher, by torchrun where it has several ranks; it must end with `exit_code`."""
+
+    def run(
+        text: str, *arguments: str, exit_code: int = 0, ranks: int = 1, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        (tmp_path / "script.py").write_text(text)
+        command = ["-m", "neurontools.runtime", "script.py", *arguments]
+        if ranks > 1:
+            command = [*TORCHRUN, str(ranks), *command]
+            environment = {"NEURON_RT_NUM_CORES": "", **environment}
+        done = run_python(*command, **environment)
+        assert done.returncode == exit_code, done.stderr[-3000:]
+        return done
 
     return run

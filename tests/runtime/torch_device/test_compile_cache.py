@@ -1,21 +1,46 @@
-"""The compile cache on disk: what a second run finds, and what it does not trust."""
+"""The compile cache: what it keeps and logs, what it does not trust, several processes that use it, and full disks."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-from collections.abc import Callable
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import pytest
 import torch
 
-from neurontools.runtime.programs import compiler
+from neurontools.files.directory import Directory
+from neurontools.runtime.programs import compiler, entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
+from tests.harness import python_process
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, swapping_new_files_for_links
+from tests.harness.paths import PYTHONPATH
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
 FLAGS = CompilerFlags()
+RETRY = CompilerFlags(retry_failed_compilation=True)
+OFF = CompilerFlags(no_cache=True)
+LEVEL_1 = parse("--optlevel=1")
+MODULE = "MODULE_9+d41d8cd9"
+TRIES, SWAPS = 50, 20
+
+
+def cache_in(place: object, level: str = "") -> CompileCache:
+    return CompileCache({"NEURON_COMPILE_CACHE_URL": str(place), "NEURON_RT_LOG_LEVEL": level})
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> CompileCache:
+    return cache_in(tmp_path / "cache")
 
 
 @pytest.fixture
@@ -23,21 +48,21 @@ def model(xla: Any) -> CompiledGraph:
     value = torch.ones(2, 3).to("xla")
     kept = (torch.tensor(2.0) * value).softmax(1)[0] + value[1] * 3
     graph = xla.cores[0].graph
-    alive = bytes([buffer.is_alive for buffer in graph.buffers])
-    made = compiler.compile_graph(graph, alive, "123", FLAGS.hash_text)
+    made = compiler.compile_graph(graph, bytes([buffer.is_alive for buffer in graph.buffers]), "9", "d41d8cd9")
     assert kept.shape == (3,)
     return made
 
 
 @pytest.fixture
-def cache(tmp_path: Path) -> CompileCache:
-    return CompileCache({"NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"), "NEURON_RT_LOG_LEVEL": "INFO"})
+def place() -> Iterator[Path]:
+    with public_directory() as path:
+        yield path
 
 
-def entry(cache: CompileCache) -> Path:
-    directory = cache.directory(FLAGS)
+def entry(cache: CompileCache, graph_hash: str = "9", flags: CompilerFlags = FLAGS) -> Path:
+    directory = cache.directory(flags)
     assert directory is not None
-    return directory / "MODULE_123+d41d8cd9"
+    return directory / f"MODULE_{graph_hash}+{flags.hash_text}"
 
 
 def test_a_model_survives_as_bytes(model: CompiledGraph) -> None:
@@ -52,22 +77,98 @@ def test_other_bytes_are_no_model(data: bytes) -> None:
         CompiledGraph.from_json(data)
 
 
-def test_layout_and_log_lines(cache: CompileCache, model: CompiledGraph, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cache.find("123", FLAGS) is None
+@pytest.mark.parametrize("level", ["INFO", "debug", "Trace", "warning", ""])
+def test_layout_and_log_lines(
+    tmp_path: Path, model: CompiledGraph, level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = cache_in(tmp_path / "cache", level)
+    assert cache.find("9", FLAGS) is None
     cache.store(model, "the graph", FLAGS)
     files = {"model.hlo.pb", "model.neff", "model.done", "compile_flags.json"}
     assert {path.name for path in entry(cache).iterdir()} == files
-    found = cache.find("123", FLAGS)
+    found = cache.find("9", FLAGS)
     assert found is not None
     assert found.text() == model.text()
-    assert capsys.readouterr().err.splitlines() == [
-        f"INFO ||NCC_WRAPPER||: Compile cache path: {entry(cache).parent.parent}",
-        "INFO ||NCC_WRAPPER||: Compiler status PASS",
-        (
-            f"INFO ||NCC_WRAPPER||: Using a cached neff at {entry(cache)}/model.neff. "
-            "Exiting with a successfully compiled graph."
-        ),
-    ]
+    lines = (
+        f"INFO ||NCC_WRAPPER||: Compile cache path: {entry(cache).parent.parent}\n"
+        "INFO ||NCC_WRAPPER||: Compiler status PASS\n"
+        f"INFO ||NCC_WRAPPER||: Using a cached neff at {entry(cache)}/model.neff. "
+        "Exiting with a successfully compiled graph.\n"
+    )
+    assert capsys.readouterr().err == (lines if level not in ("warning", "") else "")
+
+
+def test_flags_and_variables_choose_the_directory(
+    tmp_path: Path, model: CompiledGraph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    remote = cache_in("s3://bucket/x")
+    assert [remote.directory(FLAGS), remote.directory(FLAGS), remote.directory(OFF)] == [None] * 3
+    assert capsys.readouterr().err == (
+        "ERROR ||NCC_WRAPPER||: the compile cache s3://bucket/x is not reachable from here; "
+        "set NEURON_COMPILE_CACHE_URL to a directory\n"
+    )
+    assert str(remote.directory(parse(f"--cache_dir={tmp_path}"))).startswith(str(tmp_path))
+    default = CompileCache({}).directory(FLAGS)
+    assert default is not None
+    assert default.parent == Path(f"/var/tmp/neuron-compile-cache-{os.geteuid()}")
+    by_url, by_path = cache_in(f"file://{tmp_path}"), cache_in(tmp_path)
+    assert by_url.directory(FLAGS) == by_path.directory(FLAGS)
+    by_url.store(model, "the graph", FLAGS)
+    assert by_path.find("9", FLAGS) is not None
+
+
+def test_without_a_cache_nothing_is_kept_and_nothing_found(
+    cache: CompileCache, model: CompiledGraph, tmp_path: Path
+) -> None:
+    with cache.locked("9", OFF):
+        cache.store(model, "the graph", OFF)
+        cache.store_failure("9", OFF, "the graph", "too large")
+    assert (cache.find("9", OFF), cache.failure("9", OFF)) == (None, None)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_failed_compilation_is_remembered_and_told(cache: CompileCache, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cache.failure("9", LEVEL_1) is None, "it was not tried"
+    cache.store_failure("9", LEVEL_1, "the graph", " it is too large\n")
+    assert cache.failure("9", LEVEL_1) == "it is too large"
+    assert cache.failure("9", FLAGS) is None, "with other flags it was not tried"
+    where = entry(cache, flags=LEVEL_1)
+    assert capsys.readouterr().err == (
+        f"ERROR ||NCC_WRAPPER||: Got a cached failed neff at {where / 'model.neff'}. Will skip compilation, please set "
+        "--retry_failed_compilation for recompilation.\n"
+    )
+    assert {path.name for path in where.iterdir()} == {"model.hlo.pb", "compile_flags.json", "model.log"}
+    assert (where / "model.hlo.pb").read_text() == "the graph"
+    assert json.loads((where / "compile_flags.json").read_text()) == list(LEVEL_1.passed_on)
+    assert {path.stat().st_mode & 0o777 for path in where.iterdir()} == {0o644}
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (b"", "no reason is known"),
+        (b" \n", "no reason is known"),
+        (b"x" * 2001, "x" * 2000),
+        (b"too \xff large", "too \ufffd large"),
+    ],
+)
+def test_a_reason_is_there_and_of_a_bounded_length(cache: CompileCache, reason: bytes, told: str) -> None:
+    cache.store_failure("9", FLAGS, "the graph", reason.decode(errors="replace"))
+    assert cache.failure("9", FLAGS) == told
+    (entry(cache) / "model.log").write_bytes(reason)
+    assert cache.failure("9", FLAGS) == told
+
+
+def test_a_failure_is_forgotten_when_a_compilation_is_retried_or_goes_well(
+    cache: CompileCache, model: CompiledGraph
+) -> None:
+    cache.store_failure("9", FLAGS, "the graph", "too large")
+    assert cache.failure("9", RETRY) is None
+    assert cache.failure("9", FLAGS) is None
+    cache.store_failure("9", FLAGS, "the graph", "too large")
+    cache.store(model, "the graph", FLAGS)
+    assert cache.failure("9", FLAGS) is None
+    assert cache.find("9", FLAGS) is not None
 
 
 @pytest.mark.parametrize("damage", [b"", b"garbage", None])
@@ -75,63 +176,393 @@ def test_a_damaged_entry_is_built_anew(
     cache: CompileCache, model: CompiledGraph, damage: bytes | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cache.store(model, "the graph", FLAGS)
+    assert cache.find("other", FLAGS) is None
+    for _ in range(2):
+        assert cache.find("9", FLAGS) is not None
     neff = entry(cache) / "model.neff"
     neff.write_bytes(neff.read_bytes()[:-10] if damage is None else damage)
-    assert cache.find("123", FLAGS) is None
+    for _ in range(2):  # the second time it is no entry any more
+        assert cache.find("9", FLAGS) is None
+    assert (cache.hits_total, cache.rebuilt_total) == (2, 1)
     assert "is damaged (its digest does not match); compiling it again" in capsys.readouterr().err
     cache.store(model, "the graph", FLAGS)
-    assert cache.find("123", FLAGS) is not None
+    assert cache.find("9", FLAGS) is not None
 
 
-def test_what_another_user_wrote_is_not_executed(cache: CompileCache, model: CompiledGraph) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("only root can give a file away")
-    cache.store(model, "the graph", FLAGS)
-    os.chown(entry(cache) / "model.neff", 65534, 65534)
-    assert cache.find("123", FLAGS) is None
-
-
-def test_a_cache_that_cannot_be_written_costs_nothing_but_a_line(
-    tmp_path: Path, model: CompiledGraph, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("graph_hash", "flags"), [("8", FLAGS), ("9", LEVEL_1)])
+def test_the_model_of_another_graph_is_not_used(
+    cache: CompileCache, model: CompiledGraph, graph_hash: str, flags: CompilerFlags, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    cache.store(model, "the graph", FLAGS)
+    shutil.copytree(entry(cache), entry(cache, graph_hash, flags))
+    assert cache.find(graph_hash, flags) is None
+    assert "is damaged (it is another graph's); compiling it again" in capsys.readouterr().err
+    assert cache.find("9", FLAGS) is not None
+
+
+def test_a_digest_may_have_a_line_end_and_no_more(cache: CompileCache, model: CompiledGraph) -> None:
+    cache.store(model, "the graph", FLAGS)
+    done = entry(cache) / "model.done"
+    digest = done.read_bytes()
+    done.write_bytes(digest.ljust(256))
+    assert cache.find("9", FLAGS) is not None
+    done.write_bytes(digest.ljust(257))
+    assert cache.find("9", FLAGS) is None
+
+
+def test_what_could_not_be_written_leaves_nothing_behind_and_is_told_once(
+    cache: CompileCache, model: CompiledGraph, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (entry(cache) / "model.neff").mkdir(parents=True)
+    cache.store(model, "the graph", FLAGS)
+    assert "can't be written" in capsys.readouterr().err
+    assert {path.name for path in entry(cache).iterdir()} == {"model.hlo.pb", "compile_flags.json", "model.neff"}
     (tmp_path / "file").write_text("")
-    cache = CompileCache({"NEURON_COMPILE_CACHE_URL": str(tmp_path / "file")})
-    with cache.locked("123", FLAGS):
+    cache = cache_in(tmp_path / "file")
+    with cache.locked("9", FLAGS):
         cache.store(model, "the graph", FLAGS)
         cache.store(model, "the graph", FLAGS)
-    assert cache.find("123", FLAGS) is None
+    assert cache.find("9", FLAGS) is None
     assert capsys.readouterr().err.count("can't be written") == 1
 
 
-def test_flags_choose_the_directory(tmp_path: Path) -> None:
-    cache = CompileCache({"NEURON_COMPILE_CACHE_URL": "s3://bucket/x"})
-    assert cache.directory(FLAGS) is None
-    assert cache.directory(parse("--no_cache")) is None
-    assert str(cache.directory(parse(f"--cache_dir={tmp_path}"))).startswith(str(tmp_path))
-    default = CompileCache({}).directory(FLAGS)
-    assert default is not None
-    assert default.parent == Path(f"/var/tmp/neuron-compile-cache-{os.geteuid()}")
+def test_a_process_that_waits_for_another_says_so_and_gives_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = cache_in(tmp_path / "cache", "info")
+    cache.longest_wait_seconds = 0.3
+    with cache.locked("9", FLAGS):
+        assert (entry(cache) / "model.lock").exists(), "the entry is made for it"
+    with (entry(cache) / "model.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with cache.locked("9", FLAGS):
+            pass
+    line = f"Another process must be compiling {entry(cache)}/model.neff, been waiting for: 0.0 minutes"
+    assert line in capsys.readouterr().err
+
+
+def given_away(*paths: Path) -> None:
+    for path in paths:
+        os.chown(path, HOSTILE, HOSTILE, follow_symlinks=False)
+
+
+def try_all(cache: CompileCache, model: CompiledGraph) -> None:
+    assert cache.find("9", FLAGS) is None
+    assert cache.failure("9", FLAGS) is None
+    with cache.locked("9", FLAGS):
+        cache.store(model, "the graph", FLAGS)
+    cache.store_failure("9", FLAGS, "the graph", "a reason")
+    assert cache.find("9", FLAGS) is None
+
+
+@needs_two_users
+def test_what_another_user_wrote_is_not_believed(cache: CompileCache, model: CompiledGraph) -> None:
+    cache.store(model, "the graph", FLAGS)
+    given_away(entry(cache) / "model.neff")
+    assert cache.find("9", FLAGS) is None
+    cache.store_failure("9", LEVEL_1, "the graph", "too large")
+    given_away(entry(cache, flags=LEVEL_1) / "model.log")
+    assert cache.failure("9", LEVEL_1) is None
+
+
+@needs_two_users
+@pytest.mark.parametrize("is_theirs", [True, False], ids=["a cache of his", "a cache that all may write"])
+def test_a_file_swapped_for_a_link_gives_nothing_away(place: Path, model: CompiledGraph, is_theirs: bool) -> None:
+    secret = place / "secret"
+    secret.touch(0o600)
+    cache = cache_in(place / "cache")
+    module = place / "cache" / cache.version_directory / MODULE
+    module.mkdir(parents=True)
+    for path in (place / "cache", module.parent, module):
+        path.chmod(0o777)
+    if is_theirs:
+        given_away(place / "cache", module.parent, module)
+    wanted = 0 if is_theirs else SWAPS  # nothing is written to what is another's
+    with swapping_new_files_for_links(module, secret) as swapped:
+        tries = 0
+        while tries < TRIES or swapped() < wanted:
+            tries += 1
+            cache.store(model, "the graph", FLAGS)
+            assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert bool(wanted) == (len(list(module.iterdir())) > 1), "the attacker's own link is there in any case"
+
+
+@pytest.mark.parametrize(
+    "is_link", [True, pytest.param(False, marks=needs_two_users)], ids=["a link", "another user's"]
+)
+@pytest.mark.parametrize("level", [0, 1, 2], ids=["cache", "version", "module"])
+def test_a_directory_that_is_a_link_or_another_users_is_not_used(
+    place: Path, model: CompiledGraph, level: int, is_link: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = cache_in(place / "cache")
+    way = [place / "cache", place / "cache" / cache.version_directory]
+    way.append(way[1] / MODULE)
+    elsewhere = place / "elsewhere"
+    elsewhere.mkdir()
+    for path in way[:level]:
+        path.mkdir()
+    if is_link:
+        way[level].symlink_to(elsewhere)
+    else:
+        way[level].mkdir()
+        given_away(way[level])
+    try_all(cache, model)
+    assert list(way[level].iterdir()) == []
+    (line,) = capsys.readouterr().err.splitlines()
+    reason = "is a symbolic link;" if is_link else f"belongs to user {HOSTILE}"
+    assert line.startswith(f"WARNING ||NCC_WRAPPER||: the compile cache is not used: {way[level]} {reason}")
+
+
+@needs_two_users
+def test_a_way_to_the_cache_that_another_user_made_is_not_gone(
+    place: Path, model: CompiledGraph, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "mine").mkdir()
+    (place / "theirs").symlink_to(place / "mine")
+    given_away(place / "theirs")
+    try_all(cache_in(place / "theirs" / "cache"), model)
+    assert list((place / "mine").iterdir()) == []
+    assert f"{place / 'theirs'} belongs to user {HOSTILE}" in capsys.readouterr().err
 
 
 SCRIPT = """
 import torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.debug.metrics as met
+x = torch.ones(3).to(xm.xla_device())
+y = x * 2 + 1
+x.add_(5)
+xm.mark_step()
+print(y.tolist(), x.tolist(), met.counter_value("UncachedCompile") or 0, met.counter_value("ExecuteComputation") or 0)
+"""
+COMPILED, FOUND = (f"[3.0, 3.0, 3.0] [6.0, 6.0, 6.0] {count} 1\n" for count in (1, 0))
+WAITING = "INFO ||NCC_WRAPPER||: Another process must be compiling"
+
+
+@pytest.fixture
+def start_rank(tmp_path: Path, device_environment: dict[str, str]) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+    """Starts a process that runs the script with a cache."""
+    ranks: list[subprocess.Popen[str]] = []
+    (tmp_path / "script.py").write_text(SCRIPT)
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
+    variables = {**kept, **device_environment, "PYTHONPATH": PYTHONPATH, "NEURON_RT_LOG_LEVEL": "INFO"}
+
+    def start(cache: Path) -> subprocess.Popen[str]:
+        rank = python_process.popen(
+            [sys.executable, "-m", "neurontools.runtime", "script.py"],
+            loaded=python_process.TORCH,
+            cwd=tmp_path,
+            env={**variables, "NEURON_COMPILE_CACHE_URL": str(cache)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        ranks.append(rank)
+        return rank
+
+    yield start
+    for rank in ranks:
+        rank.kill()
+        rank.communicate()
+
+
+def end(rank: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it printed (results, how many graphs it compiled, how many executions there were), and its errors."""
+    output, errors = rank.communicate(timeout=HANG_SECONDS)
+    assert rank.returncode == 0, errors
+    return output, errors
+
+
+def test_a_graph_is_extracted_compiled_once_and_its_failure_remembered(run_script: Any, tmp_path: Path) -> None:
+    cache = {"NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache")}
+    extracted = run_script(SCRIPT, NEURON_EXTRACT_GRAPHS_ONLY="1", **cache)
+    assert extracted.stdout == "[0.0, 0.0, 0.0] [1.0, 1.0, 1.0] 1 0\n"
+    assert run_script(SCRIPT, **cache).stdout == FOUND
+    (entry,) = tmp_path.glob("cache/*/MODULE_*")
+    (entry / "model.done").unlink()
+    (entry / "model.neff").unlink()
+    (entry / "model.log").write_text("the compiler ran out of memory")
+    errors = run_script(SCRIPT, exit_code=1, **cache).stderr
+    assert f"Got a cached failed neff at {entry}/model.neff. Will skip compilation, please set" in errors
+    assert "could not be compiled before (the compiler ran out of memory)" in errors
+    assert run_script(SCRIPT, NEURON_CC_FLAGS="--retry_failed_compilation", **cache).stdout == COMPILED
+    assert not (entry / "model.log").exists()
+
+
+def test_a_lock_that_was_left_means_nothing_and_one_that_is_held_is_waited_for(tmp_path: Path, start_rank: Any) -> None:
+    """The kernel frees the lock of a rank however that ends, so this process stands for one that compiles."""
+    end(start_rank(tmp_path / "first"))
+    (done,) = (tmp_path / "first").rglob("model.done")
+    compiled = done.parent
+    entry = tmp_path / "shared" / compiled.parent.name / compiled.name
+    entry.mkdir(parents=True)
+    (entry / "model.lock").write_text("4711")
+    output, errors = end(start_rank(tmp_path / "shared"))
+    assert output == COMPILED
+    assert WAITING not in errors
+
+    for is_compiled in (True, False):
+        for path in entry.iterdir():
+            path.unlink()
+        with (entry / "model.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            rank = start_rank(tmp_path / "shared")
+            assert any(line.startswith(f"{WAITING} {entry}/model.neff, been waiting for: ") for line in rank.stderr)
+            for name in ("model.hlo.pb", "compile_flags.json", "model.neff", "model.done") if is_compiled else ():
+                shutil.copy(compiled / name, entry)
+        output, errors = end(rank)
+        assert output == (FOUND if is_compiled else COMPILED)
+        found = f"Using a cached neff at {entry}/model.neff. Exiting with a successfully compiled graph."
+        assert (found in errors, "Compiler status PASS" in errors) == (is_compiled, not is_compiled)
+        assert (entry / "model.done").exists()
+
+
+@pytest.mark.slow
+def test_ranks_that_start_together_compile_each_graph_once(tmp_path: Path, start_rank: Any) -> None:
+    ranks = [start_rank(tmp_path / "shared") for _ in range(3)]
+    assert sorted(end(rank)[0] for rank in ranks) == [FOUND, FOUND, COMPILED]
+
+
+def is_free(file: TextIO) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_child_that_is_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    path = tmp_path / "model.lock"
+    readable, writable = os.pipe()
+    with Directory.open(tmp_path) as directory, entry_lock.held(directory, path.name, print) as is_held:
+        assert is_held
+        child = os.fork()
+        if child == 0:
+            os.read(readable, 1)
+            os._exit(0)
+    try:
+        with path.open() as file:
+            wait_until(lambda: is_free(file))  # the child has yet to close its copy
+        os.kill(child, 0)
+    finally:
+        os.write(writable, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+        os.close(readable)
+        os.close(writable)
+
+
+def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "model.lock").symlink_to(tmp_path / "elsewhere")
+    with Directory.open(tmp_path) as directory, entry_lock.held(directory, "model.lock", print) as is_held:
+        assert not is_held
+    assert not (tmp_path / "elsewhere").exists()
+
+
+TRAINING = """
+import json, os, torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.debug.metrics as met
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5)).to(xm.xla_device())
-optimizer = torch.optim.Adam(model.parameters())
-for _ in range(4):
-    optimizer.zero_grad()
-    model(torch.randn(2, 8).to(xm.xla_device())).sum().backward(); optimizer.step(); xm.mark_step()
-print(met.counter_value("UncachedCompile") or 0, model[0].weight.sum().item())
+device = xm.xla_device()
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5)).to(device)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+for width in (2, 3, 4):
+    if width == 4 and os.path.exists("disk/ballast"): os.remove("disk/ballast")
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.ones(width, 8).to(device)).sum().backward(); optimizer.step(); xm.mark_step()
+written = sum("model.done" in files for _, _, files in os.walk("disk"))
+told = [model[0].weight.sum().item(), met.counter_value("UncachedCompile") or 0, written]
+open("result", "w").write(json.dumps(told))
+"""
+# What `unshare -Urm` and `mount` would do, in a process that needn't begin anew.
+ON_A_DISK = """
+import ctypes, os, subprocess, sys
+libc = ctypes.CDLL(None, use_errno=True)
+user, group = os.geteuid(), os.getegid()
+if libc.unshare(0x10000000 | 0x20000): sys.exit(os.strerror(ctypes.get_errno()))
+open("/proc/self/setgroups", "w").write("deny")
+open("/proc/self/uid_map", "w").write(f"0 {user} 1")
+open("/proc/self/gid_map", "w").write(f"0 {group} 1")
+if libc.mount(b"none", sys.argv[1].encode(), b"tmpfs", 0, f"size={sys.argv[2]},nr_inodes=64".encode()):
+    sys.exit(os.strerror(ctypes.get_errno()))
+if sys.argv[3]: open(sys.argv[1] + "/ballast", "wb").write(bytes(int(sys.argv[3])))
+"""
+# What `setpriv --bounding-set -all --inh-caps -all` would: a superuser of nothing, whom the permissions of files hold.
+WITHOUT_POWERS = """
+import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if os.geteuid() == 0 and libc.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)):
+    sys.exit(os.strerror(ctypes.get_errno()))
+"""
+WITH_A_FULL_LOG = 'import os; os.dup2(os.open("/dev/full", os.O_WRONLY), 2)'
+WITH_A_CLOSED_LOG = "import os, sys; os.close(2); sys.stderr = sys.__stderr__ = None"  # as Python starts then
+RUN = """
+import runpy, sys
+sys.argv[:] = ["-m", "script.py"]
+runpy.run_module("neurontools.runtime", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_second_run_compiles_nothing_and_gets_the_same(run_python: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(SCRIPT)
-    runs = [
-        run_python("-m", "neurontools.runtime", "script.py", NEURON_COMPILE_CACHE_URL=str(tmp_path / "own"))
-        for _ in range(2)
-    ]
-    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
-    (first, value), (second, again) = (run.stdout.split() for run in runs)
-    assert int(first) > 0
-    assert (int(second), again) == (0, value)
+def namespaces_work() -> bool:
+    mount = ["unshare", "-Urm", "mount", "-t", "tmpfs", "none", "/mnt"]
+    return shutil.which("unshare") is not None and subprocess.run(mount, check=False).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(not namespaces_work(), reason="no user namespaces here")
+
+
+@pytest.fixture
+def train(run_python: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
+    """Runs the training; gives the process, and the sum of weights, compilations and entries that it ended with."""
+    (tmp_path / "script.py").write_text(TRAINING)
+    (tmp_path / "disk").mkdir()
+
+    def run(cache: object, first: str = "", *arguments: object, **environment: str) -> Any:
+        done = run_python("-c", first + RUN, *map(str, arguments), NEURON_COMPILE_CACHE_URL=str(cache), **environment)
+        result = tmp_path / "result"
+        told = json.loads(result.read_text()) if result.exists() else None
+        result.unlink(missing_ok=True)
+        return done, told
+
+    return run
+
+
+def test_a_second_run_compiles_nothing_and_gets_the_same(train: Any, tmp_path: Path) -> None:
+    runs = [train(tmp_path / "cache") for _ in range(2)]
+    assert [done.returncode for done, _ in runs] == [0, 0], runs[0][0].stderr
+    (value, first, _), (again, second, _) = (told for _, told in runs)
+    assert first > 0
+    assert (second, again) == (0, value)
+
+
+@needs_namespaces
+@pytest.mark.parametrize("size", ["4k", pytest.param("12k", marks=pytest.mark.slow)])
+def test_a_full_disk_costs_the_cache_and_not_the_training(train: Any, tmp_path: Path, size: str) -> None:
+    _, expected = train(tmp_path / "roomy")
+    done, told = train(tmp_path / "disk" / "cache", ON_A_DISK, tmp_path / "disk", size, "")
+    assert (done.returncode, told[0]) == (0, expected[0]), done.stderr
+    assert done.stderr.count("can't be written (No space left on device); training goes on") == 1
+
+
+@pytest.mark.slow
+@needs_namespaces
+def test_a_disk_that_gets_room_again_is_used_again(train: Any, tmp_path: Path) -> None:
+    done, told = train(tmp_path / "disk" / "cache", ON_A_DISK, tmp_path / "disk", "64k", 60 * 1024)
+    assert done.returncode == 0, done.stderr
+    assert told[2] >= 1
+    assert done.stderr.count("can't be written") == 1
+
+
+@pytest.mark.parametrize("beginning", [WITH_A_FULL_LOG, WITH_A_CLOSED_LOG], ids=["full", "closed"])
+def test_log_lines_that_cannot_be_written_are_lost_and_nothing_else(train: Any, tmp_path: Path, beginning: str) -> None:
+    # also the line that says that nothing is monitored, and the one of the cache that can't be written
+    done, told = train(f"/dev/null/{tmp_path.name}", beginning, NEURON_RT_LOG_LEVEL="INFO")
+    assert done.returncode == 0
+    assert told is not None
+
+
+def test_a_cache_that_may_not_be_written(train: Any, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o555)
+    done, told = train(cache, WITHOUT_POWERS)
+    assert done.returncode == 0, done.stderr
+    assert told is not None
+    assert done.stderr.count("can't be written (Permission denied); training goes on") == 1
+    assert list(cache.iterdir()) == []

@@ -9,6 +9,9 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.operators.operator import operators
+
 Tensor = torch.Tensor
 LIBRARY = torch.library.Library("neurontools_custom", "FRAGMENT")
 OPERATORS: Any = torch.ops.neurontools_custom
@@ -34,11 +37,7 @@ DEFINED: dict[str, tuple[str, Callable[..., Any], Callable[..., Any] | None]] = 
     "nothing_announced": ("(Tensor x) -> Tensor", lambda x: x + 1, lambda x: None),
     "data_dependent_liar": ("(Tensor x) -> Tensor", lambda x: x[x > 0].clone(), torch.empty_like),
     "several": ("(Tensor x) -> (Tensor, Tensor)", lambda x: (x + 1, x.sum()), lambda x: (x + 1, x.new_empty(()))),
-    "optional": (
-        "(Tensor x, Tensor? y=None) -> Tensor",
-        lambda x, y=None: x + 1,
-        lambda x, y=None: torch.empty_like(x),
-    ),
+    "optional": ("(Tensor x, Tensor? y=None) -> Tensor", lambda x, y=None: x + 1, lambda x, y=None: x.new_empty(3, 4)),
     "number": ("(Tensor x) -> int", lambda x: int((x > 0).sum()), None),
     "returns_its_input": ("(Tensor x) -> Tensor", lambda x: x, torch.empty_like),
 }
@@ -76,11 +75,17 @@ def test_results_are_those_of_the_cpu(xla: Any, name: str) -> None:
         assert same(expected, got)
 
 
+def test_a_right_meta_kernel_is_recorded_after_its_first_call(xla: Any) -> None:
+    value = torch.randn(2, 5).to("xla")
+    OPERATORS.right(value)
+    before = dict(metrics.counters)
+    result = OPERATORS.right(value)
+    assert metrics.counters == before
+    assert result.equal(value * 2 + 1)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_meta_kernel_is_counted_and_told(xla: Any, name: str) -> None:
-    from neurontools.runtime.counting.metrics import metrics
-    from neurontools.runtime.operators.operator import operators
-
     full = f"neurontools_custom::{name}"
     for _ in range(2):
         before = metrics.counters.get(full, 0)
@@ -88,17 +93,6 @@ def test_a_wrong_meta_kernel_is_counted_and_told(xla: Any, name: str) -> None:
         assert metrics.counters[full] == before + 1
     assert metrics.counters[f"WrongMetaKernel:{full}"] == 1
     assert operators.get(full).dynamic
-
-
-def test_a_right_one_is_recorded_after_its_first_call(xla: Any) -> None:
-    from neurontools.runtime.counting.metrics import metrics
-
-    value = torch.randn(2, 5).to("xla")
-    OPERATORS.right(value)
-    before = dict(metrics.counters)
-    result = OPERATORS.right(value)
-    assert metrics.counters == before
-    assert result.equal(value * 2 + 1)
 
 
 def test_what_lies_later_is_an_error_and_right_from_then_on(xla: Any) -> None:
@@ -117,11 +111,14 @@ def test_what_lies_later_is_an_error_and_right_from_then_on(xla: Any) -> None:
     assert OPERATORS.late(mixed).tolist() == [1.0, 2.0]
 
 
-def test_views_and_changes_in_place(xla: Any) -> None:
+def test_views_changes_in_place_and_no_kernel(xla: Any) -> None:
     value = torch.arange(4.0).view(2, 2).to("xla")
     OPERATORS.view(value).mul_(3)
     OPERATORS.scale_(value, 2.0)
     assert value.tolist() == [[0.0, 6.0], [12.0, 18.0]]
+    LIBRARY.define("nowhere(Tensor x) -> Tensor")
+    with pytest.raises(NotImplementedError, match="neurontools_custom::nowhere"):
+        OPERATORS.nowhere(value)
 
 
 def test_composite_ones_and_gradients(xla: Any) -> None:
@@ -142,9 +139,3 @@ def test_composite_ones_and_gradients(xla: Any) -> None:
             (OPERATORS.composite(leaf) * sine(leaf)).sum().backward()
             gradients.append(leaf.grad)
         assert same(*gradients)
-
-
-def test_without_a_kernel_it_is_the_error_of_the_cpu(xla: Any) -> None:
-    LIBRARY.define("nowhere(Tensor x) -> Tensor")
-    with pytest.raises(NotImplementedError, match="neurontools_custom::nowhere"):
-        OPERATORS.nowhere(torch.ones(2).to("xla"))

@@ -1,4 +1,4 @@
-"""Ctrl-C ends a training, whatever the runtime is doing when it comes."""
+"""Exceptions in hooks of backward, where stock torch would end the process, and Ctrl-C at any moment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from operator import methodcaller
@@ -22,12 +22,231 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.tensors.buffer_table import buffers
+from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
 
-Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Tensor = torch.Tensor
+
+
+class Broken(Exception):
+    pass
+
+
+def broken(*_: Any) -> Any:
+    raise Broken("by the hook")
+
+
+def leaf() -> Tensor:
+    return torch.ones(3, device="xla", requires_grad=True)
+
+
+def hooked(register: Callable[[Tensor], object], *, is_leaf: bool = True) -> Tensor:
+    value = leaf() if is_leaf else leaf() * 2
+    register(value)
+    return (value * 2).sum()
+
+
+def in_module(method: str) -> Tensor:
+    module = nn.Linear(3, 3).to("xla")
+    getattr(module, method)(broken)
+    return module(leaf()).sum()  # type: ignore[no-any-return]
+
+
+def of_several() -> Tensor:
+    values = [leaf(), leaf()]
+    torch.autograd.graph.register_multi_grad_hook(values, broken)
+    return (values[0] * values[1]).sum()
+
+
+def of_saved_tensors() -> Tensor:
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: value, broken):
+        value = leaf()
+        return (value * value).sum()
+
+
+class BrokenFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        return value * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        raise Broken("by the hook")
+
+
+def recomputed(*, reentrant: bool) -> Tensor:
+    calls = []
+
+    def layer(value: Tensor) -> Tensor:
+        calls.append(value)
+        return value.sin() if len(calls) == 1 else broken()
+
+    return checkpoint(layer, leaf() * 1, use_reentrant=reentrant).sum()  # type: ignore[no-any-return]
+
+
+CASES: dict[str, Callable[[], Tensor]] = {
+    "tensor": lambda: hooked(lambda value: value.register_hook(broken)),
+    "intermediate": lambda: hooked(lambda value: value.register_hook(broken), is_leaf=False),
+    "accumulated": lambda: hooked(lambda value: value.register_post_accumulate_grad_hook(broken)),
+    "several": of_several,
+    "module": lambda: in_module("register_full_backward_hook"),
+    "before module": lambda: in_module("register_full_backward_pre_hook"),
+    "saved tensors": of_saved_tensors,
+    "function": lambda: BrokenFunction.apply(leaf()).sum(),  # type: ignore[no-untyped-call]
+    "checkpoint": lambda: recomputed(reentrant=False),
+    "reentrant checkpoint": lambda: recomputed(reentrant=True),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_exception_is_the_hooks_own(xla: Any, case: str) -> None:
+    for _ in range(2):
+        with pytest.raises(Broken, match="by the hook"):
+            CASES[case]().backward()
+    value = leaf()
+    (value * 3).sum().backward()
+    assert value.grad is not None
+    assert value.grad.tolist() == [3.0] * 3
+
+
+def test_of_gradients_and_saved_tensors_that_are_asked_for(xla: Any) -> None:
+    value = leaf()
+    value.register_hook(broken)
+    with pytest.raises(Broken):
+        torch.autograd.grad((value * 2).sum(), value)
+    with torch.autograd.graph.saved_tensors_hooks(lambda value: value, broken):
+        value = leaf()
+        node: Any = (value * value).grad_fn
+    with pytest.raises(Broken):
+        node._saved_self  # noqa: B018
+
+
+def test_hooks_work_as_ever(xla: Any) -> None:
+    value = leaf()
+    seen = []
+    value.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter.grad is not None))
+    handle = value.register_hook(lambda gradient: gradient * 10)
+    (value * 2).sum().backward()
+    handle.remove()
+    (value * 2).sum().backward()
+    assert value.grad is not None
+    assert (value.grad.tolist(), seen) == ([22.0] * 3, [True, True])
+    value.register_hook(lambda gradient: torch.ones(7))
+    with pytest.raises(RuntimeError, match="has changed the type of value"):
+        (value * 2).sum().backward()
+
+
+def test_backward_of_a_thread_of_the_script(xla: Any) -> None:
+    """Autograd would give the device threads of its own there."""
+    caught: list[BaseException] = []
+
+    def train() -> None:
+        try:
+            CASES["tensor"]().backward()
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+    assert [type(error) for error in caught] == [Broken]
+
+
+def is_in_engine(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "run_guarded":
+        frame = frame.f_back
+    return frame is not None
+
+
+def raise_broken(number: int, _frame: object) -> None:
+    raise Broken(f"by signal {number}")
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, Broken)], ids=["SIGINT", "SIGALRM"]
+)
+@pytest.mark.parametrize("place", ["capture", "operators", "tensors"])
+def test_a_signal_while_the_engine_calls_the_runtime_raises_when_backward_has_ended(
+    xla: Any, place: str, number: signal.Signals, raised: type[BaseException]
+) -> None:
+    def strike(frame: FrameType, event: str, _argument: object) -> None:
+        if event == "call" and f"/{place}/" in frame.f_code.co_filename and is_in_engine(frame.f_back):
+            sys.setprofile(None)
+            signal.raise_signal(number)
+
+    following.forget_all()
+    weight = torch.ones(4, 4, device="xla", requires_grad=True)
+    value = (weight @ weight).relu().sum()
+    before = signal.getsignal(number)
+    handler = signal.default_int_handler if number == signal.SIGINT else raise_broken
+    signal.signal(number, handler)
+    try:
+        sys.setprofile(strike)
+        with pytest.raises(raised):
+            value.backward()
+        assert sys.getprofile() is None, "it was never in that place"
+        assert signal.getsignal(number) == handler
+    finally:
+        sys.setprofile(None)
+        signal.signal(number, before)
+    (weight @ weight).sum().backward()
+    assert weight.grad is not None
+    assert weight.grad.sum().item() > 0
+
+
+def test_an_interrupt_is_no_exception_and_comes_out_of_a_hook_too(xla: Any) -> None:
+    def interrupted(_: Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hooked(lambda value: value.register_hook(interrupted)).backward()
+
+
+def train_with_hooks_that_raise(where: str, mark: Callable[[], None]) -> tuple[list[str], list[Tensor]]:
+    calls: Counter[str] = Counter()
+
+    def every(kind: str, count: int) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            calls[kind] += 1
+            if calls[kind] % count == 0:
+                raise Broken(kind)
+
+        return hook
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)).to(where)
+    model[1].register_forward_hook(every("forward", 5))
+    model[2].register_full_backward_hook(every("backward", 6))
+    nn.Module.get_parameter(model, "0.weight").register_hook(every("gradient", 7))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer.register_step_pre_hook(every("step", 8))
+    caught = []
+    for step in range(60):
+        optimizer.zero_grad()
+        value = torch.randn(4, 8, generator=torch.Generator().manual_seed(step)).to(where)
+        try:
+            model(value).pow(2).mean().backward()
+            optimizer.step()
+        except Broken as error:
+            caught.append(str(error))
+        mark()
+    return caught, [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def test_hooks_that_raise_in_a_training_cost_what_they_cost_on_the_cpu(xla: Any) -> None:
+    failed = xla.cores[0].statistics.failed_executions_total
+    (expected, weights), (caught, got) = (
+        train_with_hooks_that_raise(where, lambda: xla.flush_all("Test")) for where in ("cpu", "xla")
+    )
+    assert set(expected) == {"forward", "backward", "gradient", "step"}
+    assert caught == expected
+    assert all(torch.equal(a, b) for a, b in zip(got, weights, strict=True))
+    assert xla.cores[0].statistics.failed_executions_total == failed
 
 
 def test_an_interrupt_that_comes_while_storage_dies_is_raised(xla: Any) -> None:
@@ -39,61 +258,26 @@ def test_an_interrupt_that_comes_while_storage_dies_is_raised(xla: Any) -> None:
     assert not tensors
 
 
-# The signal comes when torch's engine of backward passes calls a Python function of the runtime, in a certain place.
-IN_BACKWARD = """
-import signal, sys, torch, torch_xla.core.xla_model as xm
-weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
-
-def is_in_engine(frame):
-    while frame is not None and frame.f_code.co_name != "run_guarded":
-        frame = frame.f_back
-    return frame is not None
-
-def strike(frame, event, _argument):
-    if event == "call" and "/PLACE/" in frame.f_code.co_filename and is_in_engine(frame.f_back):
-        sys.setprofile(None)
-        signal.raise_signal(NUMBER)
-
-def handler(number, _frame):
-    raise Exception(f"signal {number}")
-
-if NUMBER != signal.SIGINT:
-    signal.signal(NUMBER, handler)
-before = signal.getsignal(NUMBER)
-value = (weight @ weight).relu().sum()
-sys.setprofile(strike)
-try:
-    value.backward()
-except (KeyboardInterrupt, Exception) as error:
-    print(repr(error))
-assert sys.getprofile() is None, "it was never in that place"
-assert signal.getsignal(NUMBER) == before
-(weight @ weight).sum().backward()
-print(weight.grad.cpu().sum().item() > 0)
-"""
-
-
-@pytest.mark.parametrize(
-    ("number", "raised"), [(signal.SIGINT, "KeyboardInterrupt()"), (signal.SIGALRM, "Exception('signal 14')")]
-)
-@pytest.mark.parametrize("place", ["capture", "operators", "tensors"])
-def test_a_signal_in_backward_raises_when_it_has_ended(
-    run_python: Run, tmp_path: Path, place: str, number: signal.Signals, raised: str
-) -> None:
-    code = IN_BACKWARD.replace("NUMBER", f"signal.{number.name}").replace("PLACE", place)
-    (tmp_path / "script.py").write_text(code)
-    done = run_python("-m", "neurontools.runtime", "script.py")
-    assert (done.returncode, done.stdout) == (0, f"{raised}\nTrue\n"), done.stderr
-
-
-# Tells when it can be interrupted, and counts the interrupts; the first comes in a call that blocks.
+# Tells when it can be interrupted, and counts the interrupts; the first comes in a call that blocks. One that comes
+# when nobody was told, because the one before had seemed lost, is not counted.
 IN_FORWARD = """
-import os, sys, time, torch, torch_xla.core.xla_model as xm
+import os, signal, sys, time, torch, torch_xla.core.xla_model as xm
 weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
 for _ in range(2):
     weight @ weight
     xm.mark_step()
-interrupts = 0
+interrupts, may_raise = 0, False
+theirs = signal.getsignal(signal.SIGINT)
+assert theirs is not signal.default_int_handler
+
+def interrupt(number, frame):
+    global may_raise
+    if may_raise:
+        try:
+            theirs(number, frame)
+        except KeyboardInterrupt:
+            may_raise = False
+            raise
 
 def forward():
     if not interrupts:
@@ -101,29 +285,33 @@ def forward():
     while True:
         weight @ weight
 
+signal.signal(signal.SIGINT, interrupt)
 while interrupts < int(sys.argv[1]):
     try:
+        may_raise = True
         os.write(1, b".")
         forward()
     except KeyboardInterrupt:
         interrupts += 1
 os._exit(0)
 """
-INTERRUPTS = 150
 LONGEST_PAUSE_SECONDS = 0.002
-LOST_AFTER_SECONDS = 5.0
+LOST_AFTER_SECONDS = 2.0
 """Python itself loses an interrupt that comes in the callback of a weak reference, as its imports have them."""
 
 
-def test_an_interrupt_at_any_moment_of_forward_is_raised(device_environment: dict[str, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("interrupts", [20, pytest.param(150, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_moment_of_forward_is_raised(
+    device_environment: dict[str, str], tmp_path: Path, interrupts: int
+) -> None:
     """torch asks for the device's guard where nothing may raise, and every twentieth interrupt comes just then."""
     (tmp_path / "script.py").write_text(IN_FORWARD)
     random = Random(1)
-    with subprocess.Popen(
-        [sys.executable, "-m", "neurontools.runtime", "script.py", str(INTERRUPTS)],
+    with python_process.popen(
+        [sys.executable, "-m", "neurontools.runtime", "script.py", str(interrupts)],
+        loaded=python_process.TORCH,
         cwd=tmp_path,
         env={**os.environ, **device_environment, "PYTHONPATH": PYTHONPATH},
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores it
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         bufsize=0,
@@ -173,18 +361,21 @@ def _interrupted_at(line: int, do: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.parametrize("steps_before", [0, 2, 6], ids=["recorded", "observed", "followed"])
-def test_an_interrupt_at_any_line_of_recording_leaves_no_half_recorded_operator(xla: Any, steps_before: int) -> None:
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_interrupt_at_any_line_of_recording_leaves_no_half_recorded_operator(
+    xla: Any, steps_before: int, every: int
+) -> None:
     value, other = torch.randn(3, 4), torch.randn(4)
     there, other_there = value.to("xla"), other.to("xla")
 
-    def step(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def step(value: Tensor, other: Tensor) -> Tensor:
         return (value.mul(2.5) + other).relu().max(1)[0].sub(other[1:2])
 
     expected = step(value, other)
     line = 0
     is_struck = True
     while is_struck:
-        line += 1
+        line += every
         following.forget_all()
         for _ in range(steps_before):
             result = step(there, other_there)

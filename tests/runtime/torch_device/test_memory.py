@@ -1,9 +1,11 @@
-"""HBM: what is taken, what is refused, and the categories."""
+"""HBM: what is taken, what is refused, the categories, and which bytes are constants (parameters and buffers)."""
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
 import re
 import tempfile
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.memory import Category, CoreMemory, OutOfDeviceMemory, log_stamp, size_text
@@ -123,25 +126,8 @@ def test_a_tensor_beyond_the_hbm_is_refused_and_nothing_leaks(small: Any) -> Non
     assert buffers.account_of(small.cores[0]).levels[Category.TENSORS] <= used
 
 
-def test_a_refusal_leaves_a_file_with_every_tensor(small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    held = torch.ones(MIB).to("xla"), torch.ones(MIB, dtype=torch.bool).to("xla")
-    with pytest.raises(torch.OutOfMemoryError) as refused:
-        torch.ones(9 * MIB, dtype=torch.uint8).to("xla")
-    path = tmp_path / "neuron_mem_table_device_0_hbm_0.log"
-    assert f"by tensor: {path}" in str(refused.value)
-    text = path.read_text()
-    assert "Failed to allocate 9.000MB (usage: tensors) on ND 0:NC 0" in text
-    rows = [line.split() for line in text.splitlines() if line.endswith(("float32[1048576]{1}", "bool[1048576]{1}"))]
-    assert rows == [
-        [str(4 * MIB), "1", "tensors", "float32[1048576]{1}"],
-        [str(MIB), "1", "tensors", "bool[1048576]{1}"],
-    ]
-    assert [each.numel() for each in held] == [MIB, MIB]
-
-
-@pytest.mark.parametrize("in_the_way", ["symbolic link", "second name", "pipe"])
-def test_the_file_of_a_refusal_takes_the_place_of_what_is_there_and_is_not_written_through_it(
+@pytest.mark.parametrize("in_the_way", ["nothing", "symbolic link", "second name", "pipe"])
+def test_a_refusal_leaves_a_file_with_every_tensor_in_place_of_what_is_there(
     small: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_the_way: str
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -151,14 +137,23 @@ def test_the_file_of_a_refusal_takes_the_place_of_what_is_there_and_is_not_writt
         path.symlink_to(victim)
     elif in_the_way == "second name":
         os.link(victim, path)
-    else:
+    elif in_the_way == "pipe":
         os.mkfifo(path)
+    held = torch.ones(MIB).to("xla"), torch.ones(MIB, dtype=torch.bool).to("xla")
     with pytest.raises(torch.OutOfMemoryError) as refused:
         torch.ones(9 * MIB, dtype=torch.uint8).to("xla")
-    assert "by tensor" in str(refused.value)
+    assert f"by tensor: {path}" in str(refused.value)
     assert victim.read_text() == "mine"
     assert path.is_file()
     assert not path.is_symlink()
+    text = path.read_text()
+    assert "Failed to allocate 9.000MB (usage: tensors) on ND 0:NC 0" in text
+    rows = [line.split() for line in text.splitlines() if line.endswith(("float32[1048576]{1}", "bool[1048576]{1}"))]
+    assert rows == [
+        [str(4 * MIB), "1", "tensors", "float32[1048576]{1}"],
+        [str(MIB), "1", "tensors", "bool[1048576]{1}"],
+    ]
+    assert [each.numel() for each in held] == [MIB, MIB]
 
 
 def test_an_execution_beyond_the_hbm_is_refused_before_it_changes_anything(small: Any) -> None:
@@ -179,22 +174,6 @@ def test_pending_graphs_run_when_memory_is_short(small: Any) -> None:
     for _ in range(20):  # 20 MiB of batches that are dead as soon as the graph has run
         total = total + torch.ones(MIB // 4).to("xla")
     assert total[0].item() == 20
-
-
-def test_parameters_are_constants(xla: Any) -> None:
-    gc.collect()
-    before = buffers.account_of(xla.cores[0]).by_field()
-    layer = torch.nn.Linear(100, 100).to("xla")
-    xla.flush_all("Test")
-    constants = buffers.account_of(xla.cores[0]).by_field()["constants_bytes"] - before["constants_bytes"]
-    assert constants == 40400
-    layer(torch.ones(1, 100).to("xla")).sum().backward()
-    torch.optim.SGD(layer.parameters(), lr=0.1).step()
-    xla.flush_all("Test")
-    assert buffers.account_of(xla.cores[0]).by_field()["constants_bytes"] - before["constants_bytes"] == 40400
-    del layer
-    gc.collect()
-    assert buffers.account_of(xla.cores[0]).by_field()["constants_bytes"] == before["constants_bytes"]
 
 
 def test_memory_info_is_the_account(xla: Any) -> None:
@@ -232,3 +211,105 @@ def test_temporaries_are_gone_without_the_garbage_collector(xla: Any) -> None:
         assert len(left) == 1  # the value of the last `value`
     finally:
         gc.enable()
+
+
+def nbytes(tensors: Any) -> int:
+    return sum(t.nbytes for t in tensors)
+
+
+def own(module: nn.Module) -> int:
+    return nbytes([*module.parameters(), *module.buffers()])
+
+
+@pytest.fixture
+def added(xla: Any) -> Any:
+    """A function that says how many bytes of constants and tensors there are more than when the test began."""
+
+    def levels() -> tuple[int, int]:
+        gc.collect()  # what other tests left in cycles
+        xla.flush_all("Test")
+        memory = xla.cores[0].memory
+        return memory.levels[Category.CONSTANTS], memory.levels[Category.TENSORS]
+
+    constants, tensors = levels()
+    return lambda: (levels()[0] - constants, levels()[1] - tensors)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+
+def test_training_makes_parameters_constants_and_gradients_tensors(xla: Any, added: Any) -> None:
+    made = model()
+    size, gradients = own(made), nbytes(made.parameters())
+    made.to("xla")
+    assert added() == (size, 0)
+    made(torch.randn(4, 8).to("xla")).sum().backward()
+    assert added() == (size, gradients)
+    optimizer = torch.optim.SGD(made.parameters(), lr=0.1, momentum=0.9)
+    optimizer.step()
+    assert added() == (size, 2 * gradients)
+    optimizer.zero_grad()
+    assert added() == (size, gradients)
+    del made, optimizer
+    assert added() == (0, 0)
+
+
+def test_parameters_that_get_other_bytes(xla: Any, added: Any) -> None:
+    made = model().to("xla")
+    size = own(made)
+    for parameter in made.parameters():
+        parameter.data = parameter.data - 1.0
+    assert added() == (size, 0)
+    weight = next(made.parameters())
+    old = weight.data
+    weight.data = torch.zeros(8, 8, device="xla")
+    assert added() == (size, old.nbytes)
+    del old
+    assert added() == (size, 0)
+
+
+def test_state_dicts(xla: Any, added: Any) -> None:
+    made = model().to("xla")
+    size = own(made)
+    state = {name: tensor.clone() for name, tensor in made.state_dict().items()}
+    assert added() == (size, size)
+    made.load_state_dict(state, assign=True)
+    del state
+    assert added() == (size, 0)
+    made.load_state_dict({name: tensor.cpu() for name, tensor in made.state_dict().items()})
+    assert added() == (size, 0)
+
+
+def test_copies_of_a_model_are_models(xla: Any, added: Any) -> None:
+    made = model().to("xla")
+    size = own(made)
+    copied = copy.deepcopy(made)
+    assert added() == (2 * size, 0)
+    copied = pickle.loads(pickle.dumps(made))
+    assert added() == (2 * size, 0)
+    del copied
+    average = [p.detach().clone() for p in made.parameters()]
+    assert added() == (size, nbytes(average))
+
+
+def test_conversions_and_leaving(xla: Any, added: Any) -> None:
+    made = model().to("xla")
+    size = own(made)
+    made.half()
+    assert added() == (own(made), 0)
+    assert own(made) < size
+    made.cpu()
+    assert added() == (0, 0)
+
+
+def test_made_on_the_device(xla: Any, added: Any) -> None:
+    with torch.device("xla"):
+        made = nn.BatchNorm1d(4)
+    assert added() == (own(made), 0)
+    made.running_mean = torch.ones(4, device="xla")
+    assert added() == (own(made), 0)
+    lazy = nn.LazyLinear(3).to("xla")
+    lazy(torch.ones(1, 2).to("xla"))
+    assert lazy.weight.shape == (3, 2)
+    assert added() == (own(made) + own(lazy), 0)

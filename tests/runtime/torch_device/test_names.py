@@ -1,14 +1,30 @@
-"""The rule that picks the device's name."""
+"""Device names, compiler flags and variables: the rules, what they do to numbers, and the torch that it is made for."""
 
 from __future__ import annotations
 
+import struct
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from neurontools.catalog import names
+from neurontools.nrt.status import NrtStatus
+from neurontools.runtime.execution.failure import ExecutionFailed
+from neurontools.runtime.execution.target import check_load, neuroncore_version
 from neurontools.runtime.launch.names import InvalidDeviceName, choose, device_name
+from neurontools.runtime.launch.torch_version import MADE_FOR
+from neurontools.runtime.programs import compiler_flags, rounding
+from neurontools.runtime.programs.compiler_flags import CompilerFlags, InvalidCompilerFlags
+from neurontools.runtime.programs.numerics import narrowed_types, stochastic_rounding
+from tests.harness.paths import ROOT
+
+Run = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
@@ -23,46 +39,18 @@ from neurontools.runtime.launch.names import InvalidDeviceName, choose, device_n
         ("import torch_neuronx\nx = 'neuron'", "xla"),
         ("import torch", "xla"),
         ("this is not Python", "xla"),
+        (None, "xla"),
     ],
 )
-def test_the_script_decides(tmp_path: Path, script: str, expected: str) -> None:
+def test_the_script_decides(tmp_path: Path, script: str | None, expected: str) -> None:
     path = tmp_path / "script.py"
-    path.write_text(script)
+    if script is not None:
+        path.write_text(script)
     assert device_name({}, path) == expected
+    assert device_name({}, None) == "xla"
     assert device_name({"NEURONTOOLS_DEVICE": "neuron"}, path) == "neuron"
-
-
-def test_without_a_script_it_is_xla() -> None:
-    assert device_name({}, None) == device_name({}, "/no/such/script.py") == "xla"
-
-
-def test_another_name_is_refused() -> None:
     with pytest.raises(InvalidDeviceName, match="set it to xla or neuron"):
-        device_name({"NEURONTOOLS_DEVICE": "cuda"}, None)
-
-
-NATIVE = """
-import copy, pickle, torch
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2)).to("neuron")
-value = torch.randn(3, 8)
-before = torch.neuron.memory_allocated()
-loss = model(value.to("neuron")).sum()
-loss.backward()
-copy.deepcopy(model); pickle.loads(pickle.dumps(model.state_dict()))
-fast = torch.compile(model, backend="neuron")(value.to("neuron"))
-assert torch.equal(fast.cpu(), model(value.to("neuron")).cpu())
-assert torch.accelerator.current_accelerator().type == "neuron", torch.accelerator.current_accelerator()
-torch.neuron.synchronize()
-print(loss.device, torch.neuron.device_count(), before, repr(torch.ones(1, device="neuron")))
-"""
-
-
-def test_the_native_device(run_python: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(NATIVE)
-    run = run_python("-m", "neurontools.runtime", "script.py", NEURONTOOLS_DEVICE="")
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == "neuron:0 2 184 tensor([1.], device='neuron:0')\n"
+        device_name({"NEURONTOOLS_DEVICE": "cuda"}, path)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +97,28 @@ def test_a_configuration_among_the_arguments_says_the_name(tmp_path: Path, name:
     assert device_name({}, script, ["--config", str(tmp_path / f"no-{name}")]) == "xla"
 
 
+NATIVE = """
+import copy, pickle, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Linear(4, 2)).to("neuron")
+value = torch.randn(3, 8)
+before = torch.neuron.memory_allocated()
+loss = model(value.to("neuron")).sum()
+loss.backward()
+copy.deepcopy(model); pickle.loads(pickle.dumps(model.state_dict()))
+fast = torch.compile(model, backend="neuron")(value.to("neuron"))
+assert torch.equal(fast.cpu(), model(value.to("neuron")).cpu())
+assert torch.accelerator.current_accelerator().type == "neuron", torch.accelerator.current_accelerator()
+torch.neuron.synchronize()
+print(loss.device, torch.neuron.device_count(), before, repr(torch.ones(1, device="neuron")))
+"""
+
+
+def test_the_native_device(run_script: Run) -> None:
+    run = run_script(NATIVE, NEURONTOOLS_DEVICE="")
+    assert run.stdout == "neuron:0 2 184 tensor([1.], device='neuron:0')\n"
+
+
 ARGUMENT = """
 import argparse, torch
 parser = argparse.ArgumentParser()
@@ -118,9 +128,11 @@ print(torch.ones(2, device=given.device or given.where).sum().item())
 """
 
 
-@pytest.mark.parametrize(("launcher", "name"), [(True, "xla"), (True, "neuron"), (False, "neuron")])
+@pytest.mark.parametrize(
+    ("launcher", "name"), [(True, "xla"), (True, "neuron"), pytest.param(False, "neuron", marks=pytest.mark.slow)]
+)
 def test_a_script_that_gets_the_name_by_its_command_line(
-    run_python: Callable[..., Any], tmp_path: Path, launcher: bool, name: str
+    run_python: Run, tmp_path: Path, launcher: bool, name: str
 ) -> None:
     (tmp_path / "script.py").write_text(ARGUMENT)
     way = ("-m", "neurontools.runtime") if launcher else ()
@@ -129,20 +141,268 @@ def test_a_script_that_gets_the_name_by_its_command_line(
     assert (run.returncode, run.stdout) == (0, "2.0\n"), run.stderr
 
 
-def test_the_error_for_the_other_name_says_the_variable_and_the_reason(
-    run_python: Callable[..., Any], tmp_path: Path
-) -> None:
-    (tmp_path / "script.py").write_text(ARGUMENT)
-    run = run_python("-m", "neurontools.runtime", "script.py", "--where", "neuron", NEURONTOOLS_DEVICE="")
-    assert run.returncode == 1
-    assert "device type at start of device string: neuron" in run.stderr
-    assert run.stderr.splitlines()[-1] == (
-        "neurontools: torch takes one name for the device in a process, and here it is 'xla', because script.py does "
-        "not name neuron; set NEURONTOOLS_DEVICE=neuron to use 'neuron'"
-    )
-    (tmp_path / "script.py").write_text(ARGUMENT.replace("import argparse", "import torch_xla, argparse"))
-    run = run_python("-m", "neurontools.runtime", "script.py", "--where", "neuron", NEURONTOOLS_DEVICE="")
-    assert "here it is 'xla', because script.py imports torch_xla;" in run.stderr.splitlines()[-1]
-    run = run_python("-m", "neurontools.runtime", "script.py", "--where", "nothing", NEURONTOOLS_DEVICE="")
-    assert "torch takes one name" not in run.stderr
+def test_the_error_for_the_other_name_says_the_variable_and_the_reason(run_script: Run) -> None:
+    for beginning, where, reason in (
+        ("import argparse", "neuron", "script.py does not name neuron"),
+        ("import torch_xla, argparse", "neuron", "script.py imports torch_xla"),
+        ("import argparse", "nothing", None),
+    ):
+        script = ARGUMENT.replace("import argparse", beginning)
+        run = run_script(script, "--where", where, exit_code=1, NEURONTOOLS_DEVICE="")
+        assert f"device type at start of device string: {where}" in run.stderr
+        if reason is None:
+            assert "torch takes one name" not in run.stderr
+            continue
+        assert run.stderr.splitlines()[-1] == (
+            "neurontools: torch takes one name for the device in a process, and here it is 'xla', because "
+            f"{reason}; set NEURONTOOLS_DEVICE=neuron to use 'neuron'"
+        )
     assert choose({"NEURONTOOLS_DEVICE": "xla"}, None).reason == "NEURONTOOLS_DEVICE=xla"
+
+
+OF_ANOTHER_VERSION = """
+import sys, torch
+torch.__version__ = sys.argv[1]
+from neurontools.runtime.launch.install import install
+install(); install()
+print(torch.ones(2, device="xla").sum().item())
+"""
+
+
+@pytest.mark.parametrize("version", [f"{MADE_FOR}.7", "2.14.0a0"])
+def test_another_torch_is_told_in_a_line_and_tried(run_python: Run, version: str) -> None:
+    done = run_python("-c", OF_ANOTHER_VERSION, version)
+    said = [line for line in done.stderr.splitlines() if "install torch" in line]
+    line = (
+        f"neurontools: torch 2.14.0a0 is not the torch {MADE_FOR} that the device is made for; should something fail, "
+        f"install torch=={MADE_FOR}.*"
+    )
+    assert (done.returncode, done.stdout, said) == (0, "2.0\n", [line] if version == "2.14.0a0" else []), done.stderr
+
+
+def test_the_bound_is_the_next_minor_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    major, minor = map(int, MADE_FOR.split("."))
+    assert f"torch>={MADE_FOR},<{major}.{minor + 1}" in project["optional-dependencies"]["runtime"]
+    assert f"torch=={MADE_FOR}.0" in (ROOT / "constraints.txt").read_text("utf-8").split()
+
+
+FLOATS = st.floats(width=32, allow_nan=False)
+
+
+def tf32_of(value: float) -> float:
+    (bits,) = struct.unpack("<I", struct.pack("<f", value))
+    if bits & 0x7F800000 == 0x7F800000:
+        return value
+    rounded = (bits + 0x0FFF + ((bits >> 13) & 1)) & 0xFFFFE000
+    (result,) = struct.unpack("<f", struct.pack("<I", rounded & 0xFFFFFFFF))
+    return float(result)
+
+
+@given(FLOATS)
+def test_tf32_keeps_ten_bits_of_mantissa(value: float) -> None:
+    assert rounding.to_tf32(torch.tensor([value])).item() == tf32_of(value)
+
+
+@given(st.sampled_from(sorted(rounding.NEAREST)), st.lists(FLOATS, min_size=1, max_size=8))
+def test_rounding_twice_is_rounding_once(name: str, values: list[float]) -> None:
+    once = rounding.NEAREST[name](torch.tensor(values))
+    assert torch.equal(rounding.NEAREST[name](once), once)
+    assert once.dtype is torch.float32
+
+
+def test_fp8_saturates_at_its_largest() -> None:
+    assert rounding.to_fp8_e4m3(torch.tensor([1e9, -300.0, 0.3])).tolist() == [240.0, -240.0, 0.3125]
+
+
+def test_stochastic_rounding_is_unbiased_reproducible_and_goes_to_neighbours() -> None:
+    value = torch.full((200_000,), 1.0 + 3 / 1024)  # 3/8 of the way from 1.0 to the next bfloat16, 1.0078125
+    first = rounding.stochastic_bf16(value, torch.Generator().manual_seed(1)).float()
+    assert torch.equal(rounding.stochastic_bf16(value, torch.Generator().manual_seed(1)).float(), first)
+    assert set(first.unique().tolist()) == {1.0, 1.0078125}
+    assert abs((first > 1).float().mean().item() - 0.375) < 0.005
+    special = torch.tensor([float("inf"), float("-inf"), 0.0, 1.0])
+    assert rounding.stochastic_bf16(special, torch.Generator()).tolist() == special.tolist()
+    assert rounding.stochastic_bf16(torch.tensor([float("nan")]), torch.Generator()).isnan().item()
+
+
+@pytest.mark.parametrize(
+    ("environment", "narrowed", "stochastic"),
+    [
+        ({}, {}, False),
+        ({"XLA_USE_BF16": "1"}, {torch.float32: torch.bfloat16, torch.float64: torch.bfloat16}, True),
+        ({"XLA_DOWNCAST_BF16": "1"}, {torch.float32: torch.bfloat16, torch.float64: torch.float32}, True),
+        ({"XLA_USE_BF16": "1", "NEURON_RT_STOCHASTIC_ROUNDING_EN": "0"}, None, False),
+        ({"NEURON_RT_STOCHASTIC_ROUNDING_EN": "1"}, {}, True),
+    ],
+)
+def test_variables(environment: dict[str, str], narrowed: object, stochastic: bool) -> None:
+    if narrowed is not None:
+        assert narrowed_types(environment) == narrowed
+    assert stochastic_rounding(environment) is stochastic
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", CompilerFlags()),
+        ("--auto-cast=none", CompilerFlags(passed_on=("--auto-cast", "none"))),
+        (
+            "--auto-cast all --auto-cast-type fp8_e4m3",
+            CompilerFlags("all", "fp8_e4m3", passed_on=("--auto-cast", "all", "--auto-cast-type", "fp8_e4m3")),
+        ),
+        (
+            "--model-type transformer -O3 --target inf2 -lnc=1",
+            CompilerFlags(
+                model_type="transformer",
+                optlevel=3,
+                target="inf2",
+                logical_neuroncore_config=1,
+                passed_on=(
+                    *("--model-type", "transformer", "--optlevel", "3"),
+                    *("--target", "inf2", "--logical-nc-config", "1"),
+                ),
+            ),
+        ),
+        ("--cache_dir=/x --no_cache", CompilerFlags(cache_dir="/x", no_cache=True)),
+        ("--optlevel 1 --optlevel 2", CompilerFlags(passed_on=("--optlevel", "1", "--optlevel", "2"))),
+    ],
+)
+def test_compiler_flags(text: str, expected: CompilerFlags) -> None:
+    assert compiler_flags.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("--auto-cast some", "argument --auto-cast: invalid choice: 'some' (choose from none, matmult, all)"),
+        ("--bogus", "unrecognized argument '--bogus'"),
+        ("--target", "argument --target: expected one argument"),
+        ("--target trn9", "invalid choice: 'trn9'"),
+        ("'open", "close the quote"),
+        ("--target trn1 -lnc 2", "trn1 has no logical NeuronCores of 2"),
+    ],
+)
+def test_flags_that_the_compiler_refuses(text: str, error: str) -> None:
+    with pytest.raises(InvalidCompilerFlags) as refused:
+        compiler_flags.parse(text)
+    assert error in str(refused.value)
+
+
+def test_the_hash_of_no_flags_is_the_known_one() -> None:
+    assert compiler_flags.parse("").hash_text == "d41d8cd9"
+    assert compiler_flags.parse("--cache_dir /x").hash_text == "d41d8cd9"
+
+
+LEGACY = {"NEURON_RT_ALLOW_LEGACY_NEFF": "1"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "instance_type", "lnc", "environment"),
+    [
+        ("", "trn1.32xlarge", 1, {}),
+        ("--target trn1", "trn1.32xlarge", 1, {}),
+        ("--target inf2", "trn1n.32xlarge", 1, {}),
+        ("--target trn2", None, None, {}),
+        ("--target trn2 -lnc 2", "trn2u.48xlarge", 2, {}),
+        ("--target trn1", "trn2.48xlarge", 2, LEGACY),
+        ("--target trn1", "a-type-of-tomorrow", 1, {}),
+    ],
+)
+def test_what_loads(flags: str, instance_type: str | None, lnc: int | None, environment: dict[str, str]) -> None:
+    check_load(compiler_flags.parse(flags), "MODULE_1", instance_type, lnc, environment)
+
+
+@pytest.mark.parametrize(
+    ("flags", "instance_type", "lnc", "environment", "status", "text"),
+    [
+        ("--target trn2", "trn1.32xlarge", 1, LEGACY, 10, "compiled with --target trn2, this host is a trn1.32xlarge"),
+        ("--target trn1", "trn2.48xlarge", 2, {}, 10, "or set NEURON_RT_ALLOW_LEGACY_NEFF=1"),
+        ("-lnc 2", "trn2.48xlarge", 1, {}, 2, "Size of 2. Runtime is currently configured with NEURON_LOGICAL"),
+    ],
+)
+def test_what_does_not_load(
+    flags: str, instance_type: str, lnc: int, environment: dict[str, str], status: int, text: str
+) -> None:
+    with pytest.raises(ExecutionFailed) as refused:
+        check_load(compiler_flags.parse(flags), "MODULE_1", instance_type, lnc, environment)
+    assert refused.value.status == NrtStatus(status)
+    assert text in str(refused.value)
+
+
+def test_all_types_have_a_version() -> None:
+    assert all(neuroncore_version(name) is not None for name in names())
+
+    assert compiler_flags.parse("--optlevel 1").hash_text != "d41d8cd9"
+
+
+ROUNDED = """
+import os, sys, torch, torch_xla, torch_xla.core.xla_model as xm
+os.environ.update(dict(item.split("=", 1) for item in sys.argv[1:]))
+torch.manual_seed(0)
+a, b = torch.randn(64, 64), torch.randn(64, 64)
+x, y = a.to(xm.xla_device()), b.to(xm.xla_device())
+z = x @ y
+w = x * y
+xm.mark_step()
+torch.save({"a": a, "b": b, "z": z.cpu(), "w": w.cpu(), "bytes": xm.get_memory_info()["bytes_used"]}, "out.pt")
+"""
+
+
+@pytest.fixture
+def computed(run_script: Callable[..., Any], tmp_path: Path) -> Callable[..., dict[str, torch.Tensor]]:
+    """Runs the script with these settings; what it computed."""
+
+    def run(*settings: str) -> dict[str, torch.Tensor]:
+        run_script(ROUNDED, *settings)
+        return torch.load(tmp_path / "out.pt")  # type: ignore[no-any-return]
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8_e4m3"])
+def test_auto_cast_rounds_the_inputs_of_products(computed: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
+    out = computed(f"NEURON_CC_FLAGS=--auto-cast matmult --auto-cast-type {name}")
+    rounded = rounding.NEAREST[name]
+    assert torch.equal(out["z"], rounded(out["a"]) @ rounded(out["b"]))
+    assert torch.equal(out["w"], out["a"] * out["b"])
+
+
+def test_use_bf16_halves_the_bytes_and_rounds(computed: Callable[..., dict[str, torch.Tensor]]) -> None:
+    out = computed("XLA_USE_BF16=1", "NEURON_RT_STOCHASTIC_ROUNDING_EN=0")
+    assert out["z"].dtype is torch.float32
+    assert torch.equal(out["z"], (out["a"].bfloat16() @ out["b"].bfloat16()).float())
+    full = computed()
+    assert torch.equal(full["z"], full["a"] @ full["b"])
+    tensors = 4 * 64 * 64
+    assert full["bytes"] - out["bytes"] in range(tensors * 2 - 200, tensors * 2 + 200)
+
+
+def test_stochastic_rounding_of_a_run_is_reproducible_and_close(
+    computed: Callable[..., dict[str, torch.Tensor]],
+) -> None:
+    first, again, other = (computed("XLA_USE_BF16=1", f"NEURON_RT_STOCHASTIC_ROUNDING_SEED={n}") for n in (7, 7, 8))
+    assert torch.equal(first["z"], again["z"])
+    assert not torch.equal(first["z"], other["z"])
+    exact = first["a"].bfloat16().float() @ first["b"].bfloat16().float()
+    assert ((first["z"] - exact).abs() <= exact.abs() / 128 + 1e-6).all()
+
+
+DEFAULT_DEVICE = """
+import torch, torch_xla
+torch.set_default_device("xla")
+layer = torch.nn.Linear(4, 4)
+layer(torch.ones(2, 4)).sum().backward()
+out = torch.mul(layer.weight.grad[::2], 2, out=torch.empty(0))
+print(out.device, out.tolist())
+"""
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"XLA_USE_BF16": "1"}, {"NEURON_CC_FLAGS": "--auto-cast=all --auto-cast-type=tf32"}]
+)
+def test_a_default_device_is_for_the_scripts_own_calls(
+    run_script: Callable[..., Any], settings: dict[str, str]
+) -> None:
+    expected = "xla:0 [[4.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]\n"
+    assert run_script(DEFAULT_DEVICE, **settings).stdout == expected

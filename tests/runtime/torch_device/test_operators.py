@@ -1,6 +1,7 @@
 """Every operator of torch's operator database against the CPU: forward, backward, shapes, strides, types, bits.
 
-With NEURONTOOLS_WRITE_DOCS=1 the list of covered operators in docs/operators.md is written anew; else it is compared.
+With NEURONTOOLS_WRITE_DOCS=1, and all parts in one process, the list of covered operators in docs/operators.md is
+written anew; else it is compared.
 With NEURONTOOLS_ALL_SAMPLES=1 up to 64 samples of every element type are compared, which takes long; else a few.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import re
 import warnings
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -22,35 +24,24 @@ import torch
 pytest.importorskip("expecttest", reason="torch's operator database needs it")
 from torch.utils._pytree import tree_leaves, tree_map
 
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.launch.setup import executor
+from neurontools.runtime.operators.operator import operators, verified_names
+from tests.harness.paths import ROOT
 from tests.harness.seeding import seed
 
-ROOT = Path(__file__).parents[3]
 ALL_SAMPLES = os.environ.get("NEURONTOOLS_ALL_SAMPLES") == "1"
 SEED = 1234  # what torch's own tests seed their samples with
 FEW_TYPES = (torch.float32, torch.int64, torch.bfloat16, torch.complex64)
-MORE_TYPES = (
-    torch.float64,
-    torch.float16,
-    torch.uint8,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.bool,
-    torch.complex128,
-)
+_MORE = "float64 float16 uint8 int32 int16 int8 bool complex128".split()
+MORE_TYPES = tuple(getattr(torch, name) for name in _MORE)
 TYPES = (*FEW_TYPES, *MORE_TYPES) if ALL_SAMPLES else FEW_TYPES
 
 # Not compared at all, and why.
+_EMPTY = "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
 SKIPPED = {
-    "empty": "its values are whatever was in memory",
-    "empty_like": "its values are whatever was in memory",
-    "empty_permuted": "its values are whatever was in memory",
-    "empty_strided": "its values are whatever was in memory",
-    "new_empty": "its values are whatever was in memory",
-    "new_empty_strided": "its values are whatever was in memory",
-    "to_sparse": "sparse tensors are refused",
-    "sparse.mm.reduce": "sparse tensors are refused",
-    "sparse.sampled_addmm": "sparse tensors are refused",
+    **dict.fromkeys(_EMPTY, "its values are whatever was in memory"),
+    **dict.fromkeys(["to_sparse", "sparse.mm.reduce", "sparse.sampled_addmm"], "sparse tensors are refused"),
     "tensor_split": "torch wants its indices on the CPU, on every device",
 }
 # Not the same bits, and why; compared with a tolerance.
@@ -58,18 +49,20 @@ CLOSE = {
     "linalg.lstsq": "LAPACK gets its operands in other strides",
     "nn.functional.linear_cross_entropy": "torch splits the work differently on accelerators (bfloat16)",
 }
+
+
 # Run at once, and why; besides those whose results' sizes depend on values.
-WITHOUT_META = frozenset(
-    "aten::" + name
-    for name in """_ctc_loss_backward _histogramdd_bin_edges _histogramdd_from_bin_cts
- _histogramdd_from_bin_tensors copysign.Scalar histogram.bins_tensor _logcumsumexp
- fractional_max_pool3d_backward geqrf histogram.bin_ct multi_margin_loss_backward
- multilabel_margin_loss_backward""".split()
+def aten(names: str) -> frozenset[str]:
+    return frozenset("aten::" + name for name in names.split())
+
+
+WITHOUT_META = aten(
+    "_ctc_loss_backward _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors copysign.Scalar "
+    "histogram.bins_tensor _logcumsumexp fractional_max_pool3d_backward geqrf histogram.bin_ct "
+    "multi_margin_loss_backward multilabel_margin_loss_backward"
 )
-RESIZING = frozenset(
-    "aten::" + name for name in "arange.start_out eye.m_out mul.out".split()
-)  # of torch's own composites
-OF_CONJUGATES = frozenset("aten::" + name for name in "bmm clone copy_ linalg_solve_triangular mm".split())
+RESIZING = aten("arange.start_out eye.m_out mul.out")  # of torch's own composites
+OF_CONJUGATES = aten("bmm clone copy_ linalg_solve_triangular mm")
 
 
 def name_of(op: Any) -> str:
@@ -158,9 +151,9 @@ def database() -> dict[str, Any]:
     return {name_of(op): op for op in op_db}
 
 
-# The names, so that not every process that collects tests imports the database.
-DATABASE_NAMES = Path(__file__).parent / "operator_names.txt"
-OPERATORS = [name for name in DATABASE_NAMES.read_text().split() if name not in SKIPPED]
+PARTS = 40
+"""The operators are shared out among so many tests: collection does not import the database to know their names."""
+
 VERIFIED = ROOT / "neurontools" / "runtime" / "operators" / "verified_operators.txt"
 IS_WRITING = os.environ.get("NEURONTOOLS_WRITE_DOCS") == "1"
 
@@ -171,8 +164,6 @@ def verified(set_up_device: None) -> Iterator[set[str]]:
 
     While it is written everything is recorded, so that nothing is verified by the runtime itself instead.
     """
-    from neurontools.runtime.operators.operator import operators
-
     names: set[str] = set()
     if IS_WRITING:
         for operator in operators.by_name.values():
@@ -183,8 +174,6 @@ def verified(set_up_device: None) -> Iterator[set[str]]:
 
 
 def executed_operators() -> set[str]:
-    from neurontools.runtime.launch.setup import executor
-
     made = executor()
     names: set[str] = set()
     for loaded in made.programs.values():
@@ -195,23 +184,23 @@ def executed_operators() -> set[str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", OPERATORS)
-def test_operator(xla: Any, name: str, verified: set[str]) -> None:
-    from neurontools.runtime.counting.metrics import metrics
-    from neurontools.runtime.operators.operator import operators
-
-    before = dict(metrics.counters)
-    compare_with_cpu(database()[name])
-    verified |= executed_operators()
-    at_once = {n for n, count in metrics.counters.items() if n.startswith("aten::") and count != before.get(n)}
-    unexpected = at_once - WITHOUT_META - RESIZING - OF_CONJUGATES
-    assert {name for name in unexpected if not operators.get(name).dynamic} == set()
-
-
-def test_every_operator_of_the_database_is_compared() -> None:
-    if IS_WRITING:
-        DATABASE_NAMES.write_text("\n".join(database()) + "\n")
-    assert DATABASE_NAMES.read_text().split() == list(database())
+@pytest.mark.parametrize("part", [pytest.param(n, marks=[] if n % 4 == 0 else pytest.mark.slow) for n in range(PARTS)])
+def test_operators(xla: Any, part: int, verified: set[str]) -> None:
+    names = [name for name in database() if name not in SKIPPED][part::PARTS]
+    assert len(names) > 10
+    different: dict[str, str] = {}
+    for name in names:
+        before = dict(metrics.counters)
+        try:
+            compare_with_cpu(database()[name])
+        except Exception as error:
+            different[name] = f"{type(error).__name__}: {error}"
+        verified |= executed_operators()
+        at_once = {n for n, count in metrics.counters.items() if n.startswith("aten::") and count != before.get(n)}
+        unexpected = at_once - WITHOUT_META - RESIZING - OF_CONJUGATES
+        if run_eager := {name for name in unexpected if not operators.get(name).dynamic}:
+            different[name] = f"{sorted(run_eager)} ran outside of graphs"
+    assert different == {}
 
 
 def compare_with_cpu(op: Any) -> None:
@@ -236,76 +225,44 @@ def compare_with_cpu(op: Any) -> None:
                     compare(a, b, op)
 
 
-def operator_list() -> str:
-    from neurontools.runtime.operators.operator import operators, verified_names
+def with_lists_of_now(document: str) -> str:
+    """The document with its lists as they are now, and how many operators are in the last two."""
 
-    listed = {name: o.dynamic and name != "aten::index.Tensor" for name, o in operators.by_name.items()}
-    known = verified_names()
-    recorded = {n for n, is_dynamic in listed.items() if n.startswith("aten::") and not is_dynamic} - WITHOUT_META
-    compared = sorted(recorded & known)
-    others = sorted(name for name in recorded - known if not operators.by_name[name].trusted)
-    at_once = sorted(name for name, at_once in listed.items() if name.startswith("aten::") and at_once)
-    return "\n".join(
-        [
-            "# Operators of the simulated device",
-            "",
-            "Written by `tests/runtime/torch_device/test_operators.py`, which compares the entries of torch's operator",
-            "database (OpInfo) with the CPU: forward, backward, shapes, strides, types and bits. Operators made of",
-            "others (CompositeImplicitAutograd) are covered through them, operators that change their arguments and",
-            "lists (`_foreach_…`) are recorded too. What runs on the host at once, outside of graphs, is counted under",
-            "its name in `torch_xla.debug.metrics`; so is an operator whose meta kernel turns out to be wrong.",
-            "",
-            "## Not the bits of the CPU",
-            "",
-            *(f"* `{name}`: {why}" for name, why in sorted(CLOSE.items())),
-            "",
-            "## Not compared",
-            "",
-            *(f"* `{name}`: {why}" for name, why in sorted(SKIPPED.items())),
-            "",
-            "## Run at once",
-            "",
-            "Because the size of the result depends on values (also `aten::index.Tensor` with a mask):",
-            "",
-            *(f"* `{name}`" for name in at_once),
-            "",
-            "Because torch has no meta kernel that says what comes out:",
-            "",
-            *(f"* `{name}`" for name in sorted(WITHOUT_META)),
-            "",
-            "Operators on conjugate and negative views of complex tensors, with `out=` tensors of another size than",
-            "the result, and with a `torch.Generator` of the script's own run at once too.",
-            "",
-            f"## Recorded, and compared with the CPU ({len(compared)})",
-            "",
-            *(f"* `{name}`" for name in compared),
-            "",
-            f"## Recorded after a first call at once ({len(others)})",
-            "",
-            "No entry of the database leads to them. The first call of each kind is compared by the runtime itself.",
-            "",
-            *(f"* `{name}`" for name in others),
-            "",
-        ]
-    )
+    def listed(names: Iterable[str]) -> str:
+        return "".join(f"* `{name}`\n" for name in sorted(names))
+
+    def explained(reasons: dict[str, str]) -> str:
+        return "".join(f"* `{name}`: {why}\n" for name, why in sorted(reasons.items()))
+
+    all_names = {name for name in operators.by_name if name.startswith("aten::")}
+    at_once = {name for name in all_names if operators.by_name[name].dynamic and name != "aten::index.Tensor"}
+    recorded = all_names - at_once - WITHOUT_META
+    compared = recorded & verified_names()
+    others = {name for name in recorded - compared if not operators.by_name[name].trusted}
+    lists = [explained(CLOSE), explained(SKIPPED), *map(listed, (at_once, WITHOUT_META, compared, others))]
+    counts = [f"({len(compared)})", f"({len(others)})"]
+    document = re.sub(r"(^\* .*\n)+", lambda _: lists.pop(0), document, flags=re.MULTILINE)
+    return re.sub(r"\(\d+\)$", lambda _: counts.pop(0), document, flags=re.MULTILINE)
 
 
-def test_the_documented_list(run_python: Any) -> None:
-    """In a process of its own, where no test has used other operators."""
-    program = f"""
-import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import warnings
+OF_A_NEW_PROCESS = """
+import sys, warnings
+from pathlib import Path
 warnings.simplefilter("ignore")
 from neurontools.runtime.launch.install import install
 install()
-from test_operators import operator_list
-print(operator_list(), end="")
+sys.path.insert(0, sys.argv[1])
+from test_operators import with_lists_of_now
+print(with_lists_of_now(Path(sys.argv[2]).read_text()), end="")
 """
-    run = run_python("-c", program)
-    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.slow
+def test_the_documented_list(run_python: Any) -> None:
+    """In a process of its own, where no test has used other operators."""
     path = ROOT / "docs" / "operators.md"
+    run = run_python("-c", OF_A_NEW_PROCESS, str(Path(__file__).parent), str(path))
+    assert run.returncode == 0, run.stderr
     if IS_WRITING:
-        path.parent.mkdir(exist_ok=True)
         path.write_text(run.stdout)
     assert path.read_text() == run.stdout

@@ -1,15 +1,24 @@
-"""The modules that scripts import as torch_xla."""
+"""The modules that scripts import as torch_xla, and stock torch with a device without C++ allocator and streams."""
 
 from __future__ import annotations
 
+import copy
+import importlib.metadata
+import io
+import pickle
+import subprocess
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.launch.missing import MODULES
 from tests.harness.loaded_interpreter import WHOLE_END
 
 
@@ -51,13 +60,6 @@ def test_collectives_of_one_rank_are_the_identity(xm: Any) -> None:
     assert xm.mesh_reduce("x", 3, sum) == 3
 
 
-def test_save_writes_cpu_tensors(xm: Any, tmp_path: Path) -> None:
-    xm.save({"weight": torch.ones(2, device="xla"), "step": 3}, tmp_path / "x.pt")
-    loaded = torch.load(tmp_path / "x.pt")
-    assert loaded["weight"].device.type == "cpu"
-    assert loaded["step"] == 3
-
-
 def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(torch.full((4, 2), float(i)), torch.arange(4)) for i in range(count)]
 
@@ -65,8 +67,6 @@ def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
 @pytest.mark.parametrize(("per_execution", "marks"), [(1, 13), (5, 3), (100, 1)])
 def test_the_loader_marks_steps(xm: Any, per_execution: int, marks: int) -> None:
     import torch_xla.distributed.parallel_loader as pl
-
-    from neurontools.runtime.counting.metrics import metrics
 
     before = metrics.counters.get("MarkStep", 0)
     loader = pl.MpDeviceLoader(batches(11), xm.xla_device(), batches_per_execution=per_execution)
@@ -116,46 +116,44 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
     assert not torch.equal(layer.weight.detach().cpu(), before)
 
 
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_missing_module_can_be_imported_and_says_what_to_use_when_it_is_used(xm: Any, module: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"import {module} as found; from {module} import Something", space)
+    assert not isinstance(0, space["Something"])
+    assert not hasattr(space["found"], "__wrapped__")
+    for use in ("(0)", ".create()", "[0]", ".a.b", None):
+        with pytest.raises(NotImplementedError) as raised:
+            exec(f"Something{use}" if use else "class Own(Something): pass", space)
+        error = str(raised.value)
+        assert error.startswith(f"{module}.Something is not part of the simulated runtime; use ")
+        assert INSTEAD.get(module, "") in error
+
+
+INSTEAD = {
+    "torch_xla.distributed.spmd": "use one process a NeuronCore (torchrun) with xm.all_reduce",
+    "torch_xla.stablehlo": "use torch.export on the CPU",
+    "neuronx_distributed.pipeline": "use tensor and data parallelism",
+}
+
+
 @pytest.mark.parametrize(
     ("statement", "error"),
     [
-        ("import torch_xla; torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
-        (
-            "import torch_xla; torch_xla._XLAC._x()",
-            "torch_xla._XLAC._x is not part of the simulated runtime; use the Python",
-        ),
+        ("torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
         ("import torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
+        ("torch_xla._internal.x", "torch_xla._internal is not part of the simulated runtime; use torch_xla.runtime"),
+        ("torch_xla.eager_mode", "torch_xla.eager_mode is not part of the simulated runtime; use torch_xla.experiment"),
+        ("torch_xla._XLAC._x()", "torch_xla._XLAC._x is not part of the simulated runtime; use the Python"),
+        ("torch_xla.runtime.use_spmd", "torch_xla.runtime.use_spmd is not part of the simulated runtime; use one"),
     ],
 )
-def test_what_is_missing_is_named(xm: Any, statement: str, error: str) -> None:
+def test_a_missing_name_is_an_error_that_says_what_to_use(xm: Any, statement: str, error: str) -> None:
+    import torch_xla.runtime
+
     with pytest.raises((ImportError, AttributeError)) as raised:
-        exec(statement, {})
+        exec(statement, {"torch_xla": torch_xla})
     assert error in str(raised.value)
-
-
-@pytest.mark.parametrize("use", ["(0)", ".create()", "[0]", ".a.b"])
-@pytest.mark.parametrize(
-    ("module", "name", "instead"),
-    [
-        ("torch_xla.distributed.spmd", "Mesh", "use one process a NeuronCore"),
-        ("torch_xla.stablehlo", "exported_program_to_stablehlo", "use torch.export on the CPU"),
-        ("neuronx_distributed.pipeline", "NxDPPModel", "use tensor and data parallelism"),
-    ],
-)
-def test_what_is_missing_says_so_when_it_is_used_and_not_when_it_is_imported(
-    xm: Any, module: str, name: str, instead: str, use: str
-) -> None:
-    space: dict[str, Any] = {}
-    exec(f"from {module} import {name}; import {module} as found", space)
-    with pytest.raises(NotImplementedError) as raised:
-        exec(f"{name}{use}", space)
-    assert str(raised.value) == f"{module}.{name} is not part of the simulated runtime; {instead}" + (
-        " (torchrun) with xm.all_reduce" if "process" in instead else ""
-    )
-    with pytest.raises(NotImplementedError):
-        exec(f"class Own({name}): pass", space)
-    assert not isinstance(0, space[name])
-    assert not hasattr(space["found"], "__wrapped__")
 
 
 def test_torch_xla_is_not_there_without_a_launcher(run_python: Callable[..., Any]) -> None:
@@ -164,16 +162,13 @@ def test_torch_xla_is_not_there_without_a_launcher(run_python: Callable[..., Any
     assert "ModuleNotFoundError: No module named 'torch_xla'" in run.stderr
 
 
-def test_a_real_torch_xla_wins_unless_ours_is_forced(run_python: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_real_torch_xla_wins_unless_ours_is_forced(run_script: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "torch_xla.py").write_text("print('the real one')")
-    (tmp_path / "script.py").write_text("import torch_xla")
-    assert run_python("-m", "neurontools.runtime", "script.py").stdout == "the real one\n"
-    assert run_python("-m", "neurontools.runtime", "script.py", NEURONTOOLS_FORCE_TORCH_XLA="1").stdout == ""
+    assert run_script("import torch_xla").stdout == "the real one\n"
+    assert run_script("import torch_xla", NEURONTOOLS_FORCE_TORCH_XLA="1").stdout == ""
 
 
 def test_the_distribution_is_found_in_every_spelling(xm: Any) -> None:
-    import importlib.metadata
-
     import torch_xla
 
     for name in ("torch_xla", "torch-xla", "Torch.XLA"):
@@ -191,17 +186,10 @@ def test_the_number_of_the_random_state_tells_what_comes(xm: Any) -> None:
     assert xm.get_rng_state() == number
     drawn = torch.rand(3, device="xla").tolist()
     xm.set_rng_state(number)
-    assert torch.rand(3, device="xla").tolist() == drawn
-
-
-def test_forked_random_numbers_leave_the_others_alone(xm: Any) -> None:
-    xm.set_rng_state(1)
-    expected = torch.rand(4, device="xla").tolist()
-    xm.set_rng_state(1)
-    drawn = torch.rand(2, device="xla").tolist()
+    first = torch.rand(1, device="xla").tolist()
     with xm.fork_rng():
         torch.rand(5, device="xla").tolist()
-    assert drawn + torch.rand(2, device="xla").tolist() == expected
+    assert first + torch.rand(2, device="xla").tolist() == drawn
 
 
 def test_asynchronous_closures_do_not_hold_the_step_up_and_their_errors_come_with_the_next(xm: Any) -> None:
@@ -226,12 +214,24 @@ def test_asynchronous_closures_do_not_hold_the_step_up_and_their_errors_come_wit
     assert seen == [3.0]
 
 
-AT_THE_END = """
-import threading, torch, torch_xla.core.xla_model as xm
+LEAVING = """
+import sys, threading, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+device = xm.xla_device()
 began = threading.Event()
 def closure(total):
     began.wait()
     print("closure", total.item())
+def batches():
+    while True: yield torch.ones(64, 64), torch.zeros(64)
+def loaders(): return [thread for thread in threading.enumerate() if thread.name == "ParallelLoader"]
+for value, target in pl.MpDeviceLoader(batches(), device): break
+assert loaders() == [], "a loader that was left still loads"
+for value, target in pl.MpDeviceLoader(batches(), device):
+    if sys.argv[1] == "exit": sys.exit(3)
+    if sys.argv[1] == "raise": raise ValueError
+    break
+kept = iter(pl.MpDeviceLoader(batches(), device)); next(kept)
+assert loaders()
 xm.add_step_closure(closure, (torch.ones(3, device="xla").sum(),), run_async=True)
 xm.mark_step()
 print("end of the script")
@@ -239,13 +239,16 @@ began.set()
 """
 
 
-def test_asynchronous_closures_are_called_before_the_process_ends(
-    run_python: Callable[..., Any], tmp_path: Path
+@pytest.mark.parametrize(
+    ("how", "exit_code", "output"), [("exit", 3, ""), ("raise", 1, ""), ("keep", 0, "end of the script\nclosure 3.0\n")]
+)
+def test_a_script_that_leaves_its_loader_ends_well_and_after_its_closures(
+    run_script: Callable[..., Any], how: str, exit_code: int, output: str
 ) -> None:
-    (tmp_path / "script.py").write_text(AT_THE_END)
-    run = run_python("-m", "neurontools.runtime", "script.py", **{WHOLE_END: "1"})
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.split("\n") == ["end of the script", "closure 3.0", ""]
+    """The interpreter must not end while the loader's thread is in torch's C++: that aborts the process."""
+    run = run_script(LEAVING, how, exit_code=exit_code, **{WHOLE_END: "1"})
+    assert run.stdout == output
+    assert "terminate" not in run.stderr
 
 
 def test_sending_to_the_device_makes_a_list_of_a_single_tensor(xm: Any) -> None:
@@ -257,9 +260,12 @@ def test_sending_to_the_device_makes_a_list_of_a_single_tensor(xm: Any) -> None:
     assert xm.send_cpu_data_to_device([on_it], xm.xla_device())[0] is on_it
 
 
-def test_a_state_saved_a_tensor_a_file_comes_back(xm: Any, tmp_path: Path) -> None:
+def test_a_state_is_saved_from_the_cpu_also_a_tensor_a_file(xm: Any, tmp_path: Path) -> None:
     import torch_xla.utils.serialization as xser
 
+    xm.save({"weight": torch.ones(2, device="xla"), "step": 3}, tmp_path / "x.pt")
+    loaded = torch.load(tmp_path / "x.pt")
+    assert (loaded["weight"].device.type, loaded["step"]) == ("cpu", 3)
     state = {"weights": [torch.arange(3.0).to("xla"), torch.ones(2, 2)], "step": 7}
     xser.save(state, tmp_path / "state")
     xser.save(state, tmp_path / "state")
@@ -270,33 +276,10 @@ def test_a_state_saved_a_tensor_a_file_comes_back(xm: Any, tmp_path: Path) -> No
     assert {tensor.device.type for tensor in loaded["weights"]} == {"cpu"}
 
 
-def test_checkpointing_computes_again_with_the_gradients_of_the_cpu(xm: Any) -> None:
-    from torch_xla.utils.checkpoint import checkpoint
-
-    gradients = []
-    for where in ("cpu", "xla"):
-        torch.manual_seed(0)
-        layer = torch.nn.Linear(4, 4).to(where)
-        calls: list[int] = []
-
-        def inner(value: torch.Tensor, layer: torch.nn.Linear = layer, calls: list[int] = calls) -> torch.Tensor:
-            calls.append(1)
-            result: torch.Tensor = layer(value).tanh()
-            return result
-
-        checkpoint(inner, torch.ones(2, 4, device=where, requires_grad=True)).sum().backward()
-        assert calls == [1, 1]
-        assert layer.weight.grad is not None
-        gradients.append(layer.weight.grad.cpu())
-    assert torch.equal(*gradients)
-
-
 def test_eager_mode_executes_each_operator_and_a_compiled_function_is_one_graph(xm: Any) -> None:
     import torch_xla
     import torch_xla.experimental
     import torch_xla.runtime as xr
-
-    from neurontools.runtime.counting.metrics import metrics
 
     def work(value: torch.Tensor) -> torch.Tensor:
         return (value * 3 + 1).exp()
@@ -348,3 +331,256 @@ def test_updates_are_printed_as_the_examples_do(xm: Any, capsys: pytest.CaptureF
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("| Training Device=xla:0/0 Epoch=1 Step=3 Loss=0.50000 Rate=10.00 GlobalRate=20.00 Time=")
     assert second.startswith("| Test Device=xla:0/0 Epoch=1 Accuracy=99.50 Time=")
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+VALUES = [1.0, 2.0, 3.0]
+
+
+@pytest.fixture
+def value(xla: Any) -> torch.Tensor:
+    return torch.tensor(VALUES).to("xla")
+
+
+def test_saving_loading_and_copying(value: torch.Tensor, tmp_path: Path) -> None:
+    path = tmp_path / "saved.pt"
+    torch.save({"device": value, "host": torch.tensor(VALUES), "view": value[1:]}, path)
+    for where in (None, "cpu", "xla", "xla:1", torch.device("xla", 0), {"cpu": "xla"}):
+        loaded = torch.load(path, map_location=where)
+        kinds = {"cpu"} if where == "cpu" else {"xla", "cpu"} if where is None else {"xla"}
+        assert {t.device.type for t in loaded.values()} == kinds
+        assert loaded["view"].tolist() == VALUES[1:]
+        assert loaded["host"].tolist() == loaded["device"].tolist() == VALUES
+    copied = copy.deepcopy(value)
+    copied.add_(1)
+    assert value.tolist() == VALUES
+    assert pickle.loads(pickle.dumps(copied)).device.type == "xla"
+
+
+def test_the_old_format_is_refused_and_not_read_wrong(value: torch.Tensor) -> None:
+    file = io.BytesIO()
+    with pytest.raises(NotImplementedError, match="the old format can't hold tensors of xla; save CPU tensors"):
+        torch.save(value, file, _use_new_zipfile_serialization=False)
+    file = io.BytesIO()
+    torch.save(value.cpu(), file, _use_new_zipfile_serialization=False)
+    file.seek(0)
+    assert torch.load(file, map_location="xla").tolist() == VALUES
+
+
+def test_storages(value: torch.Tensor) -> None:
+    storage: Any = value.untyped_storage()  # torch's stub of `to` wants a keyword
+    assert storage.clone().tolist() == storage.cpu().tolist() == storage.tolist()
+    assert storage.new().nbytes() == 0
+    assert torch.UntypedStorage(8, device="xla").nbytes() == 8
+    assert storage.to("cpu").nbytes() == value.nbytes
+    assert copy.deepcopy(storage).device.type == "xla"
+    assert torch.UntypedStorage(4).to(device="xla").device.type == "xla"
+    for refused in (
+        lambda: storage.resize_(4),
+        lambda: storage.resize_(16),
+        lambda: storage.byteswap(torch.float32),
+        lambda: storage.share_memory_(),
+        lambda: value.share_memory_(),
+        lambda: nn.Linear(2, 2).to("xla").share_memory(),
+    ):
+        with pytest.raises(NotImplementedError, match="xla"):
+            refused()
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda v: v.to_sparse(), "torch.sparse_coo tensors are not supported on this device; use dense ones"),
+        (lambda v: v.view(1, 3).to_sparse_csr(), "torch.sparse_csr tensors are not supported"),
+        (lambda v: v.to_mkldnn(), "torch._mkldnn tensors are not supported"),
+        (lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.qint8), "quantized tensors are not supported"),
+        (
+            lambda v: torch.nested.nested_tensor([v, v[1:]]) * 2,
+            "nested tensors are supported on xla with layout=torch.jagged",
+        ),
+        (
+            lambda v: nn.Embedding(3, 2, sparse=True).to("xla")(v.long() - 1).sum().backward(),
+            r"sparse tensors are not supported on xla; use dense ones \(nn.Embedding\(sparse=False\)\)",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse CSR tensor support")
+def test_other_layouts_are_refused(value: torch.Tensor, make: Callable[[torch.Tensor], Any], text: str) -> None:
+    with pytest.raises(NotImplementedError, match=text):
+        make(value)
+
+
+def test_more_than_the_core_has_is_refused_before_the_host_tries(xla: Any) -> None:
+    for make in (
+        lambda: torch.empty(1 << 45, device="xla"),
+        lambda: torch.empty_strided((2, 2), (1 << 45, 1), device="xla"),
+    ):
+        with pytest.raises(torch.OutOfMemoryError, match=r"Failed to allocate .* \(usage: tensors\) on ND 0:NC 0"):
+            make()  # type: ignore[no-untyped-call]
+
+
+def test_the_accelerator(value: torch.Tensor) -> None:
+    accelerator = torch.accelerator
+    assert str(accelerator.current_accelerator()) == "xla"
+    pending = value * 2
+    accelerator.synchronize()
+    assert pending.tolist() == [2.0, 4.0, 6.0]
+    accelerator.empty_cache()
+    assert accelerator.memory_allocated() >= value.nbytes
+    assert accelerator.max_memory_allocated() >= accelerator.memory_allocated()
+    free, total = accelerator.get_memory_info()
+    assert 0 < free < total
+    assert accelerator.memory_stats()["allocated_bytes.all.current"] == total - free
+    assert torch.float32 in accelerator.get_device_capability()["supported_dtypes"]
+    accelerator.set_device_index(0)
+    with pytest.raises(RuntimeError, match="NeuronCore"):
+        accelerator.set_device_index(9)
+
+
+def test_the_device_module(value: torch.Tensor) -> None:
+    module: Any = torch.get_device_module("xla")
+    begin, end = module.Event(enable_timing=True), module.Event(enable_timing=True)
+    begin.record()
+    with module.stream(module.Stream()), module.device(0), module.device_of(value):
+        doubled = value * 2
+    end.record()
+    assert begin.elapsed_time(end) >= 0
+    assert module.current_stream().query()
+    assert doubled.tolist() == [2.0, 4.0, 6.0]
+    states = module.get_rng_state_all()
+    drawn = torch.randn(3, device="xla")
+    module.set_rng_state_all(states)
+    assert torch.equal(torch.randn(3, device="xla"), drawn)
+    assert module.get_device_properties(0).total_memory == module.mem_get_info()[1]
+    with pytest.raises(AttributeError, match=r"torch\.xla\.graphs is not part of the simulated device"):
+        _ = module.graphs
+
+
+def test_generators_of_the_device(xla: Any) -> None:
+    generator = torch.Generator("xla").manual_seed(4)
+    assert str(generator.device) == "xla:0"
+    assert isinstance(generator, torch.Generator)
+    assert isinstance(torch.default_generator, torch.Generator)
+    drawn = torch.randn(3, generator=generator, device="xla")
+    assert torch.equal(drawn.cpu(), torch.randn(3, generator=torch.Generator().manual_seed(4)))
+    assert str(torch.Generator().device) == "cpu"
+
+
+def test_data_parallel_runs_on_one_core(value: torch.Tensor) -> None:
+    model = nn.Linear(3, 2).to("xla")
+    assert torch.equal(nn.DataParallel(model)(value), model(value))
+
+
+QUEUE = """
+import os, sys, torch, torch.multiprocessing as mp
+from neurontools.runtime.launch.install import install
+D = os.environ["NEURONTOOLS_DEVICE"]
+
+def work(given, back):
+    tensor = given.get()
+    back.put((str(tensor.device), tensor.requires_grad, tensor.tolist()))
+
+class OnDevice(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index): return torch.full((2,), float(index), device=D)
+
+if __name__ == "__main__":
+    install()
+    for method in sys.argv[1:]:
+        context = mp.get_context(method)
+        given, back = context.Queue(), context.Queue()
+        process = context.Process(target=work, args=(given, back), daemon=True)
+        process.start()
+        given.put(torch.nn.Parameter(torch.ones(2, device=D)))
+        print(back.get())
+        process.join()
+    loader = torch.utils.data.DataLoader(OnDevice(), batch_size=2, num_workers=1)
+    print([batch.tolist() for batch in loader])
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "methods"), [("xla", ["fork"]), pytest.param("neuron", ["fork", "spawn"], marks=pytest.mark.slow)]
+)
+def test_device_tensors_go_through_queues_as_copies(
+    run_python: Run, tmp_path: Path, name: str, methods: list[str]
+) -> None:
+    (tmp_path / "queue_script.py").write_text(QUEUE)
+    run = run_python("queue_script.py", *methods, NEURONTOOLS_DEVICE=name)
+    assert run.stdout.splitlines() == [
+        *[f"('{name}:0', True, [1.0, 1.0])"] * len(methods),
+        "[[[0.0, 0.0], [1.0, 1.0]], [[2.0, 2.0], [3.0, 3.0]]]",
+    ], run.stderr
+
+
+FSDP = """
+import sys, warnings, torch, torch.distributed as dist
+warnings.simplefilter("ignore")
+D = sys.argv[1]
+import torch_xla.distributed.xla_backend
+dist.init_process_group(D, store=dist.HashStore(), rank=0, world_size=1)
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+refused = {FSDP: "FullyShardedDataParallel", lambda m: FSDP(m, device_id=0): "FullyShardedDataParallel"}
+if D == "xla": refused[fully_shard] = "fully_shard"
+for wrap, name in refused.items():
+    try:
+        wrap(torch.nn.Linear(2, 2).to(D))
+    except NotImplementedError as error:
+        assert str(error).startswith(f"{name} is not supported on {D}"), error
+        instead = "NEURONTOOLS_DEVICE=neuron" if name == "fully_shard" else "fully_shard under the device name neuron"
+        assert instead in str(error), error
+    else:
+        raise AssertionError(name)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2).to(D))
+optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.SGD, lr=0.1)
+model(torch.ones(1, 2, device=D)).sum().backward()
+optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("name", ["xla", "neuron"])
+def test_fsdp_is_refused_by_name_and_its_substitutes_work(run_script: Run, name: str) -> None:
+    run_script(FSDP, name, NEURONTOOLS_DEVICE=name)
+
+
+def test_a_moved_parameter_keeps_who_refers_to_it_and_what_was_noted_at_it(xla: Any) -> None:
+    layer: Any = torch.nn.Linear(3, 3)
+    parameter = layer.weight
+    seen, parameter.noted = weakref.ref(parameter), "here"
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    layer.to("xla")
+    assert layer.weight is parameter is seen()
+    assert (parameter.device.type, parameter.noted) == ("xla", "here")
+    layer(torch.ones(1, 3, device="xla")).sum().backward()
+    before = parameter.detach().cpu()
+    optimizer.step()
+    layer.load_state_dict(layer.state_dict())
+    layer.cpu()
+    assert torch.equal(parameter.detach(), before - 1)
+    assert (layer.weight is parameter, parameter.noted) == (True, "here")
+
+
+def test_a_module_moves_while_an_output_of_it_is_alive_and_the_old_graph_says_so(xla: Any) -> None:
+    layer = torch.nn.LSTM(3, 4)
+    output, _ = layer(torch.ones(2, 1, 3))
+    layer.to("xla")
+    again, _ = layer(torch.ones(2, 1, 3, device="xla"))
+    assert torch.equal(again.cpu(), output)
+    with pytest.raises(RuntimeError, match="moved or converted since forward"):
+        output.sum().backward()
+    layer.cpu()
+    with pytest.raises(RuntimeError, match="moved or converted since forward"):
+        again.sum().backward()
+    layer(torch.ones(2, 1, 3))[0].sum().backward()
+    assert layer.weight_ih_l0.grad is not None
+
+
+@pytest.mark.parametrize("name", ["max", "min", "median", "mode", "nanmedian"])
+def test_what_needs_an_element_and_gets_none_raises_at_its_own_call(xla: Any, name: str) -> None:
+    others = torch.ones(3, device="xla") * 2
+    nothing = torch.empty(0, 3).to("xla")
+    with pytest.raises(IndexError, match="non-zero size"):
+        getattr(torch, name)(nothing, 0)
+    assert nothing.sum(0).tolist() == [0.0, 0.0, 0.0]
+    assert others.tolist() == [2.0, 2.0, 2.0]

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import copy
-import io
-import pickle
+import itertools
 import threading
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
+
+from neurontools.runtime.counting.metrics import metrics
+
+Tensor = torch.Tensor
+Generator = torch.Generator
+Mark = Callable[[], None]
 
 
 class Attention(nn.Module):
@@ -24,34 +30,20 @@ class Attention(nn.Module):
         self.layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.1)
         self.head = nn.Linear(16, 5)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: Tensor) -> Tensor:
         return self.head(self.layer(self.embedding(tokens)).mean(1))  # type: ignore[no-any-return]
 
 
-class Recurrent(nn.Module):
-    def __init__(self, kind: type[nn.Module]) -> None:
-        super().__init__()
-        self.cells = kind(8, 12, 2, batch_first=True)
-        self.head = nn.Linear(12, 5)
-
-    def forward(self, value: torch.Tensor) -> torch.Tensor:
-        return self.head(self.cells(value)[0][:, -1])  # type: ignore[no-any-return]
-
-
-def images(generator: torch.Generator) -> torch.Tensor:
+def images(generator: Generator) -> Tensor:
     return torch.randn(4, 3, 12, 12, generator=generator)
 
 
-def vectors(generator: torch.Generator) -> torch.Tensor:
+def vectors(generator: Generator) -> Tensor:
     return torch.randn(4, 20, generator=generator)
 
 
-def tokens(generator: torch.Generator) -> torch.Tensor:
+def tokens(generator: Generator) -> Tensor:
     return torch.randint(0, 50, (4, 6), generator=generator)
-
-
-def sequences(generator: torch.Generator) -> torch.Tensor:
-    return torch.randn(4, 6, 8, generator=generator)
 
 
 def convolutional() -> nn.Module:
@@ -68,72 +60,75 @@ def grouped() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.SiLU(), nn.Flatten(), nn.Linear(800, 5))
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[torch.Generator], torch.Tensor]]] = {
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[Generator], Tensor]]] = {
     "convolutional": (convolutional, images),
     "normalised": (normalised, vectors),
     "grouped": (grouped, images),
     "attention": (Attention, tokens),
 }
-# On an accelerator torch adds the biases of recurrent cells in another order than on the CPU.
-RECURRENT: dict[str, type[nn.Module]] = {"lstm": nn.LSTM, "gru": nn.GRU}
-OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
-    "adam": lambda p: torch.optim.Adam(p, lr=1e-3),
-    "adamw_loop": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=False),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=1e-3),
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "SGD": {"momentum": 0.9},
+    "Adam": {},
+    "AdamW": {"foreach": False},
+    **{name: {} for name in ("NAdam", "RAdam", "ASGD", "Adagrad", "RMSprop", "Rprop")},
 }
 
 
-def train(
-    where: str,
-    make: Callable[[], nn.Module],
-    batch: Callable[[torch.Generator], torch.Tensor],
-    optimizer: Callable[[Any], torch.optim.Optimizer],
-    mark: Callable[[], None],
-) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    model = make().to(where)
-    steps = optimizer(model.parameters())
-    generator = torch.Generator().manual_seed(3)
-    torch.manual_seed(11)
+def train(where: str, model: str, optimizer: str, mark: Mark, seed: int = 0, steps: int = 4) -> list[Tensor]:
+    make, batch = MODELS[model]
+    generator = Generator().manual_seed(3 + seed)
+    made = make()
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    made = made.to(where)
+    torch.manual_seed(11)  # for what is dropped
+    stepping = getattr(torch.optim, optimizer)(made.parameters(), lr=1e-2, **OPTIMIZERS[optimizer])
     losses = []
-    for _ in range(4):
+    for _ in range(steps):
         value, target = batch(generator), torch.randint(0, 5, (4,), generator=generator)
-        steps.zero_grad()
-        loss = F.cross_entropy(model(value.to(where)), target.to(where))
+        stepping.zero_grad()
+        loss = F.cross_entropy(made(value.to(where)), target.to(where))
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        steps.step()
+        nn.utils.clip_grad_norm_(made.parameters(), 1.0)
+        stepping.step()
         mark()
         losses.append(loss.detach())
-    return [tensor.detach().cpu() for tensor in (*losses, *model.parameters(), *model.buffers())]
+    return [tensor.detach().cpu() for tensor in (*losses, *made.parameters(), *made.buffers())]
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+@pytest.mark.parametrize(
+    ("model", "optimizer"), [(m, o) for m in MODELS for o in OPTIMIZERS if o in ("SGD", "Adam") or m == "normalised"]
+)
 def test_losses_and_parameters_equal_those_of_the_cpu(xla: Any, model: str, optimizer: str) -> None:
-    make, batch = MODELS[model]
-    expected = train("cpu", make, batch, OPTIMIZERS[optimizer], lambda: None)
-    got = train("xla", make, batch, OPTIMIZERS[optimizer], lambda: xla.flush_all("Test"))
-    differing = [i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if not torch.equal(a, b)]
-    assert differing == []
+    expected = train("cpu", model, optimizer, lambda: None)
+    got = train("xla", model, optimizer, lambda: xla.flush_all("Test"))
+    assert [i for i, (a, b) in enumerate(zip(expected, got, strict=True)) if not torch.equal(a, b)] == []
 
 
-@pytest.mark.parametrize("kind", RECURRENT)
-def test_recurrent_models_are_close_to_those_of_the_cpu(xla: Any, kind: str) -> None:
-    results = [
-        train(where, lambda: Recurrent(RECURRENT[kind]), sequences, OPTIMIZERS["sgd"], lambda: xla.flush_all("Test"))
-        for where in ("cpu", "xla")
-    ]
-    for expected, got in zip(*results, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("places", [("xla:0",) * 3, ("xla:0", "xla:1", "xla:0", "xla:1")])
+def test_threads_train_whole_models_at_once(xla: Any, places: tuple[str, ...]) -> None:
+    """Each marks its steps, which executes what the others have recorded so far too."""
+    got: dict[int, list[Tensor]] = {}
+    failed: list[BaseException] = []
+    together = threading.Barrier(len(places))
 
+    def work(number: int, where: str) -> None:
+        try:
+            together.wait()
+            got[number] = train(where, "convolutional", "Adam", lambda: xla.flush_all("Test"), number, steps=12)
+        except BaseException as error:
+            failed.append(error)
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimizers_equal_those_of_the_cpu(xla: Any, optimizer: str) -> None:
-    expected = train("cpu", normalised, vectors, OPTIMIZERS[optimizer], lambda: None)
-    got = train("xla", normalised, vectors, OPTIMIZERS[optimizer], lambda: xla.flush_all("Test"))
-    assert all(torch.equal(a, b) for a, b in zip(expected, got, strict=True))
+    threads = [threading.Thread(target=work, args=(number, where)) for number, where in enumerate(places)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    for number in range(len(places)):
+        expected = train("cpu", "convolutional", "Adam", lambda: None, number, steps=12)
+        assert all(torch.equal(a, b) for a, b in zip(got[number], expected, strict=True))
 
 
 @pytest.mark.parametrize("shape", [(8, 20), (4, 7, 20), (2, 3, 5, 20), (20,), (1, 7, 20)])
@@ -154,6 +149,85 @@ def test_linear_takes_the_products_of_the_cpu(xla: Any, shape: tuple[int, ...], 
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
+RECURRENT: dict[str, Callable[..., nn.Module]] = {
+    "LSTM": nn.LSTM,
+    "GRU": nn.GRU,
+    "RNN_TANH": nn.RNN,
+    "RNN_RELU": lambda *a, **k: nn.RNN(*a, nonlinearity="relu", **k),
+    "LSTM_PROJECTED": lambda *a, **k: nn.LSTM(*a, proj_size=3, **k),
+}
+CELLS: dict[str, Callable[..., nn.Module]] = {"LSTMCell": nn.LSTMCell, "GRUCell": nn.GRUCell, "RNNCell": nn.RNNCell}
+
+
+def leaves(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        yield result
+    else:
+        for part in result:
+            if part is not None:
+                yield from leaves(part)
+
+
+def assert_same_bits(module: nn.Module, run: Callable[[nn.Module, Tensor], Any], value: Tensor) -> None:
+    found = []
+    for where in ("cpu", "xla"):
+        moved, leaf = copy.deepcopy(module).to(where), value.detach().to(where).requires_grad_()
+        torch.manual_seed(3)
+        outputs = [t for t in leaves(run(moved, leaf)) if t.is_floating_point()]
+        if torch.is_grad_enabled():
+            sum((n + 1) * output.float().sum() for n, output in enumerate(outputs)).backward()  # type: ignore[union-attr]
+        found.append([*outputs, leaf.grad, *(p.grad for p in moved.parameters())])
+    for expected, got in zip(*found, strict=True):
+        assert (expected is None) == (got is None)
+        if expected is not None:
+            assert got.stride() == expected.stride()
+            assert torch.equal(got.cpu(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("kind", RECURRENT)
+@pytest.mark.parametrize(("bidirectional", "batch_first", "bias"), list(itertools.product((False, True), repeat=3)))
+def test_recurrent_layers(xla: Any, kind: str, bidirectional: bool, batch_first: bool, bias: bool) -> None:
+    module = RECURRENT[kind](4, 5, 2, bidirectional=bidirectional, batch_first=batch_first, bias=bias, dropout=0.4)
+    value = torch.randn(7, 3, 4)
+    lengths = [3, 3, 2, 2, 2, 1, 1] if batch_first else [7, 5, 2]
+
+    def packed(moved: nn.Module, leaf: Tensor) -> Any:
+        return moved(pack_padded_sequence(leaf, lengths, batch_first=batch_first))
+
+    assert_same_bits(module, lambda moved, leaf: moved(leaf), value)
+    assert_same_bits(module, packed, value)
+    module.eval()
+    with torch.no_grad():
+        assert_same_bits(module, lambda moved, leaf: moved(leaf), value)
+
+
+def cell_run(cell: nn.Module, value: Tensor) -> Any:
+    state = None
+    for step in value:
+        state = cell(step, state)
+    return state
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", [*RECURRENT, *CELLS])
+def test_recurrent_cells_and_layers_of_other_types(xla: Any, kind: str, dtype: torch.dtype) -> None:
+    run = cell_run if kind in CELLS else lambda moved, leaf: moved(leaf)
+    module = {**RECURRENT, **CELLS}[kind](4, 5).to(dtype)
+    assert_same_bits(module, run, torch.randn(7, 3, 4, dtype=dtype))
+
+
+def test_recurrent_layers_are_parts_of_graphs(xla: Any) -> None:
+    module = nn.LSTM(4, 5, 2, bidirectional=True).to("xla")
+    before = {name for name in metrics.counters if "::" in name}
+    module(torch.randn(7, 3, 4, device="xla"))[0].sum().backward()
+    with torch.no_grad():  # the mode at execution is not that of the recording
+        xla.flush_all("Test")
+    assert {name for name in metrics.counters if "::" in name} == before
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in module.parameters())
+
+
 def test_views_and_in_place_operations_share_bytes(xla: Any) -> None:
     expected = torch.arange(12.0)
     got = torch.arange(12.0).to("xla")
@@ -166,6 +240,9 @@ def test_views_and_in_place_operations_share_bytes(xla: Any) -> None:
         xla.flush_all("Test")
         view[:, 3] += torch.ones(3, device=value.device)
     assert torch.equal(expected, got.cpu())
+    value = torch.arange(6.0).reshape(1, 2, 3).to("xla")
+    value.squeeze_(0).t_()
+    assert value.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
 
 
 def test_conjugate_views_are_seen(xla: Any) -> None:
@@ -176,12 +253,6 @@ def test_conjugate_views_are_seen(xla: Any) -> None:
     assert torch.equal(moved.conj().imag.cpu(), value.conj().imag)
 
 
-def test_shape_changing_in_place_operations_change_the_shape(xla: Any) -> None:
-    value = torch.arange(6.0).reshape(1, 2, 3).to("xla")
-    value.squeeze_(0).t_()
-    assert value.tolist() == [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
-
-
 def test_random_numbers_are_the_devices_own_and_reproducible(xla: Any) -> None:
     torch.manual_seed(7)
     host = torch.randn(3)
@@ -190,30 +261,36 @@ def test_random_numbers_are_the_devices_own_and_reproducible(xla: Any) -> None:
     assert torch.equal(torch.randn(3), host), "a device operator drew from the host's generator"
     torch.manual_seed(7)
     assert torch.equal(torch.randn(100, device="xla").cpu(), first)
+    given = torch.empty(5, device="xla").normal_(generator=Generator().manual_seed(3))
+    assert torch.equal(given.cpu(), torch.randn(5, generator=Generator().manual_seed(3)))
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointed_layers_drop_the_same_elements_again(xla: Any, reentrant: bool) -> None:
+@pytest.mark.parametrize("kind", ["reentrant", "not reentrant", "torch_xla"])
+def test_checkpointed_layers_compute_again_and_drop_the_same_elements(xla: Any, kind: str) -> None:
+    from torch_xla.utils.checkpoint import checkpoint as checkpoint_of_torch_xla
+
+    again = checkpoint_of_torch_xla if kind == "torch_xla" else partial(checkpoint, use_reentrant=kind == "reentrant")
     results = []
     for where in ("cpu", "xla"):
         torch.manual_seed(0)
         layer = nn.Linear(8, 8).to(where)
         value = torch.randn(4, 8).to(where).requires_grad_()
+        calls: list[int] = []
+
+        def inner(value: Tensor, layer: nn.Module = layer, calls: list[int] = calls) -> Tensor:
+            calls.append(1)
+            return F.dropout(layer(value), 0.5)
+
         torch.manual_seed(5)
         for _ in range(3):
             hidden = F.dropout(layer(value), 0.3)
             for _ in range(2):
-                hidden = checkpoint(lambda v, of=layer: F.dropout(of(v), 0.5), hidden, use_reentrant=reentrant)
+                hidden = again(inner, hidden)
             hidden.sum().backward()
+        assert len(calls) == 2 * 2 * 3
         assert layer.weight.grad is not None
         results.append(layer.weight.grad.cpu())
     torch.testing.assert_close(results[1], results[0])
-
-
-def test_a_given_generator_is_used(xla: Any) -> None:
-    expected = torch.randn(5, generator=torch.Generator().manual_seed(3))
-    got = torch.empty(5, device="xla").normal_(generator=torch.Generator().manual_seed(3))
-    assert torch.equal(got.cpu(), expected)
 
 
 def test_results_land_on_the_core_of_their_operands(xla: Any) -> None:
@@ -221,57 +298,11 @@ def test_results_land_on_the_core_of_their_operands(xla: Any) -> None:
     assert value.device == torch.device("xla:1")
     assert value.tolist() == [2.0, 2.0, 2.0]
     assert torch.ones(2, device="xla:1").to("xla:0").device.index == 0
-    with pytest.raises(RuntimeError, match="at least two devices"):
-        value + torch.ones(3, device="xla:0")
-    with pytest.raises(RuntimeError, match="at least two devices"):
-        value + torch.ones(3)
+    for other in (torch.ones(3, device="xla:0"), torch.ones(3)):
+        with pytest.raises(RuntimeError, match="at least two devices"):
+            value + other
     with pytest.raises(RuntimeError, match="this process has 2 NeuronCore"):
         torch.ones(1, device="xla:2")
-
-
-def test_saving_loading_and_copying(xla: Any) -> None:
-    model = nn.Linear(4, 4).to("xla")
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
-    for location in (None, "cpu", "xla:0", "xla:1"):
-        file.seek(0)
-        loaded = torch.load(file, map_location=location)
-        assert torch.equal(loaded["weight"].cpu(), model.weight.detach().cpu())
-    copied = copy.deepcopy(model)
-    copied.weight.data.add_(1)
-    assert not torch.equal(copied.weight.detach().cpu(), model.weight.detach().cpu())
-    again = pickle.loads(pickle.dumps(model.weight))
-    assert again.device.type == "xla"
-
-
-def test_a_default_device_is_for_the_scripts_own_calls(run_python: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(
-        "import torch, torch_xla\n"
-        "torch.set_default_device('xla')\n"
-        "layer = torch.nn.Linear(4, 4)\n"
-        "layer(torch.ones(2, 4)).sum().backward()\n"
-        "out = torch.mul(layer.weight.grad[::2], 2, out=torch.empty(0))\n"
-        "print(out.device, out.tolist())\n"
-    )
-    expected = "xla:0 [[4.0, 4.0, 4.0, 4.0], [4.0, 4.0, 4.0, 4.0]]\n"
-    for settings in ({}, {"XLA_USE_BF16": "1"}, {"NEURON_CC_FLAGS": "--auto-cast=all --auto-cast-type=tf32"}):
-        run = run_python("-m", "neurontools.runtime", "script.py", **settings)
-        assert (run.returncode, run.stdout) == (0, expected), run.stderr
-
-
-def test_what_would_crash_torch_without_an_allocator_does_not(xla: Any) -> None:
-    storage: Any = torch.arange(4.0).to("xla").untyped_storage()
-    assert bytes(storage.clone().cpu().tolist()) == bytes(storage.cpu().tolist())
-    assert torch.UntypedStorage(8, device="xla").nbytes() == 8
-    assert storage.to("cpu").nbytes() == 16
-    with pytest.raises(NotImplementedError, match="make a new tensor"):
-        storage.resize_(8)
-
-
-def test_sparse_gradients_are_refused_in_words(xla: Any) -> None:
-    layer = nn.Embedding(10, 4, sparse=True).to("xla")
-    with pytest.raises(NotImplementedError, match=r"sparse tensors are not supported on xla; use dense ones"):
-        layer(torch.tensor([1, 2]).to("xla")).sum().backward()
 
 
 def test_numbers_and_out_of_the_wrong_size(xla: Any) -> None:
@@ -282,32 +313,14 @@ def test_numbers_and_out_of_the_wrong_size(xla: Any) -> None:
     assert out.tolist() == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
 
 
-def test_threads_train_at_once(xla: Any) -> None:
-    def gradient(where: str, seed: int) -> torch.Tensor:
-        generator = torch.Generator().manual_seed(seed)
-        weight = torch.randn(8, 8, generator=generator).to(where).requires_grad_()
-        value = torch.randn(4, 8, generator=generator).to(where)
-        for _ in range(20):
-            (value @ weight).tanh().sum().backward()
-        assert weight.grad is not None
-        return weight.grad.cpu()
-
-    got: dict[int, torch.Tensor] = {}
-    threads = [threading.Thread(target=lambda s=s: got.update({s: gradient("xla", s)})) for s in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(torch.equal(got[seed], gradient("cpu", seed)) for seed in range(4))
-
-
-@pytest.mark.parametrize("backend", ["openxla", "neuron"])
-def test_torch_compile_gives_the_same_bits(xla: Any, backend: str) -> None:
+@pytest.mark.parametrize("backend", ["openxla", "neuron", None])
+def test_torch_compile_gives_the_same_bits(xla: Any, backend: str | None) -> None:
     torch._dynamo.reset()
     model = normalised().eval().to("xla")
     value = torch.randn(4, 20).to("xla")
     expected = model(value).detach().cpu()
-    assert torch.equal(torch.compile(model, backend=backend)(value).detach().cpu(), expected)
+    compiled = torch.compile(model, backend=backend) if backend else torch.compile(model)
+    assert torch.equal(compiled(value).detach().cpu(), expected)
 
 
 def test_autocast_of_cuda_is_ours_only_where_the_script_means_it(xla: Any) -> None:
@@ -327,15 +340,3 @@ def test_autocast_lowers_products_only(xla: Any, monkeypatch: pytest.MonkeyPatch
             product = layer(value)
             assert product.dtype is torch.bfloat16
             assert F.softmax(product, -1).dtype is torch.float32
-
-
-def test_custom_operators_run_on_the_device(xla: Any) -> None:
-    @torch.library.custom_op("neurontools_test::twice", mutates_args=())
-    def twice(value: torch.Tensor) -> torch.Tensor:
-        return value * 2
-
-    @twice.register_fake
-    def _(value: torch.Tensor) -> torch.Tensor:
-        return torch.empty_like(value)
-
-    assert twice(torch.arange(3.0).to("xla")).tolist() == [0.0, 2.0, 4.0]

@@ -1,0 +1,372 @@
+"""What is recorded, compiled and executed, and when; how executions fail, and what is counted of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from neurontools.nrt.status import NrtStatus
+from neurontools.runtime.counting.metrics import metrics
+from neurontools.runtime.execution.deadline import deadline
+from neurontools.runtime.execution.failure import ExecutionFailed
+from neurontools.runtime.execution.policy import Policy
+from neurontools.runtime.launch import setup
+from neurontools.runtime.programs import compiler
+from neurontools.runtime.programs.compiled_graph import CompiledGraph
+from neurontools.runtime.tensors.buffer_table import buffers
+
+
+def compilations(step: Callable[[int], object], count: int, device: Any) -> int:
+    """How many of `count` steps needed a program that was not loaded yet."""
+    before = metrics.counters.get("CachedCompile", 0)
+    for index in range(count):
+        step(index)
+        device.flush_all("Test")
+    return count - (metrics.counters.get("CachedCompile", 0) - before)
+
+
+def pending(device: Any) -> int:
+    return len(device.cores[0].graph.signatures)
+
+
+def alive_in(graph: Any) -> bytes:
+    return bytes([buffer.is_alive for buffer in graph.buffers])
+
+
+def compiled(device: Any) -> CompiledGraph:
+    graph = device.cores[0].graph
+    return compiler.compile_graph(graph, alive_in(graph), "1", "d41d8cd9")
+
+
+def test_nothing_computes_before_the_flush(xla: Any) -> None:
+    value = torch.ones(2, 3).to("xla")
+    before = xla.cores[0].statistics.executions_total
+    result = ((value + 1) * 2).sum(1)
+    assert pending(xla) == 3
+    assert xla.cores[0].statistics.executions_total == before
+    assert result.tolist() == [12.0, 12.0]
+    assert pending(xla) == 0
+    assert xla.cores[0].statistics.executions_total == before + 1
+
+
+def test_the_graph_as_text(xla: Any) -> None:
+    value = torch.ones(2, 3).to("xla")
+    result = torch.mul(value, 2.5).t() + 1
+    graph = xla.cores[0].graph
+    assert compiler.graph_text(graph, alive_in(graph)) == (
+        "%0 = input float32[2,3]{3,1}\n"
+        "%1 = aten::mul.Tensor(%0:float32[2,3]{3,1}, $0) -> (float32[2,3]{3,1}) of %0\n"
+        "%2 = aten::add.Tensor(%0:float32[3,2]{1,3}, $0) -> (float32[3,2]{1,3}) of %1\n"
+        "alive %0 %2"
+    )
+    del result
+
+
+def test_dead_results_are_not_computed(xla: Any) -> None:
+    value = torch.ones(4).to("xla")
+    value.exp()
+    kept = value + 1
+    model = compiled(xla)
+    assert [i.operator.name for i in model.instructions] == ["aten::add.Tensor"]
+    assert model.removed_count == 1
+    assert kept.tolist() == [2.0] * 4
+
+
+def test_temporaries_are_planned_into_the_scratchpad(xla: Any) -> None:
+    value = torch.ones(256).to("xla")
+    kept = ((value + 1) * 2).exp() + 3
+    assert compiled(xla).scratchpad_bytes == 2 * 1024  # an operand and its result, never all three
+    assert kept.shape == (256,)
+
+
+@pytest.mark.parametrize(
+    ("step", "expected"),
+    [
+        (lambda w, kept, i: kept.append(w.mul(1.0 + i / 7)), 1),
+        (lambda w, kept, i: kept.append(w.mul(i)), 1),
+        (lambda w, kept, i: kept.append(w.add(w, alpha=i)), 1),
+        (lambda w, kept, i: kept.append(w.view(-1)[1 + i : 3 + i].sum()), 1),
+        (lambda w, kept, i: kept.append(torch.ones(i + 1, 8, device="xla") @ w), 10),
+    ],
+    ids=["float", "int", "alpha", "offset", "shape"],
+)
+def test_what_makes_a_new_graph(xla: Any, step: Any, expected: int) -> None:
+    weight = torch.ones(8, 8).to("xla")
+    kept: list[torch.Tensor] = []
+
+    def one(index: int) -> None:
+        kept.clear()
+        step(weight, kept, index)
+
+    one(0)
+    xla.flush_all("Test")
+    assert compilations(one, 10, xla) in (expected - 1, expected)
+
+
+def test_optimizers_do_not_recompile_each_step(xla: Any) -> None:
+    layer = nn.Linear(4, 4).to("xla")
+    optimizer = torch.optim.AdamW(layer.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    value = torch.ones(2, 4).to("xla")
+
+    def step(_index: int) -> None:
+        optimizer.zero_grad()
+        layer(value).sum().backward()
+        optimizer.step()
+        schedule.step()
+
+    step(0)
+    step(1)
+    assert compilations(step, 20, xla) <= 2
+
+
+def test_a_graph_without_marks_is_cut(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xla, "pending_bound", 50)
+    total = torch.zeros(4).to("xla")
+    for _ in range(333):
+        total = total + 1
+        assert pending(xla) < 50
+    assert total.tolist() == [333.0] * 4
+
+
+def test_eager_runs_operator_by_operator(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    value = torch.ones(3).to("xla")
+    monkeypatch.setattr(xla, "eager", True)
+    before = xla.cores[0].statistics.executions_total
+    result = value + 1
+    assert xla.cores[0].statistics.executions_total == before + 1
+    assert pending(xla) == 0
+    assert repr(result) == "tensor([2., 2., 2.], device='xla:0')"
+
+
+class RecordingMonitor:
+    """A monitor that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.statuses: list[NrtStatus] = []
+        self.flops = 0
+
+    def load_model(self, core: Any, name: str, code_bytes: int, scratchpad_bytes: int) -> str:
+        return name
+
+    def unload_model(self, handle: Any) -> None:
+        pass
+
+    def begin(self, handle: Any, at_seconds: float) -> Any:
+        return handle, at_seconds
+
+    def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
+        assert queued_seconds >= 0
+        assert at_seconds >= started[1]
+        self.flops += flops
+        self.statuses.append(status)
+
+    def error(self, kind: str) -> None:
+        pass
+
+
+@pytest.fixture
+def executor(xla: Any) -> Iterator[Any]:
+    """That of this process, whose monitor keeps what it is told."""
+    made: Any = setup.executor()
+    policy, monitor = made._policy, made.monitor
+    forget_programs(made)
+    made.monitor = RecordingMonitor()
+    yield made
+    forget_programs(made)
+    made._policy, made.monitor = policy, monitor
+
+
+def forget_programs(executor: Any) -> None:
+    """Unloads all: each is known to the monitor that it was loaded under."""
+    for programs in list(executor.loaded.values()):
+        for loaded in list(programs.values()):
+            executor._unload(loaded)
+    executor.programs.clear()
+
+
+def test_programs_are_bounded(xla: Any, executor: Any) -> None:
+    programs = executor.programs
+    capacity, programs.capacity = programs.capacity, 4
+    try:
+        kept = []
+        for size in range(1, 30):
+            kept.append(torch.ones(size, device="xla") * 2)
+            xla.flush_all("Test")
+        assert len(programs) <= 9
+        assert sum(map(len, executor.loaded.values())) == len(programs)
+        code = sum(p.code_bytes for p in executor.loaded[0].values())
+        assert buffers.account_of(xla.cores[0]).by_field()["model_code_bytes"] == code
+    finally:
+        programs.capacity = capacity
+
+
+def nan_parameter() -> torch.Tensor:
+    layer = nn.Linear(2, 2).to("xla")
+    optimizer = torch.optim.SGD(layer.parameters(), lr=float("nan"))
+    layer(torch.ones(1, 2).to("xla")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return layer.weight
+
+
+@pytest.mark.parametrize(
+    ("compute", "is_error"),
+    [
+        (lambda zero: zero / zero, True),
+        (lambda zero: zero.div_(zero), True),
+        (lambda _zero: nan_parameter(), True),
+        (lambda zero: (zero + float("inf")) * torch.tensor([1.0, -1.0]).to("xla"), False),
+    ],
+    ids=["result", "in place", "parameter", "infinities"],
+)
+def test_nan_is_counted_and_training_goes_on(
+    xla: Any, executor: Any, compute: Callable[[torch.Tensor], torch.Tensor], is_error: bool
+) -> None:
+    zero = torch.zeros(2).to("xla")
+    xla.flush_all("Test")
+    executor.monitor.statuses.clear()
+    before = xla.cores[0].statistics.numerical_errors_total
+    result = compute(zero)
+    xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.EXEC_COMPLETED_WITH_NUM_ERR if is_error else NrtStatus.SUCCESS]
+    assert xla.cores[0].statistics.numerical_errors_total == before + is_error
+    assert result.isnan().all().item() is is_error
+
+
+def test_nan_is_an_error_where_it_is_asked_for(xla: Any, executor: Any) -> None:
+    executor._policy = Policy.from_environment({"NEURON_FAIL_ON_NAN": "1"})
+    kept = torch.zeros(2).to("xla").log().mul(0)
+    with pytest.raises(ExecutionFailed, match=r"^NRT_EXEC_COMPLETED_WITH_NUM_ERR\(1003\): the results .* have NaN"):
+        xla.flush_all("Test")
+    assert kept.isnan().all().item()
+
+
+def test_a_failed_execution_leaves_no_value_and_says_so(xla: Any, executor: Any) -> None:
+    index = torch.tensor([9]).to("xla")
+    value = torch.ones(3).to("xla")
+    used = buffers.account_of(xla.cores[0]).total_bytes
+    result = value.gather(0, index) + 1
+    with pytest.raises(RuntimeError):
+        xla.flush_all("Test")
+    assert executor.monitor.statuses == [NrtStatus.EXEC_COMPLETED_WITH_ERR]
+    no_value = "this tensor has no value: the execution that should have computed it failed"
+    with pytest.raises(RuntimeError, match=no_value):
+        result.cpu()
+    assert value.tolist() == [1.0] * 3
+    del result
+    assert buffers.account_of(xla.cores[0]).by_field()["tensors_bytes"] <= used
+
+
+def test_a_time_out_ends_an_execution_between_two_operators(
+    xla: Any, executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    now_seconds, lasts_seconds = 0.0, 599.0
+    monkeypatch.setattr(deadline, "clock", lambda: now_seconds)
+    executor._policy = Policy.from_environment({"NEURON_RT_EXEC_TIMEOUT": "1200"})
+    with torch.library._scoped_library("deadline", "FRAGMENT") as library:
+        library.define("slow(Tensor x, str name) -> Tensor")
+
+        def slow(x: torch.Tensor, name: str) -> torch.Tensor:
+            nonlocal now_seconds
+            ran.append(name)
+            now_seconds += lasts_seconds
+            return x + 1
+
+        library.impl("slow", slow, "CPU")
+        library.impl("slow", lambda x, name: torch.empty_like(x), "Meta")
+        for attempt in range(3):  # interpreted, then generated
+            kept = torch.zeros(2).to("xla")
+            for name in ("first", "second"):
+                kept = torch.ops.deadline.slow(kept, name)
+            if attempt < 2:
+                xla.flush_all("Test")
+                continue
+            lasts_seconds = 1201.0
+            inference_timeout = r"^NRT_TIMEOUT\(5\): .*inference timeout \(1200000 ms\) on Neuron Device 0 NC 0"
+            with pytest.raises(ExecutionFailed, match=inference_timeout):
+                xla.flush_all("Test")
+    assert ran == ["first", "second"] * 2 + ["first"]
+    assert executor.monitor.statuses[-1] == NrtStatus.TIMEOUT
+    with pytest.raises(RuntimeError, match=r"no value: .*NRT_TIMEOUT"):
+        kept.tolist()
+    assert (torch.zeros(2).to("xla") + 1).tolist() == [1.0, 1.0]
+
+
+def test_flops_are_those_of_torchs_counter(xla: Any, executor: Any) -> None:
+    def make() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(288, 16), nn.ReLU(), nn.Linear(16, 4))
+
+    with FlopCounterMode(display=False) as counter:
+        make()(torch.randn(5, 3, 8, 8)).sum().backward()
+    model = make().to("xla")
+    model(torch.randn(5, 3, 8, 8).to("xla")).sum().backward()
+    xla.flush_all("Test")
+    assert executor.monitor.flops == counter.get_total_flops()
+
+
+def on_device(*shape: int, **options: Any) -> torch.Tensor:
+    return torch.randn(*shape, device="xla", **options)
+
+
+def two_element_types() -> None:
+    narrow = (on_device(2, 3) @ on_device(3, 4)).bfloat16() @ on_device(4, 5).bfloat16()
+    narrow.cpu()
+
+
+def attention(*, is_trained: bool) -> list[torch.Tensor]:
+    inputs = [on_device(2, 3, 5, 8, requires_grad=is_trained) for _ in range(3)]
+    query, key, value = inputs
+    result = nn.functional.scaled_dot_product_attention(query, key, value)
+    if is_trained:
+        result.sum().backward()
+    return [*inputs, result]
+
+
+PRODUCT = 2 * (2 * 3) * 5 * 5 * 8  # of the scores of attention, and of the values with them
+
+
+@pytest.mark.parametrize(
+    ("compute", "expected"),
+    [
+        (lambda: attention(is_trained=False), {"float32": 2 * PRODUCT}),
+        # Backward computes the scores again, and four products more.
+        (lambda: attention(is_trained=True), {"float32": 7 * PRODUCT}),
+        (lambda: torch.mv(on_device(4, 6), on_device(6)).cpu(), {"float32": 48}),
+        (lambda: torch.dot(on_device(6), on_device(6)).cpu(), {"float32": 12}),
+        (lambda: torch.addmv(on_device(4), on_device(4, 6), on_device(6)).cpu(), {"float32": 48}),
+        (lambda: torch.addbmm(on_device(4, 5), on_device(3, 4, 6), on_device(3, 6, 5)).cpu(), {"float32": 720}),
+        (two_element_types, {"float32": 48, "bfloat16": 80}),
+    ],
+    ids=["attention", "attention backward", "mv", "dot", "addmv", "addbmm", "two element types"],
+)
+def test_flops_are_counted_by_element_type(xla: Any, compute: Callable[[], object], expected: dict[str, int]) -> None:
+    executor = setup.executor()
+    kept = compute()  # an operator that nobody has verified runs at once the first time
+    xla.flush_all("Test")
+    before = executor.work().flops_by_dtype
+    kept = compute()
+    xla.flush_all("Test")
+    del kept
+    assert {dtype: n for dtype, n in (executor.work().flops_by_dtype - before).items() if n} == expected
+
+
+def test_what_forgotten_programs_did_stays_counted(xla: Any) -> None:
+    executor = setup.executor()
+    xla.flush_all("Test")
+    left, right = on_device(3, 4), on_device(4, 5)
+    xla.flush_all("Test")
+    before = executor.work()
+    (left @ right).cpu()
+    after = executor.work()
+    assert after.flops_by_dtype["float32"] - before.flops_by_dtype["float32"] == 120
+    assert after.tensors_total - before.tensors_total == 3
+    assert after.moved_bytes - before.moved_bytes == 4 * (12 + 20 + 15)
+    forget_programs(executor)
+    assert executor.work() == after
