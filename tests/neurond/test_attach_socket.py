@@ -1,10 +1,11 @@
+"""The attach socket: who holds cores, for how long, and what a process can't do there."""
+
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,65 +16,29 @@ import pytest
 
 from neurontools import model
 from neurontools.rpc import neuron_pb2 as pb
+from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.convert import from_message
+from tests.harness.attached_process import AttachedProcess
+from tests.harness.hostile_user import needs_two_users
 from tests.harness.paths import ATTACHED_CHILD
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+AttachChild = Callable[..., AttachedProcess]
 
 
-class Child:
-    """A process that is attached to a daemon."""
-
-    def __init__(self, daemon: RunningDaemon, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(ATTACHED_CHILD), daemon.socket, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="ascii",
-        )
-        self.token = self.read()
-        assert self.token, "the child did not attach"
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
-
-    def read(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
-
-    def fork(self) -> int:
-        assert self.process.stdin is not None
-        self.process.stdin.write("fork\n")
-        self.process.stdin.flush()
-        return int(self.read())
-
-    def end(self, number: signal.Signals = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-
-AttachChild = Callable[..., Child]
+@pytest.fixture
+def daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The module's daemon, which nobody is attached to before and after a test."""
+    yield shared_daemon
+    wait_until(lambda: shared_daemon.snapshot().processes == ())
 
 
 @pytest.fixture
 def child() -> Iterator[AttachChild]:
-    children: list[Child] = []
-
-    def start(daemon: RunningDaemon, *arguments: str) -> Child:
-        children.append(Child(daemon, *arguments))
-        return children[-1]
-
-    yield start
-    for started in children:
-        if started.process.poll() is None:
-            started.end()
+    """Starts processes that attach, and ends them after."""
+    with contextlib.ExitStack() as ending:
+        yield lambda *arguments: ending.enter_context(AttachedProcess(*arguments))
 
 
 def test_a_process_is_known_by_what_the_kernel_says(daemon: RunningDaemon, child: AttachChild) -> None:
@@ -91,27 +56,16 @@ def test_a_process_is_known_by_what_the_kernel_says(daemon: RunningDaemon, child
     assert daemon.owners()[:3] == (attached.pid, attached.pid, None)
 
 
-@needs_root
-@pytest.mark.parametrize("uid", [65534, 2**31 + 5, 2**32 - 2])
-def test_any_user_id_the_kernel_has(start_daemon: StartDaemon, child: AttachChild, uid: int) -> None:
+@needs_two_users
+def test_any_user_id_the_kernel_has(start_daemon: StartDaemon, child: AttachChild) -> None:
     daemon = start_daemon()
     Path(daemon.socket).parent.chmod(0o755)
     for path in (daemon.socket, f"{daemon.socket}.attach"):
         Path(path).chmod(0o666)
-    attached = child(daemon, "1", str(uid))
-    process = daemon.find(attached.pid)
-    assert process is not None
-    assert process.uid == uid
-    assert daemon.next_snapshot().processes[0].uid == uid
-
-
-def test_a_token_is_a_secret_of_its_own(daemon: RunningDaemon) -> None:
-    attachments = [Attachment(daemon) for _ in range(3)]
-    tokens = {attachment.token for attachment in attachments}
-    assert len(tokens) == 3
-    assert all(len(token) == 32 and int(token, 16) for token in tokens)
-    for attachment in attachments:
-        attachment.close()
+    uids = [65534, 2**31 + 5, 2**32 - 2]
+    pids = [child(daemon, "1", str(uid)).pid for uid in uids]
+    seen = {process.pid: process.uid for process in daemon.next_snapshot().processes}
+    assert seen == dict(zip(pids, uids, strict=True))
 
 
 def test_a_process_without_cores_is_an_observer_of_all_devices(daemon: RunningDaemon, attached: Attachment) -> None:
@@ -132,13 +86,6 @@ def test_the_end_of_a_process_frees_its_cores(
     wait_until(lambda: daemon.owners() == (None,) * 32)
     assert daemon.find(attached.pid) is None
     assert child(daemon, "32").token
-
-
-def test_closing_the_connection_frees_the_cores(daemon: RunningDaemon, attached: Attachment) -> None:
-    attached.attach()
-    assert daemon.owners() == (os.getpid(),) * 32
-    attached.close()
-    wait_until(lambda: daemon.owners() == (None,) * 32)
 
 
 def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDaemon, child: AttachChild) -> None:
@@ -162,32 +109,27 @@ def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDa
         stream.cancel()
 
 
-def test_a_forked_child_that_keeps_the_connection_open_keeps_no_cores(
-    daemon: RunningDaemon, child: AttachChild
-) -> None:
-    attached = child(daemon, "2")
-    grandchild = attached.fork()
-    try:
-        attached.end()
-        wait_until(lambda: daemon.owners() == (None,) * 32)
-        os.kill(grandchild, 0)
-        assert daemon.find(attached.pid) is None
-    finally:
-        os.kill(grandchild, signal.SIGKILL)
-
-
-def test_the_end_of_a_forked_child_changes_nothing(daemon: RunningDaemon, child: AttachChild) -> None:
+def test_forked_children_hold_no_cores_and_free_none(daemon: RunningDaemon, child: AttachChild) -> None:
     attached = child(daemon, "2")
     os.kill(attached.fork(), signal.SIGKILL)
     daemon.next_snapshot()
     assert daemon.owners()[:2] == (attached.pid,) * 2
+    heir = attached.fork()  # it keeps the connection open
+    try:
+        attached.end()
+        wait_until(lambda: daemon.owners() == (None,) * 32)
+        os.kill(heir, 0)
+        assert daemon.find(attached.pid) is None
+    finally:
+        os.kill(heir, signal.SIGKILL)
 
 
 def test_a_token_is_worth_nothing_once_its_connection_is_gone(daemon: RunningDaemon, attached: Attachment) -> None:
-    from neurontools.rpc.call import RpcError, Status
-
+    attached.attach()
+    assert daemon.owners() == (os.getpid(),) * 32
     attached.close()
-    wait_until(lambda: daemon.find(os.getpid()) is None)
+    wait_until(lambda: daemon.owners() == (None,) * 32)
+    assert daemon.find(os.getpid()) is None
     with pytest.raises(RpcError, match="connect to the attach socket") as refused:
         attached.attach()
     assert refused.value.code == Status.UNAUTHENTICATED
@@ -196,7 +138,9 @@ def test_a_token_is_worth_nothing_once_its_connection_is_gone(daemon: RunningDae
 def test_as_many_connections_as_a_process_may_have(daemon: RunningDaemon) -> None:
     before = daemon.descriptor_count()
     attachments = [Attachment(daemon) for _ in range(16)]
-    assert len({attachment.token for attachment in attachments}) == 16
+    tokens = {attachment.token for attachment in attachments}
+    assert len(tokens) == 16
+    assert all(len(token) == 32 and int(token, 16) for token in tokens)
     refused = Attachment(daemon)
     refused.close()
     assert refused.line == (
@@ -206,21 +150,17 @@ def test_as_many_connections_as_a_process_may_have(daemon: RunningDaemon) -> Non
     assert process.pid == os.getpid(), "one process, however often it is connected"
     for attachment in attachments:
         attachment.close()
-    wait_until(lambda: daemon.snapshot().processes == ())
     wait_until(lambda: daemon.descriptor_count() <= before)
 
 
-def test_one_of_two_connections_of_a_process_has_the_cores(daemon: RunningDaemon) -> None:
-    from neurontools.rpc.call import RpcError, Status
-
-    first, second = Attachment(daemon), Attachment(daemon)
+def test_one_of_two_connections_of_a_process_has_the_cores(daemon: RunningDaemon, attached: Attachment) -> None:
+    second = Attachment(daemon)
     second.attach(core_count=3)
     (process,) = daemon.snapshot().processes
     assert process.core_indices == (0, 1, 2)
     with pytest.raises(RpcError, match="a process attaches once") as refused:
-        first.attach(core_count=1)
+        attached.attach(core_count=1)
     assert refused.value.code == Status.FAILED_PRECONDITION
-    first.close()
     second.close()
 
 
@@ -231,17 +171,12 @@ def test_a_connection_that_sends_garbage_stays_what_it_is(daemon: RunningDaemon,
     assert daemon.owners()[0] == os.getpid()
 
 
-def test_five_hundred_connects_leave_no_files_open(daemon: RunningDaemon) -> None:
-    def connect() -> None:
+def test_a_hundred_connects_leave_no_files_open(daemon: RunningDaemon) -> None:
+    daemon.snapshot()
+    before = daemon.descriptor_count()
+    for _ in range(100):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(f"{daemon.socket}.attach")
-
-    connect()
-    daemon.snapshot()
-    wait_until(lambda: daemon.snapshot().processes == ())
-    before = daemon.descriptor_count()
-    for _ in range(500):
-        connect()
     wait_until(lambda: daemon.snapshot().processes == ())
     wait_until(lambda: daemon.descriptor_count() <= before)
 

@@ -1,161 +1,432 @@
-"""What a daemon tells of processes that really ended."""
+"""Processes that ended: how, what they used, and the log of them, over restarts, kills and full disks."""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from neurond.journal.accounts import Accounts, Departure
+from neurond.journal.ended_file import NAME, OLDER_NAME, EndedFile
+from neurond.journal.ended_log import MOST_ENDED, MOST_RECENT, RECENT_SECONDS, EndedLog
+from neurond.journal.ended_record import from_line, to_line
+from neurond.journal.kept import kept
+from neurond.journal.outcome import Outcome
+from neurond.journal.use import Use
+from neurond.startup.configuration import resolve
 
+from neurontools.catalog import peak_flops_per_core
 from neurontools.client import Client
 from neurontools.errors import UserError
-from neurontools.model import EndedProcess
+from neurontools.files.directory import NotTrusted
+from neurontools.model import (
+    Attribution,
+    DeviceMemory,
+    EndedProcess,
+    ErrorCounters,
+    ExecutionCounters,
+    Job,
+    NeuronCore,
+    Process,
+    Snapshot,
+)
 from neurontools.rpc import neuron_pb2 as pb
-from tests.harness.paths import ATTACHED_CHILD
+from tests.harness.attached_process import AttachedProcess
+from tests.harness.model_parts import parts
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
-from tests.harness.waiting import wait_until
+from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.waiting import HANG_SECONDS, wait_until
 
-# It ends as its connection does: of who takes a second longer, on a busy machine, it is told that it let its cores go.
-_HOLDER = """
-import os, sys
-from neurontools.runtime import Reporter
-reporter = Reporter.attach()
-print(flush=True)
-os._exit(int(sys.stdin.readline() or 0))
+NOW = 1_767_323_045.0
+TOKEN = "token"
+
+
+def attached(**changes: object) -> Process:
+    process = replace(
+        process_of(7, "python train.py", (0,)),
+        attached_at_unix_seconds=NOW,
+        core_indices=(0, 1),
+        neuroncore_indices=(0, 1),
+        executions=ExecutionCounters(completed_total=5),
+    )
+    return replace(process, **changes)  # type: ignore[arg-type]
+
+
+def found(started_at: float = NOW - 100) -> Process:
+    return attached(attached_at_unix_seconds=None, started_at_unix_seconds=started_at)
+
+
+def at(seconds: float, *processes: Process, core: NeuronCore | None = None) -> Snapshot:
+    """The snapshot of a moment; `core` is its first."""
+    snapshot = snapshot_of("trn1.32xlarge", processes)
+    return replace(
+        snapshot,
+        taken_at_unix_seconds=NOW + seconds,
+        taken_at_seconds=1000.0 + seconds,
+        cores=(core or snapshot.cores[0], *snapshot.cores[1:]),
+    )
+
+
+def accounts(*, lives: bool = False) -> Accounts:
+    return Accounts(lambda _process: lives)
+
+
+def test_a_process_that_left_is_told_of_when_it_is_known_how_it_ended() -> None:
+    of = accounts()
+    of.observe(at(0, attached(job=Job("Slurm job 3"), attribution=Attribution(slurm_job_id="3"))), ())
+    last = attached(executions=ExecutionCounters(completed_total=40, timed_out_total=2))
+    peak = peak_flops_per_core("trn1.32xlarge")
+    assert peak
+    use = Use(busy_seconds_total=10.0, flop_total=int(peak * 2), peak_device_memory_bytes=99)
+    assert of.observe(at(10), [Departure(TOKEN, last, use)]) == []
+    of.end(TOKEN, Outcome(-9))
+    (ended,) = of.observe(at(11), ())
+    assert (ended.pid, ended.job, ended.exit_status, ended.how) == (7, "Slurm job 3", -9, "signal 9")
+    assert ended.held_seconds == 10.0
+    assert ended.neuroncore_hours == pytest.approx(20 / 3600)
+    assert ended.utilization_ratio == pytest.approx(0.5)
+    assert ended.mfu_ratio == pytest.approx(0.1)
+    assert (ended.peak_device_memory_bytes, ended.failed_executions_total) == (99, 2)
+    assert of.observe(at(12), ()) == []
+
+
+def test_how_it_ended_may_be_known_first_and_it_counts_from_when_it_began_and_not_from_when_it_attached_here() -> None:
+    of = accounts()
+    for since_seconds, use, known in (
+        (None, Use(), (0.0, None, None)),
+        (1000.0 - 3600.0, Use(busy_seconds_total=720.0), (3600.0, 0.1, None)),
+    ):
+        of.end(TOKEN, Outcome(0))
+        (ended,) = of.observe(at(0), [Departure(TOKEN, attached(counted_since_seconds=since_seconds), use)])
+        assert (ended.exit_status, (ended.held_seconds, ended.utilization_ratio, ended.mfu_ratio)) == (0, known)
+
+
+def test_what_only_watches_is_no_account() -> None:
+    of = accounts()
+    of.observe(at(0, process_of(8, "neuron-monitor", (0,), None)), ())
+    assert of.observe(at(1), ()) == []
+
+
+def test_a_process_that_tells_nothing_is_accounted_for_by_what_the_driver_counts() -> None:
+    of = accounts()
+    process = replace(found(), logical_neuroncore_config=2, neuroncore_indices=(0,))
+    first = at(0).cores[0]
+    # Before the fourth the driver has begun to count anew.
+    counted = ((100, 0), (104, 500), (108, 200), (1, 0), (2, 0))
+    for seconds, (busy_seconds, used_bytes) in zip(range(0, 25, 5), counted, strict=True):
+        memory = DeviceMemory(tensors_bytes=used_bytes)
+        core = replace(first, busy_seconds_total=float(busy_seconds), flop_total=10 * busy_seconds, memory=memory)
+        of.observe(at(seconds, replace(process, tag=str(seconds)), core=core), ())
+    (ended,) = of.observe(at(20), ())
+    assert (ended.busy_seconds_total, ended.flop_total, ended.tag) == (4.5, 90, "20"), "of one core of two"
+    assert ended.utilization_ratio == pytest.approx(4.5 / 20.0)
+    assert ended.peak_device_memory_bytes == 500
+    assert (ended.exit_status, ended.lives_on) == (None, False)
+
+
+def test_who_lets_its_devices_go_who_follows_with_its_pid_and_who_attaches_later() -> None:
+    of = accounts(lives=True)
+    of.observe(at(0, found()), ())
+    (ended,) = of.observe(at(1, found(started_at=NOW)), ())
+    assert (ended.how, ended.ended_at_unix_seconds) == ("let go", NOW + 1), "the next with the same PID is another"
+    (other,) = of.observe(at(3), ())
+    assert other.began_at_unix_seconds == NOW + 1
+    of.observe(at(4, found()), ())
+    assert of.observe(at(5, attached()), ()) == []
+
+
+def ended_at(seconds: float) -> EndedProcess:
+    return EndedProcess(7, 0, "root", "", "7", None, False, NOW, NOW + seconds, 1, 1)
+
+
+def test_the_log_keeps_the_latest_and_says_since_when_it_knows() -> None:
+    log = EndedLog(NOW)
+    log.add(map(ended_at, range(MOST_ENDED + 5)))
+    assert log.known_since_unix_seconds == NOW + 4
+    assert len(log.since(0)) == MOST_ENDED
+    latest = [NOW + MOST_ENDED + 3, NOW + MOST_ENDED + 4]
+    assert [process.ended_at_unix_seconds for process in log.since(latest[0])] == latest
+
+
+def test_a_snapshot_shows_what_ended_within_a_minute_and_not_all_of_many() -> None:
+    log = EndedLog(NOW)
+    log.add(ended_at(0) for _ in range(MOST_RECENT + 5))
+    assert len(log.recent(NOW + 1)) == MOST_RECENT
+    assert log.recent(NOW + RECENT_SECONDS + 1) == ()
+
+
+PROCESS = EndedProcess(
+    *(7, 1000, "ann", "python train.py \x1b[31m é", "tag", "Slurm job 3", False, 1000.0, 1060.5, 4, 2, (0, 1)),
+    *(12.5, 10**15, 0.25, 0.1, 2**33, ExecutionCounters(completed_total=5), ErrorCounters(hardware_total=1), 17, -9),
+    inferred_fields=("neuroncore_count",),
+)
+
+
+def numbered(number: int) -> EndedProcess:
+    return replace(PROCESS, pid=number)
+
+
+def written(directory: Path, *processes: EndedProcess, most_file_bytes: int = 2**20) -> None:
+    file = EndedFile(str(directory), most_file_bytes=most_file_bytes)
+    for process in processes:
+        file.add(process)
+    file.close(HANG_SECONDS)
+
+
+def held(directory: Path) -> list[EndedProcess]:
+    file = EndedFile(str(directory))
+    file.close(HANG_SECONDS)
+    return file.ended
+
+
+def test_a_process_comes_back_as_it_was_whatever_a_later_version_adds() -> None:
+    assert from_line(to_line(PROCESS)) == PROCESS
+    assert to_line(PROCESS).isascii()
+    assert from_line(json.dumps(asdict(PROCESS) | {"mood": "fine"}).encode()) == PROCESS
+
+
+@given(parts(EndedProcess))
+def test_any_process_comes_back_or_is_refused(process: EndedProcess) -> None:
+    try:
+        line = to_line(process)
+        assert from_line(line) == process
+    except ValueError:
+        pass
+
+
+@given(st.binary(max_size=300))
+@example(to_line(PROCESS).replace(b'"utilization_ratio":0.25', b'"utilization_ratio":1e999'))
+def test_rubbish_is_no_process(line: bytes) -> None:
+    with pytest.raises(ValueError):
+        from_line(line)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({"pid": pid} for pid in ("7", 2**40, None)),
+        *({"ended_at_unix_seconds": seconds} for seconds in (1e300, 1.0)),
+        *({"utilization_ratio": ratio} for ratio in ([1], float("nan"), float("inf"))),
+        *({"executions": executions} for executions in ({"unheard_of": 1}, 5)),
+        *({"device_indices": indices} for indices in ([-1], 5)),
+        {"flop_total": -1},
+        {"command": "\udcff"},
+    ],
+)
+def test_a_line_that_could_not_be_shown_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError):
+        from_line(json.dumps(asdict(PROCESS) | changes).encode())
+
+
+def test_files_are_for_this_user_alone_or_for_a_group_to_read(tmp_path: Path) -> None:
+    written(tmp_path / "own", PROCESS)
+    assert (tmp_path / "own" / NAME).stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "own").stat().st_mode & 0o777 == 0o700
+    EndedFile(str(tmp_path / "shared"), group_id=os.getgid()).close(HANG_SECONDS)
+    assert (tmp_path / "shared" / NAME).stat().st_mode & 0o777 == 0o640
+    assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o750
+
+
+def test_it_stays_small_and_keeps_the_latest(tmp_path: Path) -> None:
+    most = 4096
+    written(tmp_path, *map(numbered, range(1, 101)), most_file_bytes=most)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [OLDER_NAME, NAME]
+    assert all(path.stat().st_size <= most for path in tmp_path.iterdir())
+    pids = [process.pid for process in held(tmp_path)]
+    assert pids == list(range(pids[0], 101))
+    assert len(pids) > 5
+
+
+def test_a_line_that_a_kill_cut_off_is_cut_off_and_the_next_is_whole(tmp_path: Path) -> None:
+    written(tmp_path, numbered(1), numbered(2))
+    file = tmp_path / NAME
+    file.write_bytes(file.read_bytes()[:-20])
+    written(tmp_path, numbered(3))
+    assert [process.pid for process in held(tmp_path)] == [1, 3]
+    file.write_bytes(file.read_bytes() + b"\0\xff{}\n[]\n" + b"[" * 9000 + b"\n")  # rubbish takes nothing else with it
+    written(tmp_path, numbered(4))
+    assert [process.pid for process in held(tmp_path)] == [1, 3, 4]
+
+
+FILLED = """
+import resource, sys
+from dataclasses import replace
+from neurond.journal.ended_file import EndedFile
+from neurond.journal.ended_record import from_line
+line = sys.stdin.buffer.read()
+resource.setrlimit(resource.RLIMIT_FSIZE, (len(line) * 5 // 2, resource.RLIM_INFINITY))
+file = EndedFile(sys.argv[1])
+for pid in range(1, 6):
+    file.add(replace(from_line(line), pid=pid))
+file.close(300)
 """
 
 
-class Job:
-    """A process that holds cores until it is told the code to end with."""
-
-    def __init__(self, daemon: RunningDaemon, cores: int) -> None:
-        environment = {"NEURONTOOLS_SOCKET": daemon.socket, "NEURON_RT_NUM_CORES": str(cores), "PATH": "/usr/bin:/bin"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="ascii",
-        )
-        assert self.process.stdout is not None
-        assert self.process.stdout.readline() == "\n"
-
-    def end(self, code: int) -> None:
-        self.process.communicate(f"{code}\n")
-
-    def kill(self) -> None:
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
+    """The kernel refuses to let the file grow in the middle of a line, as a full disk does."""
+    command = [sys.executable, "-c", FILLED, str(tmp_path)]
+    subprocess.run(command, input=to_line(PROCESS), check=True, timeout=HANG_SECONDS)
+    assert (tmp_path / NAME).read_bytes().endswith(b"\n")
+    assert [process.pid for process in held(tmp_path)] == [1, 2]
+    written(tmp_path, numbered(9))
+    assert [process.pid for process in held(tmp_path)] == [1, 2, 9], "and it goes on when there is room"
 
 
-@pytest.fixture
-def daemon(start_daemon: StartDaemon) -> RunningDaemon:
-    return start_daemon()
+def test_no_link_leads_elsewhere_and_no_directory_that_others_may_change_is_used(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.write_text("as it was")
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    (state / NAME).symlink_to(target)
+    with pytest.raises(OSError, match="symbolic"):
+        EndedFile(str(state))
+    (state / NAME).unlink()
+    (state / NAME).hardlink_to(target)
+    with pytest.raises(NotTrusted):
+        EndedFile(str(state))
+    assert target.read_text() == "as it was"
+    (state / NAME).unlink()
+    state.chmod(0o777)
+    with pytest.raises(NotTrusted, match="may be changed"):
+        EndedFile(str(state))
 
 
-def ended(daemon: RunningDaemon, pid: int) -> EndedProcess:
+def test_what_cannot_be_kept_is_told_and_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = kept(str(tmp_path), None, "what ended", EndedFile)
+    assert first is not None
+    with caplog.at_level(logging.WARNING):
+        assert kept(str(tmp_path), None, "what ended", EndedFile) is None
+        assert kept(str(tmp_path / NAME), None, "what ended", EndedFile) is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path}: another daemon keeps what ended there; this one keeps it in memory",
+        f"{tmp_path / NAME}: what ended is kept in memory alone: Not a directory",
+    ]
+    first.close(HANG_SECONDS)
+    EndedFile(str(tmp_path)).close(HANG_SECONDS)
+
+
+def test_systemd_names_the_directory(tmp_path: Path) -> None:
+    environment = {"STATE_DIRECTORY": f"{tmp_path}/state:{tmp_path}/other", "XDG_RUNTIME_DIR": str(tmp_path)}
+    assert resolve({}, None, environment).state_directory == f"{tmp_path}/state"
+
+
+def ended(daemon: RunningDaemon, which: int | str) -> EndedProcess:
+    """The process with this PID or tag, once it is told of as ended."""
     with Client(daemon.socket) as client:
-        return wait_until(lambda: next((each for each in client.ended().processes if each.pid == pid), None))
+        return wait_until(
+            lambda: next((each for each in client.ended().processes if which in (each.pid, each.tag)), None)
+        )
 
 
-def test_how_processes_ended_is_known(daemon: RunningDaemon) -> None:
-    well, badly, killed = Job(daemon, 1), Job(daemon, 2), Job(daemon, 4)
-    well.end(0)
-    badly.end(7)
-    killed.kill()
-    hows = [ended(daemon, job.process.pid).how for job in (well, badly, killed)]
-    assert hows == ["ok", "exit 7", "signal 9"]
-    assert ended(daemon, killed.process.pid).neuroncore_count == 4
-
-
-def test_a_process_that_nobody_has_waited_for_has_ended_too(daemon: RunningDaemon) -> None:
-    job = Job(daemon, 1)
-    try:
-        job.process.send_signal(signal.SIGKILL)  # and it stays a zombie: this process has not waited for it
-        assert ended(daemon, job.process.pid).exit_status == -signal.SIGKILL
-    finally:
-        job.process.communicate()
-
-
-def test_a_process_that_lets_its_cores_go_lives_on(daemon: RunningDaemon) -> None:
+def let_go(daemon: RunningDaemon, tag: str, *reports: pb.Report) -> EndedProcess:
+    """What is told of this process after it has held cores under this tag."""
     attachment = Attachment(daemon)
-    attachment.attach(core_count=2)
+    attachment.attach(core_count=2, tag=tag)
+    for report in reports:
+        attachment.report(report)
     attachment.close()
-    assert ended(daemon, os.getpid()).how == "let go"
+    return ended(daemon, tag)
 
 
-def test_what_a_process_reported_last_is_in_however_short_it_was(daemon: RunningDaemon) -> None:
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=1)
-    core = pb.ReportedCore(
-        local_index=0, busy_seconds_total=0.25, flop_total=1000, memory=pb.DeviceMemory(tensors_bytes=12)
-    )
-    report = pb.Report(
-        measured_at_seconds=1.0,
-        cores=[core],
-        executions=pb.ExecutionCounters(completed_total=3, timed_out_total=1),
-        errors=pb.ErrorCounters(hardware_total=1),
-    )
-    attachment.report(report)
-    attachment.close()
-    told = ended(daemon, os.getpid())
-    assert (told.busy_seconds_total, told.flop_total, told.peak_device_memory_bytes) == (0.25, 1000, 12)
+def test_how_processes_ended_is_known(shared_daemon: RunningDaemon) -> None:
+    with ExitStack() as children:
+        well, badly, killed, zombie = (
+            children.enter_context(AttachedProcess(shared_daemon, count)) for count in ("1", "2", "4", "1")
+        )
+        well.exit(0)
+        badly.exit(7)
+        killed.end()
+        zombie.end(wait=False)
+        hows = [ended(shared_daemon, child.pid).how for child in (well, badly, killed, zombie)]
+        assert hows == ["ok", "exit 7", "signal 9", "signal 9"]
+        assert ended(shared_daemon, killed.pid).neuroncore_count == 4
+
+
+def test_a_process_that_lets_its_cores_go_lives_on_and_snapshots_show_it(shared_daemon: RunningDaemon) -> None:
+    told = let_go(shared_daemon, "lives on")
+    assert (told.pid, told.how) == (os.getpid(), "let go")
+    assert told in shared_daemon.next_snapshot().ended
+    with Client(shared_daemon.socket) as client:
+        assert told in {each for snapshot in client.history() for each in snapshot.ended}
+
+
+def test_what_a_process_reported_last_is_in_however_short_it_was(shared_daemon: RunningDaemon) -> None:
+    def report(seconds: float, used_bytes: int) -> pb.Report:
+        memory = pb.DeviceMemory(tensors_bytes=used_bytes)
+        return pb.Report(
+            measured_at_seconds=seconds,
+            cores=[pb.ReportedCore(local_index=0, busy_seconds_total=seconds / 4, flop_total=1000, memory=memory)],
+            executions=pb.ExecutionCounters(completed_total=3, timed_out_total=1),
+            errors=pb.ErrorCounters(hardware_total=1),
+        )
+
+    told = let_go(shared_daemon, "short", report(1.0, 10), report(2.0, 500), report(3.0, 20))
+    assert (told.busy_seconds_total, told.flop_total, told.peak_device_memory_bytes) == (0.75, 1000, 500)
     assert told.executions is not None
     assert (told.executions.completed_total, told.failed_executions_total, told.errors_total) == (3, 1, 1)
 
 
-def test_the_peak_of_device_memory_outlives_what_was_freed(daemon: RunningDaemon) -> None:
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=1)
-    for number, used_bytes in enumerate((10, 500, 20), 1):
-        core = pb.ReportedCore(local_index=0, memory=pb.DeviceMemory(tensors_bytes=used_bytes))
-        attachment.report(pb.Report(measured_at_seconds=float(number), cores=[core]))
-    attachment.close()
-    assert ended(daemon, os.getpid()).peak_device_memory_bytes == 500
+def test_who_only_watches_is_not_told_of(shared_daemon: RunningDaemon) -> None:
+    with AttachedProcess(shared_daemon, "0") as watching:
+        pass
+    let_go(shared_daemon, "after it")
+    with Client(shared_daemon.socket) as client:
+        assert watching.pid not in [each.pid for each in client.ended().processes]
 
 
-def test_who_only_watches_is_not_told_of(daemon: RunningDaemon) -> None:
-    watching = subprocess.Popen(
-        [sys.executable, str(ATTACHED_CHILD), daemon.socket, "0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert watching.stdout is not None
-    watching.stdout.readline()
-    watching.communicate()
-    job = Job(daemon, 1)
-    job.end(0)
-    ended(daemon, job.process.pid)
-    with Client(daemon.socket) as client:
-        assert [each.pid for each in client.ended().processes] == [job.process.pid]
+def test_a_time_that_none_is_is_refused(shared_daemon: RunningDaemon) -> None:
+    with Client(shared_daemon.socket) as client, pytest.raises(UserError, match="since_unix_seconds"):
+        client.ended(float("nan"))
 
 
-def test_snapshots_show_it_for_a_while_and_the_past_keeps_them(daemon: RunningDaemon) -> None:
-    job = Job(daemon, 1)
-    job.end(0)
-    told = ended(daemon, job.process.pid)
-    assert daemon.next_snapshot().ended == (told,)
-    with Client(daemon.socket) as client:
-        assert told in {each for snapshot in client.history() for each in snapshot.ended}
+HOLDER = """
+import os, sys
+from neurontools.runtime import Reporter
+reporter = Reporter.attach()
+print(flush=True)
+os._exit(int(sys.stdin.readline() or 0))  # its connection ends as it does
+"""
 
 
-def test_a_daemon_that_ends_takes_nobody_for_ended(start_daemon: StartDaemon, tmp_path: Path) -> None:
+def test_a_daemon_that_ends_takes_nobody_for_ended(start_daemon: StartDaemon) -> None:
     first = start_daemon()
-    job = Job(first, 1)
-    first.stop()
-    second = start_daemon()
-    again = wait_until(lambda: second.find(job.process.pid))  # its runtime attaches again
-    wait_until(lambda: (second.find(job.process.pid) or again).counted_since_seconds)
-    with Client(second.socket) as client:
-        assert client.ended().processes == ()
-    job.end(3)
-    told = ended(second, job.process.pid)
+    environment = {"NEURONTOOLS_SOCKET": first.socket, "NEURON_RT_NUM_CORES": "1", "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"\n"
+        first.stop()
+        second = start_daemon()
+        # Its runtime attaches again, and reports.
+        wait_until(lambda: (found := second.find(holder.pid)) and found.counted_since_seconds)
+        with Client(second.socket) as client:
+            assert client.ended().processes == ()
+        holder.communicate(b"3\n")
+    told = ended(second, holder.pid)
     assert told.exit_status == 3
     with Client(second.socket) as client:
         assert told.began_at_unix_seconds < client.ended().known_since_unix_seconds
 
 
-def test_a_time_that_none_is_is_refused(daemon: RunningDaemon) -> None:
-    with Client(daemon.socket) as client, pytest.raises(UserError, match="since_unix_seconds"):
-        client.ended(float("nan"))
+def test_what_ended_is_known_after_restarts(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    flags = ("--simulate", "trn1.2xlarge", "--interval", "0.05", "--state-directory", str(state))
+    tags: list[str] = []
+    for end in (signal.SIGTERM, signal.SIGKILL, signal.SIGTERM):
+        daemon = start_daemon(*flags)
+        with Client(daemon.socket) as client:
+            assert [process.tag for process in client.ended().processes] == tags
+        tags.append(f"before {end.name} {len(tags)}")
+        let_go(daemon, tags[-1])
+        wait_until(lambda: tags[-1] in (state / NAME).read_text())
+        daemon.stop(end)

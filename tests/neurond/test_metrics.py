@@ -1,4 +1,4 @@
-"""The HTTP listener of a real daemon, as scrapers and others use it."""
+"""What a daemon exports: the HTTP listener for scrapers, who may have it, settings that are refused, and OTLP."""
 
 from __future__ import annotations
 
@@ -6,19 +6,44 @@ import contextlib
 import gzip
 import re
 import socket
+import ssl
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
+from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
+from neurond.settings import Settings
+from neurond.startup.checks import check
+from neurond.startup.configuration import resolve
 
+from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.model import Attribution, SourceKind
+from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import HELP, helps
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS, wait_until
+
+Serve = Callable[..., RunningDaemon]
 
 
 @pytest.fixture
-def daemon(start_daemon: StartDaemon, port: int) -> RunningDaemon:
-    return start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05", "--metrics-listen", f"127.0.0.1:{port}")
+def serve(start_daemon: StartDaemon, tmp_path: Path, port: int) -> Serve:
+    """Starts a daemon with these lines in its table of metrics, and these of other tables."""
+
+    def start(*lines: str, tables: str = "", interval: str = "0.05", flags: tuple[str, ...] = ()) -> RunningDaemon:
+        file = tmp_path / "neurond.toml"
+        file.write_text("\n".join(["[metrics]", f'listen = "127.0.0.1:{port}"', *lines, tables]), "utf-8")
+        return start_daemon("--simulate", "trn1.2xlarge", "--interval", interval, "--config", str(file), *flags)
+
+    return start
 
 
 def scrape(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, str]:
@@ -28,44 +53,38 @@ def scrape(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str,
             return reply.status, reply.headers["Content-Type"], reply.read().decode()
     except urllib.error.HTTPError as error:
         with error:
+            assert error.code != 401 or error.headers["WWW-Authenticate"] == "Bearer"
             return error.code, error.headers["Content-Type"], error.read().decode()
 
 
-def test_formats(daemon: RunningDaemon, port: int) -> None:
+def test_formats_and_processes_that_come_and_go(serve: Serve, port: int) -> None:
+    daemon = serve(flags=("--load", "steady", "--load-neuroncores", "1"))
     assert scrape(port, "/")[::2] == (200, "neurond: metrics are at /metrics\n")
     assert scrape(port, "/other")[::2] == (404, "metrics are at /metrics\n")
+    assert scrape(port, "/top/overview")[0] == 404, "pages for browsers are there only if asked for"
+    assert scrape(port, "/", Accept="text/html")[0] == 200
     status, kind, text = scrape(port)
     assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert "# TYPE neurontools_neuroncore_held gauge" in text
     status, kind, text = scrape(port, Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.1")
     assert (status, kind) == (200, "application/openmetrics-text; version=1.0.0; charset=utf-8")
     assert text.endswith("# EOF\n")
-
-
-def test_families_of_the_original_have_its_help_texts(start_daemon: StartDaemon, port: int) -> None:
-    start_daemon(
-        *("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.05"),
-        *("--metrics-listen", f"127.0.0.1:{port}"),
-    )
     wait_until(lambda: helps(scrape(port)[2]) == HELP)
-
-
-def test_processes_come_and_go(daemon: RunningDaemon, port: int) -> None:
-    assert "neurontools_process_info" not in scrape(port)[2]
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=1, tag="mine")
-    held = 'neurontools_neuroncore_held{neuron_device_index="0",neuroncore="0"} 1'
-    text = wait_until(lambda: (found := scrape(port)[2]) and held in found and found)
-    assert isinstance(text, str)
-    assert re.search(r'neurontools_neuroncore_owner_info\{.*pid="\d+".*runtime_tag="mine".*\} 1', text)
-    assert re.search(r'execution_status_total\{.*runtime_tag="mine".*\} 0', text)
-    attachment.close()
+    assert "mine" not in scrape(port)[2]
+    with contextlib.closing(Attachment(daemon)) as attachment:
+        attachment.attach(core_count=1, tag="mine")
+        held = 'neurontools_neuroncore_held{neuron_device_index="0",neuroncore="1"} 1'
+        text = wait_until(lambda: next((found for found in [scrape(port)[2]] if "mine" in found), None))
+        assert held in text
+        assert re.search(r'neurontools_neuroncore_owner_info\{.*pid="\d+".*runtime_tag="mine".*\} 1', text)
+        assert re.search(r'execution_status_total\{.*runtime_tag="mine".*\} 0', text)
     wait_until(lambda: "mine" not in scrape(port)[2])
 
 
-def test_a_text_is_made_once_a_snapshot(start_daemon: StartDaemon, port: int) -> None:
-    start_daemon("--simulate", "trn1.2xlarge", "--interval", "3600", "--metrics-listen", f"127.0.0.1:{port}")
+def test_a_text_is_made_once_a_snapshot(serve: Serve, port: int) -> None:
+    serve(interval="3600")
     first = scrape(port)[2]
+    assert "neurontools_process_info" not in first
     assert scrape(port)[2] == first
     assert "neurontools_scrape_duration_seconds" not in first
     request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": "gzip"})
@@ -76,22 +95,305 @@ def test_a_text_is_made_once_a_snapshot(start_daemon: StartDaemon, port: int) ->
     assert "neurontools_scrapes_total 3\n" in openmetrics
 
 
-def test_clients_that_misbehave_leave_nothing_behind(daemon: RunningDaemon, port: int) -> None:
-    before = daemon.descriptor_count()
-    crowd = [socket.create_connection(("127.0.0.1", port), timeout=HANG_SECONDS) for _ in range(300)]
-    for member in crowd[:256]:
-        with contextlib.suppress(ConnectionError):  # it has made room for a later one
-            member.sendall(b"GET /met")
-    assert scrape(port)[0] == 200, "they lock nobody out"
-    for member in crowd:
-        member.close()
-    wait_until(lambda: daemon.descriptor_count() <= before + 1)
-    assert scrape(port)[0] == 200
+def test_an_address_that_is_taken_is_told(serve: Serve, port: int) -> None:
+    told = rf"127\.0\.0\.1:{port}: Address already in use; give another"
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(AssertionError, match=told):
+        serve()
 
 
-def test_an_address_that_is_taken_is_told(start_daemon: StartDaemon, port: int) -> None:
-    with socket.create_server(("127.0.0.1", port)):
-        with pytest.raises(
-            AssertionError, match=r"--metrics-listen 127\.0\.0\.1:\d+: Address already in use; give another"
-        ):
-            start_daemon("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}")
+def secured(url: str, context: ssl.SSLContext) -> int:
+    """The status that a scraper with these certificates gets."""
+    try:
+        with urllib.request.urlopen(url, timeout=HANG_SECONDS, context=context) as reply:
+            assert b"neurontools_neuroncore_held" in reply.read() or not url.endswith("/metrics")
+            status: int = reply.status
+            return status
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+@needs_openssl
+def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
+    serve: Serve, tmp_path: Path, port: int
+) -> None:
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    certificate, key = old.sign("server")
+    daemon = serve(f'tls_certificate = "{certificate}"\ntls_key = "{key}"\ntls_client_ca = "{old.file}"')
+    url = f"https://127.0.0.1:{port}/metrics"
+    with pytest.raises(OSError, match=r"(?i)certificate|reset|eof|closed"):
+        secured(url, ssl.create_default_context(cafile=str(old.file)))
+    with pytest.raises(OSError):  # plain HTTP gets no answer at all
+        scrape(port)
+    reader = old.sign("reader")
+    scraper = ssl.create_default_context(cafile=str(old.file))
+    scraper.load_cert_chain(*reader)
+    assert secured(url, scraper) == 200
+    renewed, renewed_key = new.sign("renewed")
+    renewed_key.replace(key)
+    wait_until(lambda: "what was there before holds on" in daemon.log)
+    assert secured(url, scraper) == 200, "a key that doesn't fit the certificate yet changes nothing"
+    renewed.replace(certificate)
+    later = ssl.create_default_context(cafile=str(new.file))
+    later.load_cert_chain(*reader)
+
+    def is_served() -> bool:
+        with contextlib.suppress(urllib.error.URLError):
+            return secured(url, later) == 200
+        return False
+
+    wait_until(is_served)
+
+
+@needs_openssl
+def test_a_token_lets_in_also_where_metrics_stay_plain_on_loopback(serve: Serve, tmp_path: Path, port: int) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.sign("server")
+    (tmp_path / "token").write_text("s3cret\n", "utf-8")
+    serve(
+        f'tls = false\nbearer_token_file = "{tmp_path}/token"',
+        tables=f'[tls]\ncertificate = "{certificate}"\nkey = "{key}"\n'
+        f'client_ca = "{authority.file}"\nfull = ["a.example.org"]\n',
+    )
+    for given, status in (
+        ("Bearer s3cret", 200),
+        ("bearer  s3cret", 200),
+        ("Bearer s3cre", 401),
+        ("Bearer ", 401),
+        ("Basic s3cret", 401),
+        ("Bearer gehe\xefm", 401),
+    ):
+        assert scrape(port, Authorization=given)[0] == status
+    assert scrape(port)[0] == scrape(port, "/metrics?x", Authorization="Bearer x")[0] == 401
+
+
+SERVER = {"certificate": "server.crt", "key": "server.key"}
+CLIENTS = {**SERVER, "client_ca": "authority.crt"}
+METRICS = {f"tls_{key}": file for key, file in SERVER.items()}
+LISTEN = {"daemon": {"listen": ":8001"}}
+LISTEN_TOLD = "^--listen :8001: the API is served over TLS alone, to certificates that are named; set {} in the conf"
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("files")
+    Authority(directory).sign("server")
+    (directory / "token").write_text("s3cret", "utf-8")
+    (directory / "empty").write_text(" \n", "utf-8")
+    return directory
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("tables", "told"),
+    [
+        (
+            {"metrics": {"tls_key": "server.key"}},
+            "^metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_c",
+        ),
+        (
+            {"metrics": {"tls_certificate": "absent"}},
+            r"^metrics.tls_certificate: \S+/absent: No such file or dir.*; give",
+        ),
+        (
+            {"metrics": {"tls_certificate": "server.crt"}},
+            r"^metrics.tls_certificate: \S+/server.crt: .*; give PEM files",
+        ),
+        ({"metrics": {**METRICS, "tls_key": "authority.key"}}, "key values mismatch; give PEM files that fit"),
+        (
+            {"metrics": {**METRICS, "tls_client_ca": "token"}},
+            r"^metrics.tls_client_ca: \S+/token: .*; give PEM files that",
+        ),
+        (
+            {"metrics": {"bearer_token_file": "empty"}},
+            r"^metrics.bearer_token_file: \S+/empty: no token; write one line",
+        ),
+        ({"tls": {"key": "server.key"}}, "tls.key needs a certificate; set tls.certificate"),
+        ({"tls": {"full": ["a"]}}, "tls.full needs a certificate; set tls.certificate"),
+        ({"tls": {**SERVER, "key": "absent"}}, r"tls.key: \S+/absent: No such file or directory; give a"),
+        (
+            {"tls": {**SERVER, "summary": ["a"]}},
+            "tls.summary and tls.full name certificates of clients, which nobody asks for; set tls.client_ca",
+        ),
+        (
+            {"tls": {**CLIENTS, "summary": ["a"], "full": ["A", "b"]}},
+            "tls.summary and tls.full both have a; leave it in one of them",
+        ),
+        (LISTEN, LISTEN_TOLD.format("tls.certificate and tls.key")),
+        ({**LISTEN, "tls": SERVER}, LISTEN_TOLD.format("tls.client_ca")),
+        ({**LISTEN, "tls": CLIENTS}, LISTEN_TOLD.format("tls.summary or tls.full")),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(tables: dict[str, dict[str, Any]], told: str, directory: Path) -> None:
+    given = {
+        table: {
+            key: str(directory / value) if isinstance(value, str) and key != "listen" else value
+            for key, value in keys.items()
+        }
+        for table, keys in tables.items()
+    }
+    with pytest.raises(UserError, match=told) as refused:
+        resolve(given, None, {"XDG_RUNTIME_DIR": "/r"})
+    assert refused.value.exit_code == EXIT_USAGE
+    assert "\n" not in str(refused.value)
+
+
+@needs_openssl
+@pytest.mark.parametrize(
+    ("settings", "files", "told"),
+    [
+        ({}, {}, "--web is served where the metrics are; give --metrics-listen"),
+        ({"metrics_listen": ":8000"}, {}, "others reach this address, and there is no TLS; listen on 127.0.0.1"),
+        ({"metrics_listen": "10.0.0.1:8000"}, {}, "others reach this address, and there is no TLS"),
+        ({"metrics_listen": ":8000"}, METRICS, "everybody would be let in"),
+        ({"metrics_listen": ":8000"}, {**METRICS, "bearer_token_file": "token"}, None),
+        ({"metrics_listen": ":8000"}, {**METRICS, "tls_client_ca": "authority.crt"}, None),
+    ],
+)
+def test_pages_are_never_open_to_others(
+    settings: dict[str, str], files: dict[str, str], told: str | None, socket_directory: Path, directory: Path
+) -> None:
+    given: dict[str, Any] = settings | {f"metrics_{key}": str(directory / name) for key, name in files.items()}
+    served = Settings(socket=str(socket_directory / "n.sock"), simulate="trn1.2xlarge", web=True, **given)
+    if told is None:
+        check(served)
+        return
+    with pytest.raises(UserError, match=told) as refused:
+        check(served)
+    assert refused.value.exit_code == EXIT_USAGE
+
+
+@contextmanager
+def collector(status: int) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """The URL of a collector that answers everything with this status, and the encoding and body of what arrived."""
+    arrived: list[tuple[str, bytes]] = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            assert self.path == "/v1/metrics"
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            arrived.append((self.headers.get("Content-Encoding", ""), body))
+            self.send_response(status)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", arrived
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def point_attributes(point: Any) -> dict[str, Any]:
+    """The attributes of a data point."""
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in point.attributes
+    }
+
+
+@pytest.mark.filterwarnings("default")
+async def test_what_a_collector_gets() -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+    with collector(200) as (url, arrived):
+        host = ScenarioHost("inf2.xlarge")
+        sender = OtlpSender(url, 3600.0, host.at(10))
+        now = host.at(11)
+        of = Attribution(pod_name="trainer-0", pod_namespace="ml", slurm_job_id="77")
+        now = replace(now, processes=(replace(now.processes[0], attribution=of), *now.processes[1:]))
+        sender.observe(now)
+        await sender.close()
+        wait_until(lambda: arrived or None)
+    encoding, body = arrived[-1]
+    assert encoding == "gzip"
+    request = ExportMetricsServiceRequest.FromString(gzip.decompress(body))
+    told = {
+        attribute.key: attribute.value.string_value for attribute in request.resource_metrics[0].resource.attributes
+    }
+    assert told["host.name"] == told["service.instance.id"] == socket.gethostname()
+    assert (told["host.id"], told["host.type"]) == ("i-0123456789abcdef0", "inf2.xlarge")
+    assert "cloud.provider" not in told, "a simulated host is not in the cloud"
+    (scope,) = request.resource_metrics[0].scope_metrics
+    metrics = {metric.name: metric for metric in scope.metrics}
+    limit = metrics["hw.gpu.memory.limit"]
+    assert limit.unit == "By"
+    assert limit.gauge.data_points[0].as_int == now.devices[0].memory_bytes
+    errors = metrics["hw.errors"].sum
+    assert errors.is_monotonic
+    kinds = {point_attributes(point)["error.type"] for point in errors.data_points}
+    assert kinds == {
+        *("memory_ecc_corrected", "memory_ecc_uncorrected", "memory_ecc_repairable_uncorrected"),
+        *("sram_ecc_corrected", "sram_ecc_uncorrected"),
+    }
+    memory = {
+        (labels["neuroncore"], labels["category"]): point.as_int
+        for point in metrics["neurontools.neuroncore.memory"].gauge.data_points
+        if (labels := point_attributes(point))
+    }
+    assert memory[0, "tensors"] == now.cores[0].memory.tensors_bytes
+    assert {category for _, category in memory} >= {"tensors", "constants", "model_code", "runtime_memory"}
+    owners = [point_attributes(point) for point in metrics["neurontools.neuroncore.owner"].gauge.data_points]
+    assert [(owner["neuroncore"], owner["process.pid"], owner["neuron.runtime_tag"]) for owner in owners] == [
+        (core.index, core.owner_pid, f"synthetic-{core.index}") for core in now.cores
+    ]
+    pods = [(owner["k8s.pod.name"], owner["k8s.namespace.name"], owner["slurm.job.id"]) for owner in owners[:1]]
+    assert pods == [("trainer-0", "ml", "77")]
+    assert "k8s.pod.name" not in owners[1], "what isn't known is left out"
+    used = metrics["neurontools.process.device_memory"].gauge.data_points
+    assert [point_attributes(point)["neuron.runtime_tag"] for point in used] == ["synthetic-0", "synthetic-1"]
+    states = {
+        attribute.value.string_value: point.as_int
+        for point in metrics["hw.status"].gauge.data_points
+        for attribute in point.attributes
+        if attribute.key == "hw.state"
+    }
+    assert states == {"ok": 1, "degraded": 0, "failed": 0}
+    assert len(metrics["neurontools.neuroncore.utilization"].gauge.data_points) == 2
+
+
+def test_endpoints_and_where_a_real_host_is() -> None:
+    for endpoint, url in (
+        ("http://c:4318", "http://c:4318/v1/metrics"),
+        ("http://c:4318/", "http://c:4318/v1/metrics"),
+        ("https://c/otlp/v1/metrics", "https://c/otlp/v1/metrics"),
+    ):
+        assert metrics_url(endpoint) == url
+    now = replace(ScenarioHost("inf2.xlarge").at(1), source=SourceKind.SYSFS)
+    told = host_attributes(replace(now, instance=replace(now.instance, availability_zone=None)))
+    assert (told["cloud.provider"], told["cloud.region"]) == ("aws", "us-east-1")
+    assert "cloud.availability_zone" not in told
+
+
+def sending_to(url: str, start_daemon: StartDaemon, directory: Path) -> RunningDaemon:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
+    file = directory / "neurond.toml"
+    file.write_text(f'[metrics]\notlp_endpoint = "{url}"\notlp_interval_seconds = 1.0\n', "utf-8")
+    return start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--config", str(file))
+
+
+@pytest.mark.slow
+def test_a_stop_does_not_wait_for_a_collector_that_hangs(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(HANG_SECONDS)
+        daemon = sending_to(f"http://127.0.0.1:{server.getsockname()[1]}", start_daemon, tmp_path)
+        asked, _ = server.accept()
+        with asked:
+            assert asked.recv(1), "the daemon waits for an answer to this"
+            assert daemon.stop() == 0
+    assert "can't be sent" not in daemon.log, "it ended before the request had timed out"
+
+
+@pytest.mark.slow  # two intervals, which are of seconds
+def test_a_collector_that_is_away_is_told_once(start_daemon: StartDaemon, tmp_path: Path) -> None:
+    with collector(500) as (url, arrived):
+        daemon = sending_to(url, start_daemon, tmp_path)
+        wait_until(lambda: len(arrived) >= 2)
+        daemon.stop()
+    (line,) = [line for line in daemon.log.splitlines() if "INFO" not in line]
+    assert line.startswith(f"neurond: ERROR: metrics can't be sent to {url}/v1/metrics: "), line

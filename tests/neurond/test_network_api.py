@@ -1,27 +1,38 @@
-"""The API over TLS: who is let in, what each may see, and certificates that change."""
+"""The API over TLS: who is let in, what each may see, certificates that change, floods; and our own readers of it."""
 
 from __future__ import annotations
 
+import resource
+import select
 import signal
 import socket
 import ssl
+import threading
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from neurond.startup.configuration import resolve
+from neurond.peers.network_gate import HANDSHAKES_OF_AN_ADDRESS
 
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.client import Client
+from neurontools.fleet.direct_feed import DirectFeed
+from neurontools.fleet.hosts import named_hosts
+from neurontools.fleet.states import Link
 from neurontools.rpc import neuron_pb2, neuron_pb2_grpc
+from neurontools.rpc.remote.address import remote_address
+from neurontools.rpc.remote.certificates import client_tls
+from neurontools.rpc.remote.tunnels import Tunnels
 from tests.harness.certificates import Authority, needs_openssl
-from tests.harness.network_daemon import ADMIN, VIEWER, NetworkDaemon, said_until_the_end, summaries
-from tests.harness.running_daemon import Attachment, StartDaemon
+from tests.harness.connections import client_hello, is_closed
+from tests.harness.network_daemon import ADMIN, VIEWER, Files, NetworkDaemon, said_until_the_end, summaries
+from tests.harness.running_daemon import Attachment, StartDaemon, shared
+from tests.harness.tls_server import plain_server, tls_server
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 pytestmark = needs_openssl
@@ -31,15 +42,17 @@ Start = Callable[..., NetworkDaemon]
 
 @pytest.fixture
 def start(start_daemon: StartDaemon, tmp_path: Path) -> Start:
-    def begin(*flags: str, **keys: str) -> NetworkDaemon:
+    def begin(*flags: str, **keys: Any) -> NetworkDaemon:
         return NetworkDaemon(start_daemon, tmp_path, *flags, **keys)
 
     return begin
 
 
-@pytest.fixture
-def network(start: Start) -> NetworkDaemon:
-    return start()
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NetworkDaemon]:
+    """One for all tests that leave it as it is."""
+    with ExitStack() as stack:
+        yield NetworkDaemon(lambda *flags: stack.enter_context(shared(*flags)), tmp_path_factory.mktemp("network"))
 
 
 def refusal(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
@@ -49,27 +62,47 @@ def refusal(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
     return error.code(), error.details()
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_a_name_with_the_role_full_sees_all(start: Start, host: str) -> None:
-    if ":" in host:
-        try:
-            socket.create_server(("::1", 0), family=socket.AF_INET6).close()
-        except OSError:
-            pytest.skip("there is no IPv6 here")
-    network = start(host=host)
-    with network.calls(network.admin()) as (stub, _):
-        snapshot = stub.GetSnapshot(neuron_pb2.GetSnapshotRequest(), timeout=HANG_SECONDS).snapshot
-        assert snapshot.instance.instance_type == "trn1.2xlarge"
-        summary = next(iter(stub.WatchHostSummary(neuron_pb2.WatchHostSummaryRequest()))).summary
-        assert summary.instance_type == "trn1.2xlarge"
+def test_a_name_with_the_role_full_sees_all_and_changes_nothing(network: NetworkDaemon) -> None:
+    with network.calls(network.admin()) as (stub, channel):
+        assert_sees_all(stub)
         past = stub.ListHistory(neuron_pb2.ListHistoryRequest(duration_seconds=60), timeout=HANG_SECONDS)
         assert next(iter(past)).snapshot.sequence >= 0
+        runtime = neuron_pb2_grpc.RuntimeServiceStub(channel)
+        faults = neuron_pb2_grpc.FaultServiceStub(channel)
+        for call in (
+            lambda: runtime.Attach(neuron_pb2.AttachRequest(token="x" * 32, all_cores=True)),
+            lambda: runtime.Report(neuron_pb2.ReportRequest()),
+            lambda: faults.InjectFaults(neuron_pb2.InjectFaultsRequest()),
+            lambda: faults.HealFaults(neuron_pb2.HealFaultsRequest()),
+        ):
+            assert refusal(call) == (grpc.StatusCode.PERMISSION_DENIED, "this is served on the host's own socket alone")
+        other: Any = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
+        assert refusal(lambda: other(b""))[0] is grpc.StatusCode.UNIMPLEMENTED
+
+
+def assert_sees_all(stub: neuron_pb2_grpc.MonitorServiceStub) -> None:
+    snapshot = stub.GetSnapshot(neuron_pb2.GetSnapshotRequest(), timeout=HANG_SECONDS).snapshot
+    assert snapshot.instance.instance_type == "trn1.2xlarge"
+    assert summary_of(stub).instance_type == "trn1.2xlarge"
+
+
+def summary_of(stub: neuron_pb2_grpc.MonitorServiceStub) -> neuron_pb2.HostSummary:
+    return next(iter(stub.WatchHostSummary(neuron_pb2.WatchHostSummaryRequest()))).summary
+
+
+def test_it_listens_on_ipv6_too(start: Start) -> None:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    network = start(host="[::1]")
+    with network.calls(network.admin()) as (stub, _):
+        assert_sees_all(stub)
 
 
 def test_a_name_with_the_role_summary_sees_no_commands_and_no_users(network: NetworkDaemon) -> None:
     with network.calls(network.viewer()) as (stub, channel):
-        summary = next(iter(stub.WatchHostSummary(neuron_pb2.WatchHostSummaryRequest()))).summary
-        assert summary.instance_type == "trn1.2xlarge"
+        assert summary_of(stub).instance_type == "trn1.2xlarge"
         asked: list[Callable[[], Any]] = [
             lambda: stub.GetSnapshot(neuron_pb2.GetSnapshotRequest()),
             lambda: next(iter(stub.WatchSnapshots(neuron_pb2.WatchSnapshotsRequest()))),
@@ -116,39 +149,42 @@ def at_work(stream: Any) -> neuron_pb2.HostSummary:
     return summary
 
 
-def test_nothing_that_changes_the_host_is_on_the_network(network: NetworkDaemon) -> None:
-    with network.calls(network.admin()) as (_, channel):
-        runtime = neuron_pb2_grpc.RuntimeServiceStub(channel)
-        faults = neuron_pb2_grpc.FaultServiceStub(channel)
-        for call in (
-            lambda: runtime.Attach(neuron_pb2.AttachRequest(token="x" * 32, all_cores=True)),
-            lambda: runtime.Report(neuron_pb2.ReportRequest()),
-            lambda: faults.InjectFaults(neuron_pb2.InjectFaultsRequest()),
-            lambda: faults.HealFaults(neuron_pb2.HealFaultsRequest()),
-        ):
-            assert refusal(call) == (
-                grpc.StatusCode.PERMISSION_DENIED,
-                "this is served on the host's own socket alone",
-            )
-        other: Any = channel.unary_unary("/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
-        assert refusal(lambda: other(b""))[0] is grpc.StatusCode.UNIMPLEMENTED
-
-
-def test_who_has_no_name_that_is_allowed_is_told_so_and_noted(network: NetworkDaemon) -> None:
-    stranger = network.authority.sign("stranger", "DNS:other.example.org", f"URI:{ADMIN}/x")
+def test_certificates_that_are_missing_wrong_or_of_a_stranger_are_refused_and_noted(
+    start: Start, tmp_path: Path
+) -> None:
+    network = start()
+    sign, now = network.authority.sign, time.time()
+    of_another = Authority(tmp_path, "another").sign("admin-of-another", f"URI:{ADMIN}")
+    expired = sign("expired", f"URI:{ADMIN}", begins_unix_seconds=now - 7200, ends_unix_seconds=now - 3600)
+    early = sign("early", f"URI:{ADMIN}", begins_unix_seconds=now + 3600, ends_unix_seconds=now + 7200)
+    stranger = sign("stranger", "DNS:other.example.org", f"URI:{ADMIN}/x")
     with network.watch(network.context(stranger)) as connection:
         said = said_until_the_end(connection)
-    told = f"no name of your certificate may read here (other.example.org, {ADMIN}/x)".encode()
-    assert told in said
-    wait_until(network.refusals)
-    (noted,) = network.refusals()
-    assert noted["address"] == "127.0.0.1"
-    assert noted["names"] == f"other.example.org, {ADMIN}/x"
-    assert noted["why"] == "no name is allowed"
-    assert "the API over TLS refused 127.0.0.1 other.example.org" in network.daemon.log
+    assert f"no name of your certificate may read here (other.example.org, {ADMIN}/x)".encode() in said
+    wait_until(lambda: "the API over TLS refused 127.0.0.1 other.example.org" in network.daemon.log)
+    for files, told in (
+        (None, r"(?i)certificate[ _]required"),
+        (of_another, r"(?i)unknown[ _]ca"),
+        (expired, r"(?i)certificate[ _]expired"),
+        (early, r"(?i)bad[ _]certificate"),
+    ):
+        with pytest.raises(ssl.SSLError, match=told), network.watch(network.context(files)) as connection:
+            connection.recv(1)
+    wait_until(lambda: len(network.refusals()) == 5)
+    noted = network.refusals()
+    assert [each["why"] for each in noted] == [
+        "no name is allowed",
+        "peer did not return a certificate",
+        "unable to get local issuer certificate",
+        "certificate has expired",
+        "certificate is not yet valid",
+    ]
+    assert (noted[0]["address"], noted[0]["names"]) == ("127.0.0.1", f"other.example.org, {ADMIN}/x")
+    with network.watch(network.context(network.viewer())) as connection:
+        summaries(connection, 1)
 
 
-def test_the_metrics_tell_what_became_of_connections(start: Start, port: int) -> None:
+def test_the_metrics_count_what_became_of_connections(start: Start, port: int) -> None:
     network = start("--simulate", "trn1.2xlarge", "--metrics-listen", f"127.0.0.1:{port}")
     context = network.context(network.admin())
 
@@ -170,38 +206,8 @@ def test_the_metrics_tell_what_became_of_connections(start: Start, port: int) ->
     wait_until(lambda: told()["neurontools_network_open_connections"] == "0")
 
 
-def test_a_certificate_that_is_missing_or_wrong_is_refused_and_noted(network: NetworkDaemon, tmp_path: Path) -> None:
-    now = time.time()
-    of_another = Authority(tmp_path, "another").sign("admin-of-another", f"URI:{ADMIN}")
-    expired = network.authority.sign(
-        "expired", f"URI:{ADMIN}", begins_unix_seconds=now - 7200, ends_unix_seconds=now - 3600
-    )
-    early = network.authority.sign(
-        "early", f"URI:{ADMIN}", begins_unix_seconds=now + 3600, ends_unix_seconds=now + 7200
-    )
-    for files, told in (
-        (None, r"(?i)certificate[ _]required"),
-        (of_another, r"(?i)unknown[ _]ca"),
-        (expired, r"(?i)certificate[ _]expired"),
-        (early, r"(?i)bad[ _]certificate"),
-    ):
-        with (
-            pytest.raises(ssl.SSLError, match=told),
-            network.watch(network.context(files)) as connection,
-        ):
-            connection.recv(1)
-    wait_until(lambda: len(network.refusals()) == 4)
-    assert [noted["why"] for noted in network.refusals()] == [
-        "peer did not return a certificate",
-        "unable to get local issuer certificate",
-        "certificate has expired",
-        "certificate is not yet valid",
-    ]
-    with network.watch(network.context(network.viewer())) as connection:
-        summaries(connection, 1)
-
-
-def test_what_is_not_tls_of_today_is_closed(network: NetworkDaemon) -> None:
+@pytest.mark.slow
+def test_other_protocols_are_closed_and_tls_1_2_is_served(network: NetworkDaemon) -> None:
     for said in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", bytes(range(256)) * 64):
         with network.tcp() as connection:
             connection.sendall(said)
@@ -215,34 +221,14 @@ def test_what_is_not_tls_of_today_is_closed(network: NetworkDaemon) -> None:
         summaries(connection, 1)
 
 
-@pytest.mark.parametrize(
-    ("keys", "missing"),
-    [
-        ({}, "tls.certificate and tls.key"),
-        ({"certificate": "server.crt", "key": "server.key"}, "tls.client_ca"),
-        (
-            {"certificate": "server.crt", "key": "server.key", "client_ca": "authority.crt"},
-            "tls.summary or tls.full",
-        ),
-    ],
-)
-def test_a_door_that_would_be_open_is_refused(keys: dict[str, str], missing: str, tmp_path: Path) -> None:
-    Authority(tmp_path).sign("server")
-    given = {key: str(tmp_path / name) for key, name in keys.items()}
-    with pytest.raises(UserError) as refused:
-        resolve({"daemon": {"listen": ":8001"}, "tls": given}, None, {"XDG_RUNTIME_DIR": "/r"})
-    assert str(refused.value) == (
-        "--listen :8001: the API is served over TLS alone, to certificates that are named; "
-        f"set {missing} in the configuration file"
-    )
-    assert refused.value.exit_code == EXIT_USAGE
-
-
-def test_a_certificate_that_is_renewed_ends_no_connection(network: NetworkDaemon) -> None:
+def test_a_renewed_certificate_ends_no_connection_and_names_or_authorities_taken_away_do(
+    start: Start, tmp_path: Path
+) -> None:
+    network = start()
     context = network.context(network.viewer())
-    with network.watch(context) as before:
-        summaries(before, 1)
-        first = before.getpeercert(binary_form=True)
+    with network.watch(context) as viewer, network.watch(network.context(network.admin())) as admin:
+        summaries(viewer, 1)
+        first = viewer.getpeercert(binary_form=True)
         certificate, key = network.authority.sign("renewed", "DNS:localhost")
         key.replace(network.server[1])
         certificate.replace(network.server[0])
@@ -253,19 +239,21 @@ def test_a_certificate_that_is_renewed_ends_no_connection(network: NetworkDaemon
                 return now.getpeercert(binary_form=True) != first
 
         wait_until(is_renewed)
-        summaries(before, 3)
-
-
-def test_who_was_let_in_by_other_authorities_has_to_come_again(network: NetworkDaemon, tmp_path: Path) -> None:
-    context = network.context(network.viewer())
-    with network.watch(context) as connection:
-        summaries(connection, 1)
+        summaries(viewer, 3)
+        network.write(viewers="somebody.else")
+        network.daemon.process.send_signal(signal.SIGHUP)
+        said_until_the_end(viewer)
+        wait_until(lambda: "changed: tls_summary" in network.daemon.log)
+        with network.watch(context) as again:
+            assert b"no name of your certificate may read here" in said_until_the_end(again)
+        summaries(admin, 2)
         network.authority.file.write_bytes(Authority(tmp_path, "next").file.read_bytes())
-        said_until_the_end(connection)
+        said_until_the_end(admin)
         with pytest.raises(ssl.SSLError, match=r"(?i)unknown[ _]ca"), network.watch(context) as again:
             again.recv(1)
 
 
+@pytest.mark.slow  # three seconds and more
 def test_a_connection_lasts_as_long_as_its_certificate(network: NetworkDaemon) -> None:
     seconds = 3.0
     while True:  # on a machine so slow that it has ended before it was shown, it lasts longer the next time
@@ -283,16 +271,172 @@ def test_a_connection_lasts_as_long_as_its_certificate(network: NetworkDaemon) -
         return
 
 
-def test_names_that_are_taken_away_end_what_they_see(network: NetworkDaemon) -> None:
-    with (
-        network.watch(network.context(network.viewer())) as connection,
-        network.watch(network.context(network.admin())) as other,
+def test_handshakes_that_stop_in_the_middle_are_few_and_slow_nobody(network: NetworkDaemon) -> None:
+    context = network.context(network.viewer())
+    hello = client_hello()
+    with network.watch(context, "127.0.0.9") as reader, ExitStack() as stack:
+        summaries(reader, 1)
+        crowd = [stack.enter_context(network.tcp("127.0.0.2")) for _ in range(HANDSHAKES_OF_AN_ADDRESS + 4)]
+        for member in crowd[::2]:
+            member.sendall(hello)
+        with network.watch(context) as other:
+            summaries(other, 2)
+        wait_until(lambda: sum(not is_closed(member) for member in crowd) <= HANDSHAKES_OF_AN_ADDRESS)
+        assert network.daemon.snapshot().instance.instance_type == "trn1.2xlarge"
+        summaries(reader, 2)
+
+
+@pytest.mark.slow
+def test_a_thousand_readers_at_a_time(start: Start) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 16_384:
+        pytest.skip("this system allows too few files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 16_384), hard))
+    network = start("--simulate", "trn1.2xlarge", "--interval", "0.5")
+    try:
+        with ExitStack() as stack:
+            contexts = [network.context(files) for files in (network.viewer(), network.admin())]
+            readers: list[ssl.SSLSocket] = []
+            while len(readers) < 1000:
+                address = f"127.0.0.{1 + len(readers) % 10}"
+                readers.append(stack.enter_context(network.watch(contexts[len(readers) % 2], address)))
+                summaries(readers[-1], 1)
+            for reader in readers:
+                summaries(reader, 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+def test_an_address_has_its_share(start: Start) -> None:
+    network = start()
+    context = network.context(network.viewer())
+    with ExitStack() as stack:
+        for reader in [stack.enter_context(network.watch(context)) for _ in range(128)]:
+            summaries(reader, 1)
+        said = b""
+        one_more = stack.enter_context(network.watch(context))
+        while b"address 127.0.0.1 has 128 connections open, as many as it may" not in said:
+            chunk = one_more.recv(2**14)
+            assert chunk, said
+            said += chunk
+        summaries(stack.enter_context(network.watch(context, "127.0.0.2")), 1)
+
+
+def options(network: NetworkDaemon, files: Files) -> dict[str, str]:
+    return {"tls-cert": str(files[0]), "tls-key": str(files[1]), "tls-ca": str(network.authority.file)}
+
+
+def troubles(addresses: dict[str, str], given: dict[str, str]) -> dict[str, str]:
+    """What is told of each of these, "" of one that is live."""
+    places = [place for name, address in addresses.items() for place in named_hosts(f"{name} {address}").places]
+    with DirectFeed(places, tunnels=Tunnels(client_tls(given, {}))) as feed:
+        feed.start()
+        assert feed.wait_settled(HANG_SECONDS)
+        return {state.place.name: "" if state.link is Link.LIVE else state.trouble for state in feed.states}
+
+
+def test_the_certificate_of_the_client_is_told_to_be_wrong(network: NetworkDaemon, tmp_path: Path) -> None:
+    at = f"grpcs://127.0.0.1:{network.port}"
+    now = time.time()
+    sign = network.authority.sign
+    stranger = sign("stranger", "DNS:other")
+    late = sign("late", f"DNS:{VIEWER}", begins_unix_seconds=now - 7200, ends_unix_seconds=now - 3600)
+    early = sign("early", f"DNS:{VIEWER}", begins_unix_seconds=now + 3600, ends_unix_seconds=now + 7200)
+    unknown = Authority(tmp_path, "unknown").sign("of-unknown", f"DNS:{VIEWER}")
+    for files, told in (
+        (network.viewer(), ""),
+        (stranger, "no name of your certificate may read here (other); add it to tls.summary or tls.full"),
+        (late, "the certificate shown here has expired; renew it, or see whether its clock is off"),
+        (early, "it refuses the certificate shown here; its log says why (is a clock off?)"),
+        (unknown, "it doesn't trust who signed the certificate shown here; see its tls.client_ca"),
     ):
-        summaries(connection, 1)
-        network.write(viewers="somebody.else")
-        network.daemon.process.send_signal(signal.SIGHUP)
-        said_until_the_end(connection)
-        wait_until(lambda: "changed: tls_summary" in network.daemon.log)
-        with network.watch(network.context(network.viewer())) as again:
-            assert b"no name of your certificate may read here" in said_until_the_end(again)
-        summaries(other, 1)
+        assert troubles({"host": at}, options(network, files)) == {"host": told}
+
+
+def test_each_host_tells_what_is_wrong_with_it(network: NetworkDaemon, tmp_path: Path) -> None:
+    now = time.time()
+    sign = network.authority.sign
+    unknown = Authority(tmp_path, "unknown")
+    with ExitStack() as stack:
+
+        def port(files: Files, *protocols: str) -> int:
+            return stack.enter_context(tls_server(files, protocols=protocols or ("h2",)))
+
+        late = sign("late", begins_unix_seconds=now - 7200, ends_unix_seconds=now - 3600)
+        early = sign("early", begins_unix_seconds=now + 3600, ends_unix_seconds=now + 7200)
+        addresses = {
+            "well": network.port,
+            "late": port(late),
+            "early": port(early),
+            "unknown": port(unknown.sign("of-unknown")),
+            "page": port(network.server, "http/1.1"),
+            "plain": stack.enter_context(plain_server(b"HTTP/1.1 400 Bad Request\r\n\r\n")),
+            "closing": stack.enter_context(plain_server(b"")),
+            "other": port(sign("other", "DNS:other.example.org")),
+        }
+        hosts = {name: f"grpcs://127.0.0.1:{number}" for name, number in addresses.items()}
+        hosts["refused"] = f"grpcs://127.0.0.2:{network.port}"  # this host too, but it listens on 127.0.0.1 alone
+        hosts["other"] = hosts["other"].replace("127.0.0.1", "localhost")
+        found = troubles(hosts, options(network, network.viewer()))
+    assert found == {
+        "well": "",
+        "refused": "connection refused; is its neurond started with --listen?",
+        "late": "its certificate has expired; renew it, or see whether the clock here is off",
+        "early": "its certificate is not valid yet; see whether the clock is off, here or there",
+        "unknown": "who signed its certificate is not trusted here; give that authority with --tls-ca",
+        "page": "it speaks TLS, but no gRPC; is this the port of neurond --listen?",
+        "plain": "it speaks no TLS; is this the port of neurond --listen?",
+        "closing": "it ended the TLS handshake; is this the port of neurond --listen?",
+        "other": "its certificate is for other names; ask by one of them, or have this one added",
+    }
+
+
+def test_a_host_that_comes_back_is_live_again(start_daemon: StartDaemon, tmp_path: Path, port: int) -> None:
+    network = NetworkDaemon(start_daemon, tmp_path, port=port)
+    places = named_hosts(f"host grpcs://127.0.0.1:{port}").places
+    with DirectFeed(places, 0.1, Tunnels(client_tls(options(network, network.viewer()), {}))) as feed:
+        feed.start()
+        wait_until(lambda: feed.states[0].link is Link.LIVE)
+        network.daemon.stop()
+        wait_until(lambda: feed.states[0].link is Link.LOST)
+        start_daemon(
+            *("--simulate", "trn1.2xlarge", "--config", str(tmp_path / "neurond.toml")),
+            *("--listen", f"127.0.0.1:{port}"),
+        )
+        wait_until(lambda: feed.states[0].link is Link.LIVE)
+
+
+def test_what_is_still_connecting_at_the_end_touches_nothing_that_is_opened_afterwards(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = map(str, authority.sign("viewer"))
+    tls = client_tls({"tls-cert": certificate, "tls-key": key, "tls-ca": str(authority.file)}, {})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        before = set(threading.enumerate())
+        tunnels = Tunnels(tls)
+        with socket.socket(socket.AF_UNIX) as asking:
+            asking.connect(tunnels.open(remote_address(f"grpcs://127.0.0.1:{silent.getsockname()[1]}")))
+            connection, _ = silent.accept()
+            (connecting,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "connecting")
+            tunnels.close()
+            pairs = [socket.socketpair() for _ in range(8)]  # they get the numbers that are free again
+            connection.close()
+            connecting.join()
+            asking.settimeout(HANG_SECONDS)
+            assert asking.recv(1) == b"", "who asked is let go"
+    ends = [end for pair in pairs for end in pair]
+    assert select.select(ends, [], [], 0)[0] == []
+    for end in ends:
+        end.close()
+
+
+def test_much_goes_through_as_it_is(network: NetworkDaemon) -> None:
+    with Tunnels(client_tls(options(network, network.admin()), {})) as tunnels:
+        path = tunnels.open(remote_address(f"grpcs://127.0.0.1:{network.port}"))
+        near, far = Client(network.daemon.socket), Client(path)
+        wait_until(lambda: near.snapshot().sequence > 30)
+        there = {snapshot.sequence: snapshot for snapshot in near.history(3600)}
+        here = {snapshot.sequence: snapshot for snapshot in far.history(3600)}
+        assert len(there.keys() & here.keys()) > 20
+        assert all(there[sequence] == here[sequence] for sequence in there.keys() & here.keys())
+    assert not Path(path).exists()

@@ -1,18 +1,40 @@
+"""Processes: what the operating system knows of them, and what a snapshot has of them."""
+
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import pwd
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from typing import BinaryIO
 
 import pytest
+from neurond.ownership.holding import Holding, Report
+from neurond.ownership.ledger import Ledger
+from neurond.ownership.shape import Shape
+from neurond.snapshots.process_record import process_record
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
+from neurontools.model import (
+    DeviceMemory,
+    ErrorCounters,
+    ExecutionCounters,
+    HostMemory,
+    LatencyHistogram,
+    LoadedModel,
+    Process,
+    Subgraph,
+    TrainingCounters,
+)
+from neurontools.nrt.core_request import CoreRequest
 from tests.harness.waiting import wait_until
 
+CLONE3 = 435
 SLEEP = "import sys; print(flush=True); sys.stdin.read()"
 
 
@@ -46,7 +68,7 @@ def child() -> Iterator[Child]:
     child.reap()
 
 
-def test_what_the_operating_system_knows(child: Child) -> None:
+def test_what_the_operating_system_knows_is_read_and_what_changes_at_each_refresh(child: Child) -> None:
     facts = ProcessTable().facts(child.pid)
     assert facts.user == pwd.getpwuid(os.geteuid()).pw_name
     assert facts.command == f"{sys.executable} -c {SLEEP} --steps two words"
@@ -54,15 +76,11 @@ def test_what_the_operating_system_knows(child: Child) -> None:
     assert facts.resident_bytes > 2**20
     assert facts.cpu_user_seconds_total is not None
     assert facts.started_at_unix_seconds is not None
-    mine = ProcessTable().facts(os.getpid())
-    assert mine.started_at_unix_seconds is not None
-    assert mine.started_at_unix_seconds <= facts.started_at_unix_seconds
-
-
-def test_what_changes_is_read_at_each_refresh() -> None:
     table = ProcessTable()
     before = table.facts(os.getpid())
     assert table.facts(os.getpid()) is before
+    assert before.started_at_unix_seconds is not None
+    assert before.started_at_unix_seconds <= facts.started_at_unix_seconds
 
     def grows() -> bool:
         sum(range(100_000))
@@ -79,57 +97,55 @@ def test_a_process_that_died_keeps_its_last_facts_until_it_is_forgotten(child: C
     child.kill()
     table.refresh([child.pid])
     assert table.facts(child.pid).command == known.command
+    zombie = ProcessTable().facts(child.pid)
+    assert zombie.command == ""
+    assert zombie.started_at_unix_seconds is not None
     child.reap()
     table.refresh([child.pid])
     assert table.facts(child.pid).command == known.command
     table.refresh([])
     assert table.facts(child.pid) == ProcessFacts()
     table.refresh([])
-    assert not table._facts
-    assert not table._processes
+    assert table.last_facts(child.pid) == ProcessFacts()
+    unseen = ProcessTable()
+    for _ in range(2):
+        assert unseen.facts(child.pid) == ProcessFacts(), "it died before it was seen"
+        unseen.refresh([child.pid])
 
 
-def test_a_process_that_died_before_it_was_seen_is_unknown(child: Child) -> None:
-    child.reap()
-    table = ProcessTable()
-    assert table.facts(child.pid) == ProcessFacts()
-    table.refresh([child.pid])
-    assert table.facts(child.pid) == ProcessFacts()
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose the next PID")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can choose a PID")
 def test_the_next_process_with_a_pid_is_another_one(child: Child) -> None:
     table = ProcessTable()
     known = table.facts(child.pid)
     child.reap()
-
-    def again() -> Child | None:
-        last_pid = Path("/proc/sys/kernel/ns_last_pid")
-        last = last_pid.read_text("ascii")
-        last_pid.write_text(str(child.pid - 1), "ascii")
-        other = Child("--other")
-        last_pid.write_text(last, "ascii")  # others have no PIDs of those that ended lately
-        if other.pid == child.pid:
-            return other
-        other.reap()
-        return None
-
-    other = wait_until(again)
+    started = wait_until(lambda: start_with_pid(child.pid, sys.executable, "-c", "input()", "--other"))
     try:
+        wait_until(lambda: ProcessTable().facts(child.pid).command.endswith("--other"))
         assert table.facts(child.pid, seen_at_unix_seconds=time.time()).command.endswith("--other"), "within a tick"
         table.refresh([child.pid])
-        now = table.facts(child.pid)
-        assert now.command.endswith("--other")
-        assert now.started_at_unix_seconds != known.started_at_unix_seconds
+        assert table.facts(child.pid).started_at_unix_seconds != known.started_at_unix_seconds
     finally:
-        other.reap()
+        started.close()
+        os.waitpid(child.pid, 0)
 
 
-def test_a_zombie_has_no_command_line(child: Child) -> None:
-    child.kill()
-    facts = ProcessTable().facts(child.pid)
-    assert facts.command == ""
-    assert facts.started_at_unix_seconds is not None
+def start_with_pid(pid: int, *command: str) -> BinaryIO | None:
+    """Starts a command under this PID (clone3(2)) and gives its stdin; None while another process has the PID."""
+    set_tid = ctypes.c_int(pid)
+    wanted = (ctypes.c_uint64 * 11)()
+    wanted[4], wanted[8], wanted[9] = signal.SIGCHLD, ctypes.addressof(set_tid), 1  # exit_signal, set_tid, set_tid_size
+    reads, writes = os.pipe()
+    libc = ctypes.PyDLL(None, use_errno=True)  # which keeps the interpreter's lock: the child has this thread alone
+    started = libc.syscall(CLONE3, wanted, ctypes.sizeof(wanted))
+    if started == 0:
+        os.dup2(reads, 0)
+        os.execv(command[0], command)
+    os.close(reads)
+    if started > 0:
+        return os.fdopen(writes, "wb")
+    os.close(writes)
+    assert ctypes.get_errno() == errno.EEXIST, os.strerror(ctypes.get_errno())
+    return None
 
 
 def test_a_process_that_could_not_be_read_is_read_again(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +165,12 @@ def test_a_process_that_could_not_be_read_is_read_again(child: Child, monkeypatc
     assert table.facts(child.pid).command.endswith("two words")
 
 
-@pytest.mark.parametrize("argument", [b"\xff\xfe", "\ud800".encode("utf-8", "surrogatepass"), "ä→".encode()])
-def test_a_command_line_that_is_not_utf_8_can_be_sent(argument: bytes) -> None:
+@pytest.mark.parametrize(
+    "argument",
+    [b"\xff\xfe", "\ud800".encode("utf-8", "surrogatepass"), "ä→".encode(), b"x" * 100_000],
+    ids=["bytes", "surrogate", "UTF-8", "long"],
+)
+def test_a_command_line_can_be_sent_whatever_it_is(argument: bytes) -> None:
     child = Child(argument)
     try:
         command = ProcessTable().facts(child.pid).command
@@ -158,11 +178,93 @@ def test_a_command_line_that_is_not_utf_8_can_be_sent(argument: bytes) -> None:
         child.reap()
     assert command.startswith(sys.executable)
     assert command.encode("utf-8")
+    assert (len(command) == MAX_COMMAND_CHARACTERS) == (len(argument) == 100_000)
 
 
-def test_a_long_command_line_is_cut() -> None:
-    child = Child("x" * 100_000)
-    try:
-        assert len(ProcessTable().facts(child.pid).command) == MAX_COMMAND_CHARACTERS
-    finally:
-        child.reap()
+TRN2 = Shape(2, 8, 4, 1000, 2, (1, 2))
+FACTS = ProcessFacts("ada", "python train.py", 900.0, 4096, 3.5, 0.5)
+
+
+def held(request: CoreRequest) -> Holding:
+    ledger = Ledger(TRN2)
+    ledger.enter("secret", 71, 1000, 950.0)
+    return ledger.attach("secret", request, "job", "2.34")
+
+
+def recorded(holding: Holding, now_seconds: float = 0.0, interval_seconds: float = 1.0) -> Process:
+    return process_record(holding, FACTS, TRN2, now_seconds, interval_seconds)
+
+
+def test_before_its_first_report_a_process_is_who_it_is_and_what_it_holds() -> None:
+    assert recorded(held(CoreRequest(3, 2))) == Process(
+        pid=71,
+        uid=1000,
+        user="ada",
+        command="python train.py",
+        tag="job",
+        runtime_version="2.34",
+        started_at_unix_seconds=900.0,
+        attached_at_unix_seconds=950.0,
+        synthetic=False,
+        logical_neuroncore_config=2,
+        core_indices=(6, 7, 8, 9),
+        neuroncore_indices=(3, 4),
+        device_indices=(0, 1),
+        resident_bytes=4096,
+        cpu_user_seconds_total=3.5,
+        cpu_system_seconds_total=0.5,
+    )
+
+
+def test_a_report_is_told_as_it_came() -> None:
+    holding = held(CoreRequest(0, 1))
+    histogram, device_histogram = LatencyHistogram((5,), (9,), 1.0), LatencyHistogram((4,), (9,), 0.5)
+    holding.report = Report(
+        measured_at_seconds=10.0,
+        cores={},
+        host_memory=HostMemory(tensors_bytes=7),
+        executions=ExecutionCounters(9),
+        errors=ErrorCounters(2),
+        total_latency_histogram=histogram,
+        device_latency_histogram=device_histogram,
+        training=TrainingCounters(steps_total=4),
+        counted_since_seconds=2.5,
+    )
+    process = recorded(holding, 11.0)
+    assert process.pid == 71
+    assert process.host_memory == HostMemory(tensors_bytes=7)
+    assert (process.executions, process.errors) == (ExecutionCounters(9), ErrorCounters(2))
+    assert (process.total_latency_histogram, process.device_latency_histogram) == (histogram, device_histogram)
+    assert process.training == TrainingCounters(steps_total=4)
+    assert (process.measured_at_seconds, process.reporting, process.counted_since_seconds) == (10.0, True, 2.5)
+
+
+def test_a_process_is_silent_after_three_seconds_and_three_intervals() -> None:
+    holding = held(CoreRequest(0, 1))
+    holding.report = Report(100.0, {})
+    for interval_seconds, last_second in ((0.05, 3.0), (1.0, 3.0), (5.0, 15.0)):
+        assert recorded(holding, 100.0 + last_second, interval_seconds).reporting
+        assert not recorded(holding, 100.1 + last_second, interval_seconds).reporting
+
+
+@pytest.mark.parametrize(
+    ("request_", "cores", "devices"),
+    [
+        (CoreRequest(3, 2), (3, 4), (0, 1)),
+        (CoreRequest(3, 2, 1), (3, 4), (0, 0)),
+        (CoreRequest(7, 2, 1), (7, 8), (0, 1)),  # across devices
+    ],
+)
+def test_a_model_is_placed_on_the_cores_of_the_host(
+    request_: CoreRequest, cores: tuple[int, ...], devices: tuple[int, ...]
+) -> None:
+    holding = held(request_)
+    memory, host_memory = DeviceMemory(tensors_bytes=5), HostMemory(tensors_bytes=6)
+    own = tuple(Subgraph(index, index, 0, memory, host_memory) for index in (0, 1))
+    holding.report = Report(1.0, {}, models=(LoadedModel(10001, "m.neff", "0" * 32, True, own, 8, 9.0),))
+    (model,) = recorded(holding).models
+    assert (model.model_id, model.name, model.running, model.executions_total) == (10001, "m.neff", True, 8)
+    assert [part.index for part in model.subgraphs] == [0, 1]
+    assert tuple(part.neuroncore_index for part in model.subgraphs) == cores
+    assert tuple(part.device_index for part in model.subgraphs) == devices
+    assert {(part.device_memory, part.host_memory) for part in model.subgraphs} == {(memory, host_memory)}

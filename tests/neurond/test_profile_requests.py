@@ -1,4 +1,4 @@
-"""Requests for profiles: who may ask, what the process gets, and what comes of those that can't be passed on."""
+"""Requests for profiles: who may ask, what the process gets, and what becomes of those that can't be passed on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -33,11 +33,19 @@ except UserError as error:
 
 
 @pytest.fixture
-def process(attached: Attachment) -> Attachment:
+def connected(shared_daemon: RunningDaemon) -> Iterator[Attachment]:
+    """This process, connected to the attach socket of a daemon whose cores are all free."""
+    wait_until(lambda: shared_daemon.snapshot().processes == ())
+    with closing(Attachment(shared_daemon)) as attachment:
+        yield attachment
+
+
+@pytest.fixture
+def process(connected: Attachment) -> Attachment:
     """This process, which holds a core and takes requests for profiles."""
-    attached.attach(core_count=1)
-    attached.connection.sendall(b"profiles\n")
-    return attached
+    connected.attach(core_count=1)
+    connected.connection.sendall(b"profiles\n")
+    return connected
 
 
 def asked_of(process: Attachment) -> tuple[bytes, socket.socket]:
@@ -47,14 +55,15 @@ def asked_of(process: Attachment) -> tuple[bytes, socket.socket]:
     return line, socket.socket(fileno=descriptor)
 
 
-def refused(daemon: RunningDaemon, pid: int = PID) -> tuple[int, str]:
+def refused(path: str, pid: int = PID) -> tuple[int, str]:
     with pytest.raises(UserError) as caught:
-        AskedProfile.ask(daemon.socket, pid, 1.0, None).close()
+        AskedProfile.ask(path, pid, 1.0, None).close()
     return caught.value.exit_code, str(caught.value)
 
 
-def test_the_process_gets_the_request_with_a_channel_to_who_asks(daemon: RunningDaemon, process: Attachment) -> None:
-    with AskedProfile.ask(daemon.socket, PID, 2.5, 7) as asked:
+def test_the_process_gets_the_request_with_a_channel_to_who_asks(process: Attachment) -> None:
+    path = process.daemon.socket
+    with AskedProfile.ask(path, PID, 2.5, 7) as asked:
         line, channel = asked_of(process)
         with channel:
             assert line == b"profile 2.500000 7\n"
@@ -62,83 +71,71 @@ def test_the_process_gets_the_request_with_a_channel_to_who_asks(daemon: Running
             asked.taken(HANG_SECONDS)
             assert asked.read(HANG_SECONDS) == b"the profile"
         assert asked.read(HANG_SECONDS) == b""
-
-
-def test_the_end_of_who_asks_is_the_end_of_the_channel(daemon: RunningDaemon, process: Attachment) -> None:
-    asked = AskedProfile.ask(daemon.socket, PID, 1.0, None)
+    given_up = AskedProfile.ask(path, PID, 1.0, None)
     _, channel = asked_of(process)
-    asked.close()
+    given_up.close()
     with channel:
-        assert channel.recv(1) == b""
+        assert channel.recv(1) == b"", "the end of who asks is the end of the channel"
 
 
-def test_a_process_that_refuses_says_why(daemon: RunningDaemon, process: Attachment) -> None:
-    with AskedProfile.ask(daemon.socket, PID, 1.0, None) as asked:
+def test_a_process_that_refuses_ends_or_does_not_read_is_told(process: Attachment) -> None:
+    path = process.daemon.socket
+    with AskedProfile.ask(path, PID, 1.0, None) as asked:
         _, channel = asked_of(process)
         with channel:
             channel.sendall(b"failed it \x1b[31mrests\n")
         with pytest.raises(UserError, match="rests"):
             asked.taken(HANG_SECONDS)
-
-
-def test_a_process_that_ends_before_it_answers_is_told(daemon: RunningDaemon, process: Attachment) -> None:
-    with AskedProfile.ask(daemon.socket, PID, 1.0, None) as asked:
+    with AskedProfile.ask(path, PID, 1.0, None) as asked:
         asked_of(process)[1].close()
         with pytest.raises(UserError, match=f"PID {PID} ended before") as caught:
             asked.taken(HANG_SECONDS)
     assert caught.value.exit_code == EXIT_FAILURE
-
-
-def test_a_process_that_does_not_read_is_told(daemon: RunningDaemon, process: Attachment) -> None:
-    with AskedProfile.ask(daemon.socket, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
+    with AskedProfile.ask(path, PID, 1.0, None) as asked, pytest.raises(UserError, match="stopped") as caught:
         asked.taken(0.01)
     assert caught.value.exit_code == EXIT_TIMED_OUT
 
 
-def test_who_holds_no_cores_can_not_be_profiled(daemon: RunningDaemon, attached: Attachment) -> None:
-    attached.connection.sendall(b"profiles\n")
-    assert refused(daemon) == (
+def test_processes_without_cores_or_requests_can_not_be_profiled(
+    connected: Attachment, start_daemon: StartDaemon, socket_directory: Path
+) -> None:
+    connected.connection.sendall(b"profiles\n")
+    assert refused(connected.daemon.socket) == (
         EXIT_NOT_FOUND,
         f"PID {PID} holds no NeuronCores of this daemon; neuron-ls shows who does, and under which PID",
     )
-
-
-def test_a_runtime_that_takes_no_requests_is_told(daemon: RunningDaemon, attached: Attachment) -> None:
-    attached.attach(core_count=1, runtime_version="0.0.9")
-    code, text = refused(daemon)
-    assert code == EXIT_FAILURE
-    assert "(version 0.0.9) takes no profiles on request" in text
-
-
-def test_invented_processes_have_nothing_to_profile(start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady")
-    invented = wait_until(lambda: next((each.pid for each in daemon.snapshot().processes if each.synthetic), None))
-    code, text = refused(daemon, invented)
-    assert code == EXIT_FAILURE
-    assert "invented by the synthetic load" in text
+    with closing(Attachment(connected.daemon)) as older:
+        older.attach(core_count=1, runtime_version="0.0.9")
+        code, text = refused(older.daemon.socket)
+    assert (code, "(version 0.0.9) takes no profiles on request" in text) == (EXIT_FAILURE, True)
+    loaded = start_daemon("--simulate", "trn1.2xlarge", "--load", "steady")
+    invented = wait_until(lambda: next((each.pid for each in loaded.snapshot().processes if each.synthetic), None))
+    code, text = refused(loaded.socket, invented)
+    assert (code, "invented by the synthetic load" in text) == (EXIT_FAILURE, True)
+    code, text = refused(str(socket_directory / "none.sock"))
+    assert (code, "no monitor daemon at unix:" in text) == (EXIT_NO_DAEMON, True)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_only_its_own_user_and_root_may_ask(daemon: RunningDaemon, process: Attachment) -> None:
-    for path in (daemon.socket, f"{daemon.socket}.attach"):
-        Path(path).chmod(0o666)
-    Path(daemon.socket).parent.chmod(0o755)
+def test_only_its_own_user_and_root_may_ask(process: Attachment) -> None:
+    path = process.daemon.socket
+    for each in (path, f"{path}.attach"):
+        Path(each).chmod(0o666)
+    Path(path).parent.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-c", ASK_AS_OTHER, daemon.socket, str(PID), "4321"],
-        capture_output=True,
-        text=True,
-        check=False,
+        [sys.executable, "-c", ASK_AS_OTHER, path, str(PID), "4321"], capture_output=True, text=True, check=False
     )
     assert done.stderr == (
         f"{EXIT_PERMISSION} PID {PID} is of user 0, and you are user 4321; use that account, or root\n"
     )
-    with AskedProfile.ask(daemon.socket, PID, 1.0, None):  # what comes first is the request of root
+    with AskedProfile.ask(path, PID, 1.0, None):  # what comes first is the request of root
         line, channel = asked_of(process)
         channel.close()
     assert line.startswith(b"profile ")
 
 
-def test_rubbish_leaves_no_descriptor_behind(daemon: RunningDaemon, process: Attachment) -> None:
+def test_rubbish_leaves_no_descriptor_behind(process: Attachment) -> None:
+    daemon = process.daemon
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
         asker.settimeout(HANG_SECONDS)
         asker.connect(f"{daemon.socket}.attach")
@@ -167,43 +164,23 @@ def test_rubbish_leaves_no_descriptor_behind(daemon: RunningDaemon, process: Att
         wait_until(lambda: daemon.descriptor_count() <= before)
 
 
-class OlderDaemon:
-    """A daemon that has an attach socket and passes over lines that it doesn't know, as those before these requests."""
+@pytest.mark.slow  # who asks gives the daemon two seconds for its last word
+def test_a_daemon_that_knows_no_such_requests_is_told(socket_directory: Path) -> None:
+    path = str(socket_directory / "old.sock")
 
-    def __init__(self, directory: Path) -> None:
-        self.socket = str(directory / "old.sock")
-        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listening.bind(f"{self.socket}.attach")
-        self._listening.listen()
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
+    def pass_over_lines() -> None:
         with suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-
-    def _serve(self) -> None:
-        with suppress(OSError):
-            connection, _ = self._listening.accept()
+            connection, _ = listener.accept()
             with connection:
                 connection.sendall(b"0123456789abcdef0123456789abcdef\n")
                 while connection.recv(4096):
                     pass
 
-
-@pytest.fixture
-def older_daemon(socket_directory: Path) -> Iterator[OlderDaemon]:
-    daemon = OlderDaemon(socket_directory)
-    yield daemon
-    daemon.close()
-
-
-def test_a_daemon_of_before_these_requests_is_told(older_daemon: OlderDaemon) -> None:
-    with pytest.raises(UserError, match="is of a version that passes on no such requests; update it"):
-        AskedProfile.ask(older_daemon.socket, PID, 1.0, None)
-
-
-def test_no_daemon_is_told_as_by_every_command(socket_directory: Path) -> None:
-    with pytest.raises(UserError, match="no monitor daemon at unix:") as caught:
-        AskedProfile.ask(str(socket_directory / "none.sock"), PID, 1.0, None)
-    assert caught.value.exit_code == EXIT_NO_DAEMON
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"{path}.attach")
+        listener.listen()
+        serving = threading.Thread(target=pass_over_lines)
+        serving.start()
+        code, text = refused(path)
+        serving.join()
+    assert (code, "is of a version that passes on no such requests; update it" in text) == (EXIT_FAILURE, True)

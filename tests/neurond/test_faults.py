@@ -1,0 +1,415 @@
+"""Faults of a daemon: what holds when, who may inject them, what is refused, what everybody is shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from neurond.faults.faults import MOST_FAULTS, Faults, NoSuchFault, NoTarget, Surroundings, TooMany
+from neurond.ownership.ledger import Ledger
+
+from neurontools.errors import UserError
+from neurontools.faults.kinds import KINDS
+from neurontools.faults.request import FaultRequest
+from neurontools.health import Kind
+from neurontools.kernel_log.hardware_error import HardwareError
+from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters
+from neurontools.nrt.core_request import CoreRequest
+from neurontools.rpc import faults, neuron_pb2
+from neurontools.rpc.call import RpcError, Status
+from neurontools.testing import DriverTree
+from tests.harness.hostile_user import HOSTILE, needs_two_users
+from tests.harness.ledger_parts import TRN1, TRN2, entered
+from tests.harness.paths import PYTHONPATH
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.waiting import wait_until
+
+INJECT = "/neurontools.v1.FaultService/InjectFaults"
+
+
+@pytest.fixture
+def daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
+    """The module's daemon, without faults and what they have made."""
+    yield shared_daemon
+    faults.heal(shared_daemon.socket)
+    wait_until(lambda: not told_findings(shared_daemon) and not shared_daemon.snapshot().processes)
+
+
+def told_findings(daemon: RunningDaemon) -> dict[str, bool]:
+    """The findings that there are, and whether they are marked as injected."""
+    health = daemon.snapshot().health
+    assert health is not None
+    return {finding.kind: finding.injected for finding in health.findings}
+
+
+def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: RunningDaemon) -> None:
+    (fault,) = faults.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=3)])
+    assert (fault.kind, fault.state, fault.device_indices) == ("hbm-uncorrectable", FaultState.HOLDS, (3,))
+    snapshot = daemon.snapshot()
+    assert snapshot.devices[3].ecc.mem_uncorrected_total == 1
+    assert snapshot.injected_faults == (fault,) == faults.listed(daemon.socket)
+    wait_until(lambda: told_findings(daemon) == {Kind.ECC_UNCORRECTED: True})
+    assert faults.heal(daemon.socket, [fault.number]) == 1
+    wait_until(lambda: not told_findings(daemon))
+    assert daemon.snapshot().injected_faults == ()
+
+
+def test_corrected_errors_grow_into_a_finding(daemon: RunningDaemon) -> None:
+    daemon.next_snapshot()
+    faults.inject(daemon.socket, [FaultRequest("ecc-corrected", device_index=0, amount=40)])
+    wait_until(lambda: told_findings(daemon) == {Kind.ECC_CORRECTED: True})
+
+
+def test_a_fault_ends_by_itself(daemon: RunningDaemon) -> None:
+    (fault,) = faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0, for_seconds=0.01)])
+    (ended,) = wait_until(lambda: [f for f in faults.listed(daemon.socket) if f.state is FaultState.OVER])
+    assert ended.number == fault.number
+    assert ended.began_at_unix_seconds is not None
+    assert ended.ended_at_unix_seconds == pytest.approx(ended.began_at_unix_seconds + 0.01)
+
+
+def inject_into(daemon: RunningDaemon, holder: Attachment, kind: str) -> tuple[Any, InjectedFault]:
+    """What a holder of cores is told of a fault, which it says it knows; and the fault."""
+    with ThreadPoolExecutor(1) as another:
+        asking = another.submit(faults.inject, daemon.socket, [FaultRequest(kind, device_index=0)])
+        told = json.loads(holder.connection.recv(4096).removeprefix(b"fault "))
+        holder.connection.send(b"armed %d\n" % told["number"])
+        (injected,) = asking.result()
+    assert injected.number == told["number"]
+    return told, injected
+
+
+def test_injecting_waits_until_the_process_knows(daemon: RunningDaemon, attached: Attachment) -> None:
+    attached.attach()
+    told, injected = inject_into(daemon, attached, "dma-abort")
+    assert (told["kind"], told["cores"]) == ("dma-abort", [[0, 0, 0], [1, 0, 1]])
+    met = b"met %d 1\n" % injected.number
+    attached.connection.send(met + b"told %d 1\n" % injected.number + b"x" * 10_000 + b"\n" + met)
+    (fault,) = wait_until(lambda: [f for f in faults.listed(daemon.socket) if f.met_total == 2])
+    assert fault.state is FaultState.HOLDS
+    assert daemon.find(os.getpid()) is not None
+
+
+def test_observers_are_told_nothing(daemon: RunningDaemon, attached: Attachment) -> None:
+    holder = Attachment(daemon)
+    holder.attach(core_count=1)
+    inject_into(daemon, holder, "execution-unit-lost")
+    attached.connection.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        attached.connection.recv(1, socket.MSG_PEEK)
+    holder.close()
+
+
+@pytest.mark.parametrize(
+    ("requests", "code", "text"),
+    [
+        ([{"kind": "nonsense", "device_index": 0}], Status.INVALID_ARGUMENT, "'nonsense' is no kind of fault"),
+        ([{"kind": "dma-abort"}], Status.INVALID_ARGUMENT, "give one of a device"),
+        ([{"kind": "x" * 10_000, "device_index": 0}], Status.INVALID_ARGUMENT, "longer than 64"),
+        ([{"kind": "dma-abort", "device_index": 0}] * 1001, Status.INVALID_ARGUMENT, "more than 1000 faults"),
+        ([{"kind": "dma-abort", "device_index": 99}], Status.NOT_FOUND, "no device 99"),
+        ([{"kind": "dma-abort", "probability": float("nan"), "pid": 1}], Status.INVALID_ARGUMENT, "no probability"),
+    ],
+)
+def test_rubbish_injects_nothing(
+    daemon: RunningDaemon, requests: list[dict[str, object]], code: int, text: str
+) -> None:
+    asked = [neuron_pb2.FaultRequest(kind="ecc-corrected", device_index=1)]
+    asked += [neuron_pb2.FaultRequest(**request) for request in requests]  # type: ignore[arg-type]
+    with pytest.raises(RpcError, match=text) as refused:
+        daemon.call(INJECT, neuron_pb2.InjectFaultsRequest(faults=asked))
+    assert refused.value.code == code
+    assert daemon.snapshot().injected_faults == ()
+
+
+def test_there_is_nothing_to_heal_of_a_number_that_is_not_there(daemon: RunningDaemon) -> None:
+    with pytest.raises(UserError, match="there is no fault 4711") as refused:
+        faults.heal(daemon.socket, [4711])
+    assert refused.value.exit_code == 6
+    assert faults.heal(daemon.socket) == 0
+
+
+def test_faults_are_for_simulated_devices(start_daemon: StartDaemon) -> None:
+    with DriverTree("inf2.xlarge") as tree:
+        daemon = start_daemon(*tree.flags, "--interval", "0.05")
+        with pytest.raises(UserError, match="its devices are real") as refused:
+            faults.inject(daemon.socket, [FaultRequest("dma-abort", device_index=0)])
+        assert refused.value.exit_code == 1
+
+
+@needs_two_users
+def test_faults_are_for_the_user_of_the_daemon(start_daemon: StartDaemon) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+    Path(daemon.socket).chmod(0o666)
+    Path(daemon.socket).parent.chmod(0o755)
+    asks = (
+        "import os, sys; from neurontools.rpc import faults, grpcio_call\n"
+        "from neurontools.faults.request import FaultRequest\n"
+        f"os.setgroups([]); os.setgid({HOSTILE}); os.setuid({HOSTILE})\n"
+        "faults.inject(sys.argv[1], [FaultRequest('dma-abort', device_index=0)])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asks, daemon.socket],
+        env={"PYTHONPATH": PYTHONPATH},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "refuses: faults are for the user of the daemon" in done.stderr
+    assert faults.listed(daemon.socket) == ()
+
+
+def test_every_kind_can_be_injected_but_the_loss_of_a_host_that_is_none_of_a_fleet(
+    start_daemon: StartDaemon,
+) -> None:
+    daemon = start_daemon("--simulate", "trn2.48xlarge", "--interval", "0.05")
+    names = [kind.name for kind in KINDS.values() if not kind.loses_host]
+    made = faults.inject(daemon.socket, [FaultRequest(name, device_index=0) for name in names])
+    assert [fault.kind for fault in made] == names
+    assert faults.heal(daemon.socket) == len(names)
+    with pytest.raises(UserError, match="it is none of a simulated fleet; see neuron-fleet-sim"):
+        faults.inject(daemon.socket, [FaultRequest("host-lost")])
+
+
+class Host:
+    """Faults on two devices; `said` are the lines to processes, `logged` those of the kernel."""
+
+    def __init__(self, shape: Any = TRN1) -> None:
+        self.now = 100.0
+        self.said: list[tuple[str, bytes]] = []
+        self.logged: list[HardwareError] = []
+        self.healed: list[tuple[int, int, int | None, int | None]] = []
+        self.ledger = Ledger(shape)
+        self.faults = Faults(
+            self.ledger,
+            Surroundings(
+                lambda: self.now,
+                lambda seconds: seconds + 1000.0,
+                say=lambda token, line: self.said.append((token, line)),
+                log=self.logged.append,
+                healed=self._take_healed,
+            ),
+        )
+
+    def _take_healed(self, faults: Sequence[InjectedFault], uid: int | None, pid: int | None) -> None:
+        self.healed += [(fault.number, fault.met_total, uid, pid) for fault in faults]
+
+    def attach(self, token: str, first: int, count: int = 1) -> str:
+        entered(self.ledger, token)
+        self.ledger.attach(token, CoreRequest(first, count))
+        self.faults.greet(token)
+        return token
+
+    def inject(self, kind: str, **asked: Any) -> int:
+        (fault,) = self.faults.inject([FaultRequest(kind, **asked)])
+        return fault.number
+
+    def told_to(self, token: str) -> list[Any]:
+        """What a process was told since this was last asked: faults as their object, the end of one as its number."""
+        told = [line for to, line in self.said if to == token]
+        self.said = [each for each in self.said if each[0] != token]
+        return [json.loads(line[6:]) if line.startswith(b"fault ") else int(line[5:]) for line in told]
+
+    def meets(self, token: str, number: int, local: int = 0) -> None:
+        self.faults.heard(token, b"met %d %d" % (number, local))
+        self.faults.heard(token, b"told %d %d" % (number, local))
+
+    def state(self, number: int) -> FaultState:
+        return next(fault.state for fault in self.faults.shown if fault.number == number)
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def test_an_uncorrectable_error_is_counted_at_once_and_logged_when_a_process_meets_it(host: Host) -> None:
+    number = host.inject("hbm-uncorrectable", device_index=1)
+    assert host.faults.ecc(1) == EccCounters(mem_uncorrected_total=1)
+    assert host.faults.ecc(0) is None
+    assert not host.logged
+    token = host.attach("a", 3)
+    (told,) = host.told_to(token)
+    assert (told["kind"], told["cores"], told["after_executions"]) == ("hbm-uncorrectable", [[0, 1, 1]], 0)
+    host.meets(token, number)
+    assert host.faults.status(3) == StatusCounters(hw_hbm_ue_error_total=1)
+    assert host.logged == [HardwareError("HBM_UNCORRECTABLE_ERROR", 1, 1)]
+
+
+def test_what_waits_for_an_execution_leaves_no_mark_before_it(host: Host) -> None:
+    a, b = host.attach("a", 0), host.attach("b", 1)
+    number = host.inject("hbm-uncorrectable", device_index=0, after_executions=50)
+    assert (host.state(number), host.faults.ecc(0)) == (FaultState.WAITING, None)
+    assert [told["after_executions"] for told in (*host.told_to(a), *host.told_to(b))] == [50, 50]
+    host.meets(a, number)
+    assert (host.state(number), host.faults.ecc(0)) == (FaultState.HOLDS, EccCounters(mem_uncorrected_total=1))
+    assert [told["after_executions"] for told in host.told_to(b)] == [0], "it is there for the others now"
+
+
+def test_what_one_execution_meets_is_over_then(host: Host) -> None:
+    a, b = host.attach("a", 0), host.attach("b", 1)
+    number = host.inject("out-of-bounds", device_index=0)
+    host.told_to(a), host.told_to(b)
+    host.meets(a, number)
+    assert host.state(number) is FaultState.OVER
+    assert host.told_to(b) == [number]
+    later = host.attach("c", 2)
+    assert host.told_to(later) == []
+
+
+def test_what_outlives_the_process_is_met_by_the_next(host: Host) -> None:
+    number = host.inject("dma-abort", neuroncore_index=0, after_executions=7)
+    first = host.attach("a", 0)
+    host.meets(first, number)
+    host.ledger.leave(first)
+    host.told_to(first)
+    second = host.attach("b", 0)
+    assert [told["after_executions"] for told in host.told_to(second)] == [0]
+    host.meets(second, number)
+    assert host.faults.status(0) == StatusCounters(hw_dma_abort_error_total=2)
+
+
+def test_a_fault_meets_only_the_cores_it_is_on(host: Host) -> None:
+    token = host.attach("a", 0, 3)
+    number = host.inject("dma-abort", neuroncore_index=2)
+    (told,) = host.told_to(token)
+    assert told["cores"] == [[2, 1, 0]]
+    host.meets(token, number, local=1)
+    assert (host.state(number), host.faults.shown[0].met_total) == (FaultState.HOLDS, 0)
+
+
+def test_a_logical_core_of_two_is_counted_on_its_first() -> None:
+    host = Host(TRN2)
+    token = host.attach("a", 5)
+    number = host.inject("dma-abort", neuroncore_index=5)
+    (told,) = host.told_to(token)
+    assert told["cores"] == [[0, 1, 1]]
+    host.meets(token, number)
+    assert [host.faults.status(core) is None for core in (10, 11)] == [False, True]
+
+
+def test_time_begins_and_ends_faults(host: Host) -> None:
+    token = host.attach("a", 0)
+    number = host.inject("hbm-uncorrectable", device_index=0, after_seconds=5.0, for_seconds=2.0)
+    assert [host.faults.next_seconds] == [105.0]
+    assert host.told_to(token) == []
+    host.now = 105.0
+    host.faults.advance()
+    assert host.state(number) is FaultState.HOLDS
+    assert len(host.told_to(token)) == 1
+    assert [host.faults.next_seconds] == [107.0]
+    host.now = 107.0
+    host.faults.advance()
+    assert host.state(number) is FaultState.OVER
+    assert [host.faults.next_seconds] == [None]
+    assert host.told_to(token) == [number]
+    assert host.faults.ecc(0) == EccCounters(mem_uncorrected_total=1), "what happened has happened"
+
+
+def test_healing_takes_the_traces_away(host: Host) -> None:
+    token = host.attach("a", 0)
+    numbers = [host.inject("hbm-uncorrectable", device_index=0), host.inject("ecc-corrected", device_index=0, amount=7)]
+    host.meets(token, numbers[0])
+    assert host.faults.ecc(0) == EccCounters(mem_uncorrected_total=1, mem_corrected_total=7)
+    host.told_to(token)
+    assert host.faults.heal([numbers[0]], by_uid=1000, by_pid=4321) == 1
+    assert host.healed == [(numbers[0], 1, 1000, 4321)], "with what had come of it"
+    assert host.faults.ecc(0) == EccCounters(mem_corrected_total=7)
+    assert (host.faults.status(0), host.told_to(token)) == (None, [numbers[0]])
+    assert host.faults.heal() == 1
+    assert (host.faults.ecc(0), host.faults.shown) == (None, ())
+    with pytest.raises(NoSuchFault, match="there is no fault 1"):
+        host.faults.heal([1])
+
+
+def test_a_process_is_asked_for_by_its_pid(host: Host) -> None:
+    token, other = host.attach("a", 2), host.attach("b", 3)
+    pid = host.ledger.known(token).pid
+    number = host.inject("execution-unit-lost", pid=pid)
+    assert (len(host.told_to(token)), host.told_to(other)) == (1, [])
+    assert host.faults.shown[0].device_indices == (1,)
+    host.meets(other, number)
+    assert host.faults.shown[0].met_total == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        ({"kind": "dma-abort", "device_index": 2}, "no device 2: there are devices 0 to 1"),
+        ({"kind": "dma-abort", "neuroncore_index": 4}, "no NeuronCore 4: there are NeuronCores 0 to 3"),
+        ({"kind": "dma-abort", "pid": 4711}, "PID 4711 holds no NeuronCores"),
+        ({"kind": "host-lost"}, "see neuron-fleet-sim"),
+    ],
+)
+def test_nothing_is_injected_when_a_target_is_not_there(host: Host, asked: dict[str, Any], text: str) -> None:
+    with pytest.raises(NoTarget, match=text):
+        host.faults.inject([FaultRequest("dma-abort", device_index=0), FaultRequest(**asked)])
+    assert host.faults.shown == ()
+
+
+def test_there_is_a_limit(host: Host) -> None:
+    host.faults.inject([FaultRequest("ecc-corrected", device_index=0)] * MOST_FAULTS)
+    with pytest.raises(TooMany, match="heal some first"):
+        host.inject("ecc-corrected", device_index=0)
+
+
+@given(st.lists(st.binary(max_size=40) | st.sampled_from([b"met 1 0", b"told 1 0", b"armed 1", b"met 1 9999"])))
+def test_a_process_can_say_what_it_likes(lines: list[bytes]) -> None:
+    host = Host()
+    token = host.attach("a", 0)
+    host.inject("dma-abort", neuroncore_index=0)
+    for line in lines:
+        host.faults.heard(token, line)
+        host.faults.heard("nobody", line)
+    assert host.faults.shown[0].met_total == lines.count(b"met 1 0")
+
+
+def test_the_driver_says_which_part_is_unhealthy_where_it_tells_health(host: Host) -> None:
+    host.inject("part-unhealthy", device_index=0, part="hbm")
+    host.inject("link-down", device_index=0)
+    told = host.faults.reported_health(0)
+    assert told is not None
+    assert told.unhealthy_components == ("hbm", "link_intraserver")
+    assert host.faults.reported_health(1) is None
+    silent = Faults(Ledger(TRN1), host.faults.around, tells_health=False)
+    with pytest.raises(NoTarget, match="tells no health of their parts"):
+        silent.inject([FaultRequest("part-unhealthy", device_index=0)])
+    silent.inject([FaultRequest("link-down", device_index=0)])
+    assert silent.reported_health(0) is None
+
+
+def test_devices_and_reports_that_are_lost_come_back(host: Host) -> None:
+    a, b = host.attach("a", 0), host.attach("b", 2)
+    host.inject("device-lost", device_index=1, for_seconds=3.0)
+    reports = host.inject("reports-lost", device_index=0)
+    assert host.faults.lost_devices == {1}
+    assert [host.faults.loses_reports(token) for token in (a, b)] == [True, False]
+    host.now += 3.0
+    host.faults.advance()
+    host.faults.heal([reports])
+    assert (host.faults.lost_devices, host.faults.loses_reports(a)) == (frozenset(), False)
+
+
+def test_a_host_is_lost_with_what_is_still_to_come_as_it_is_then(host: Host) -> None:
+    lost: list[Any] = []
+    host.faults.around.lose_host = lambda seconds, to_come: lost.append((seconds, to_come))
+    host.inject("host-lost", after_seconds=10, for_seconds=30)
+    host.inject("ecc-corrected", device_index=0, after_seconds=5)
+    host.inject("ecc-corrected", device_index=1, after_seconds=60, amount=7)
+    waiting = FaultRequest("bit-flip", device_index=0, after_executions=3)
+    host.faults.inject([waiting])
+    host.now += 12
+    host.faults.advance()
+    ((seconds, to_come),) = lost
+    assert seconds == 30
+    assert to_come == (FaultRequest("ecc-corrected", device_index=1, after_seconds=48.0, amount=7), waiting)
