@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from neurontools.model import Snapshot
-from tests.harness.command import runs
+from neurontools.testing import DriverTree
+from tests.harness.command import RunCommand, calls
 from tests.harness.monitor_server import MonitorServer
-from tests.harness.neuron_ls import RunNeuronLs
-from tests.harness.paths import NEURON_LS
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.snapshots import process_of, snapshot_of
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 8 --epochs 10"
@@ -27,13 +27,38 @@ def short_path() -> Iterator[Path]:
 @pytest.fixture
 def clean_environment(short_path: Path) -> dict[str, str]:
     """An environment in which no daemon of the developer's is found."""
-    return {"PATH": os.environ["PATH"], "HOME": str(short_path), "XDG_RUNTIME_DIR": str(short_path)}
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    return {**kept, "HOME": str(short_path), "XDG_RUNTIME_DIR": str(short_path)}
 
 
 @pytest.fixture
-def neuron_ls(clean_environment: dict[str, str]) -> RunNeuronLs:
-    """Runs the command as a process of its own."""
-    return runs(NEURON_LS, clean_environment)
+def empty_host(tmp_path: Path) -> dict[str, str]:
+    """The variables of a host without a driver."""
+    for name in ("sys", "proc", "dev"):
+        (tmp_path / name).mkdir()
+    return {
+        f"NEURONTOOLS_{name}_ROOT": str(tmp_path / part)
+        for name, part in (("SYSFS", "sys"), ("PROC", "proc"), ("DEV", "dev"))
+    }
+
+
+@pytest.fixture
+def neuron_ls(clean_environment: dict[str, str]) -> RunCommand:
+    """Calls the command in this process."""
+    return calls("neuron-ls", clean_environment)
+
+
+@pytest.fixture
+def tree() -> Iterator[DriverTree]:
+    """The driver's tree of a host with one device."""
+    with DriverTree("trn1.2xlarge") as tree:
+        yield tree
+
+
+@pytest.fixture
+def watching(tree: DriverTree, start_daemon: StartDaemon) -> RunningDaemon:
+    """A daemon that reads the tree."""
+    return start_daemon(*tree.flags, "--interval", "0.05")
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from neurontools.recording.writer import RecordingWriter
+from tests.harness.command import Done
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
@@ -38,6 +39,11 @@ PRINTING = {
     "neuron-run": [sys.executable, "-m", "neurontools.cli.run.command", "--completion", "bash"],
     "neurond": [sys.executable, "-m", "neurond", "--help"],
 }
+AT_WORK = {
+    "neuron-top": [*NEURON_TOP, "--json-lines"],
+    "neuron-monitor": NEURON_MONITOR,
+    "neuron-monitor-prometheus": [*PROMETHEUS, "--port", "0", "--enable-k8s-info"],
+}
 UNWRITABLE = "can't write to standard output: {}; free space or write elsewhere\n"
 FAULT = (
     r"neuron-x: a fault of its own: KeyError: '\x1b[2J' (<string>:3); NEURONTOOLS_TRACEBACK=1 tells more; "
@@ -46,7 +52,12 @@ FAULT = (
 SIGNALS = {signal.SIGINT: 130, signal.SIGTERM: -signal.SIGTERM, signal.SIGHUP: -signal.SIGHUP}
 
 
-def ended(name: str, daemon: RunningDaemon, redirection: str) -> subprocess.CompletedProcess[str]:
+def slow_but(fast: str, names: Iterable[str]) -> list[Any]:
+    """These as parameters, of which all but one are slow."""
+    return [pytest.param(name, marks=() if name == fast else pytest.mark.slow) for name in names]
+
+
+def ended(name: str, daemon: RunningDaemon, redirection: str) -> Done:
     """The command, run by a shell with this redirection."""
     return subprocess.run(
         ["bash", "-c", f'exec "$@" {redirection}', "bash", *PRINTING[name]],
@@ -54,7 +65,7 @@ def ended(name: str, daemon: RunningDaemon, redirection: str) -> subprocess.Comp
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=HANG_SECONDS * 4,
+        timeout=HANG_SECONDS,
         check=False,
     )
 
@@ -63,7 +74,7 @@ def ended(name: str, daemon: RunningDaemon, redirection: str) -> subprocess.Comp
     ("redirection", "cause"),
     [(">&-", "Bad file descriptor"), (">/dev/full", "No space left on device"), (">&- 2>&-", "")],
 )
-@pytest.mark.parametrize("name", PRINTING)
+@pytest.mark.parametrize("name", slow_but("neuron-ls", PRINTING))
 def test_standard_output_that_takes_nothing(
     name: str, redirection: str, cause: str, shared_daemon: RunningDaemon
 ) -> None:
@@ -73,7 +84,9 @@ def test_standard_output_that_takes_nothing(
 
 
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
-@pytest.mark.parametrize("name", ["neuron-ls", "neuron-top --once", "neuron-monitor", "neurond"])
+@pytest.mark.parametrize(
+    "name", slow_but("neuron-ls", ("neuron-ls", "neuron-top --json-lines", "neuron-monitor", "neurond"))
+)
 def test_standard_error_that_takes_nothing_is_no_matter(
     name: str, redirection: str, shared_daemon: RunningDaemon
 ) -> None:
@@ -82,7 +95,7 @@ def test_standard_error_that_takes_nothing_is_no_matter(
     assert done.stdout.endswith("\n")
 
 
-@pytest.mark.parametrize("name", PRINTING)
+@pytest.mark.parametrize("name", slow_but("neuron-monitor", PRINTING))
 def test_a_reader_that_went_away(name: str, shared_daemon: RunningDaemon) -> None:
     readable, writable = os.pipe()
     os.close(readable)
@@ -93,7 +106,7 @@ def test_a_reader_that_went_away(name: str, shared_daemon: RunningDaemon) -> Non
             stdin=subprocess.DEVNULL,
             stdout=writable,
             stderr=subprocess.PIPE,
-            timeout=HANG_SECONDS * 4,
+            timeout=HANG_SECONDS,
             check=False,
         )
     finally:
@@ -102,14 +115,10 @@ def test_a_reader_that_went_away(name: str, shared_daemon: RunningDaemon) -> Non
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-@pytest.mark.parametrize(
-    "command",
-    [[*NEURON_TOP, "--json-lines"], NEURON_MONITOR, [*PROMETHEUS, "--port", "0", "--enable-k8s-info"]],
-    ids=["neuron-top", "neuron-monitor", "neuron-monitor-prometheus"],
-)
-def test_signals(command: list[str], number: signal.Signals, shared_daemon: RunningDaemon) -> None:
+@pytest.mark.parametrize("name", slow_but("neuron-monitor", AT_WORK))
+def test_signals(name: str, number: signal.Signals, shared_daemon: RunningDaemon) -> None:
     with subprocess.Popen(
-        command,
+        AT_WORK[name],
         env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -152,35 +161,31 @@ def wrapper(name: str) -> list[str]:
     return [sys.executable, "-c", f"from {module} import {function}; {function}()"]
 
 
-@pytest.mark.parametrize(
-    ("command", "slow"),
-    [
-        (NEURON_LS, "neurontools.cli"),
-        ([*NEURON_TOP, "--json-lines"], "neurontools.cli"),
-        (wrapper("neuron-monitor"), "neurontools.cli.line.options"),
-        (wrapper("neuron-profile"), "neurontools.cli.line.options"),
-        (wrapper("neuron-run"), "neurontools.cli.line.options"),
-        (wrapper("neuron-doctor"), "neurontools.cli.line.options"),
-        (wrapper("neuron-fault"), "neurontools.cli.line.options"),
-        (wrapper("neuron-monitor-prometheus"), "neurontools.cli.line.options"),
-        (wrapper("neuron_parallel_compile"), "neurontools.cli.run"),
-        (wrapper("neuron-fleet-sim"), "neurond.fleet.plan"),
-        (wrapper("neurond"), "neurond.startup"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else value[-1][-40:],
-)
-def test_interrupted_while_it_is_imported(command: list[str], slow: str, tmp_path: Path) -> None:
+OF_ENTRY = ("run", "monitor", "profile", "doctor", "fault", "monitor-prometheus")
+IMPORTS = {
+    **dict.fromkeys(("neuron-ls", "neuron-top"), "neurontools.cli"),
+    **dict.fromkeys(
+        (f"neuron-{name}" for name in ("run", "monitor", "profile", "fault")), "neurontools.cli.line.options"
+    ),
+    "neuron_parallel_compile": "neurontools.cli.run",
+    "neuron-fleet-sim": "neurond.fleet.plan",
+    "neurond": "neurond.startup",
+}
+
+
+@pytest.mark.parametrize("name", slow_but("neuron-monitor", IMPORTS))
+def test_interrupted_while_it_is_imported(name: str, tmp_path: Path) -> None:
     """A module that is imported early and stops there, as a slow disk may."""
     (tmp_path / "sitecustomize.py").write_text(
         "import sys\n"
         "class Slow:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name == '{slow}':\n"
+        f"        if name == '{IMPORTS[name]}':\n"
         "            print('here', flush=True); sys.stdin.read()\n"
         "sys.meta_path.insert(0, Slow())\n"
     )
     with subprocess.Popen(
-        command,
+        {"neuron-ls": NEURON_LS, "neuron-top": NEURON_TOP}.get(name) or wrapper(name),
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}:{ROOT}/daemon"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -199,28 +204,24 @@ def test_a_recording_that_fills_the_disk(tmp_path: Path, shared_daemon: RunningD
     header.close()
     path = tmp_path / "full.neurec"
     room_bytes = header.bytes_written + 100
-
-    def fill() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, room_bytes))
-
     done = subprocess.run(
         [*NEURON_TOP, "--json-lines", "--record", str(path)],
         env={**os.environ, "NEURONTOOLS_SOCKET": shared_daemon.socket},
-        preexec_fn=fill,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room_bytes, room_bytes)),
         capture_output=True,
         text=True,
-        timeout=HANG_SECONDS * 4,
+        timeout=HANG_SECONDS,
         check=False,
     )
     assert done.returncode == 1
     assert done.stderr == f"neuron-top: --record {path}: File too large; what was recorded until then can be replayed\n"
 
 
-def framed(work: str, **environment: str) -> Callable[..., subprocess.CompletedProcess[str]]:
+def framed(work: str, **environment: str) -> Callable[..., Done]:
     """A command that consists of this expression."""
     code = f"import os, sys\nfrom neurontools.cli.line import frame\nframe.run('neuron-x', lambda arguments: {work})"
 
-    def run(**changes: Any) -> subprocess.CompletedProcess[str]:
+    def run(**changes: Any) -> Done:
         return subprocess.run(
             [sys.executable, "-c", code],
             env={**os.environ, "PYTHONUNBUFFERED": "", **environment},
@@ -243,67 +244,50 @@ def framed(work: str, **environment: str) -> Callable[..., subprocess.CompletedP
         ("open('/none/x')", 1, "neuron-x: /none/x: No such file or directory; look at its disk and permissions"),
         ("bytearray(2**60)", 1, "neuron-x: out of memory; end other programs, or give it more"),
         ("os.kill(os.getpid(), 2)", 130, ""),
-        (
-            r"{}['\x1b[2J']",
-            70,
-            FAULT,
-        ),
+        (r"{}['\x1b[2J']", 70, FAULT),
     ],
 )
 def test_what_the_frame_tells(work: str, code: int, told: str) -> None:
     done = framed(work)()
     assert (done.returncode, done.stderr) == (code, f"{told}\n" if told else "")
+    if code == 70:
+        traceback = framed(work, NEURONTOOLS_TRACEBACK="1")().stderr.splitlines()
+        assert traceback[0] == "Traceback (most recent call last):"
+        assert traceback[-2:] == [r"KeyError: '\x1b[2J'", told]
 
 
-CLEANING = """
-import os, signal
-from neurontools.cli.line import frame
-def work(arguments):
-    try:
-        os.kill(os.getpid(), signal.SIGTERM)
-    finally:
-        os.kill(os.getpid(), signal.SIGHUP)
-        print("cleaned", flush=True)
-    return 0
-frame.run("neuron-x", work)
-"""
-
-
-def test_a_second_signal_does_not_interrupt_the_cleaning_that_the_first_began() -> None:
-    done = subprocess.run([sys.executable, "-c", CLEANING], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGTERM, "cleaned\n", "")
-
-
-IN_THE_WAKE = """
+AFTER_A_SIGNAL = """
 import os, signal
 from neurontools.cli.line import frame
 def work(arguments):
     try:
         os.kill(os.getpid(), {number})
     finally:
-        raise RuntimeError("release unlocked lock")
+        {then}
+    return 0
 frame.run("neuron-x", work)
 """
+CLEANS = "os.kill(os.getpid(), signal.SIGHUP); print('cleaned', flush=True)"
 
 
-@pytest.mark.parametrize("number", SIGNALS)
-def test_what_fails_in_the_wake_of_a_signal_is_no_fault(number: signal.Signals) -> None:
-    command = [sys.executable, "-c", IN_THE_WAKE.format(number=int(number))]
+@pytest.mark.parametrize(
+    ("number", "then", "output"),
+    [
+        (signal.SIGTERM, CLEANS, "cleaned\n"),
+        *((number, "raise RuntimeError('release unlocked lock')", "") for number in SIGNALS),
+    ],
+    ids=["a second signal", *(f"a failure after {number.name}" for number in SIGNALS)],
+)
+def test_what_happens_in_the_wake_of_a_signal_changes_nothing(number: signal.Signals, then: str, output: str) -> None:
+    """A second signal does not interrupt the cleaning that the first began, and what fails there is no fault."""
+    command = [sys.executable, "-c", AFTER_A_SIGNAL.format(number=int(number), then=then)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (SIGNALS[number], "", "")
+    assert (done.returncode, done.stdout, done.stderr) == (SIGNALS[number], output, "")
 
 
 def test_a_signal_that_is_ignored_stays_so() -> None:
     done = framed("os.kill(os.getpid(), 1) or 3")(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     assert (done.returncode, done.stderr) == (3, "")
-
-
-def test_a_fault_is_told_with_its_traceback_when_that_is_wanted() -> None:
-    done = framed("{}[1]", NEURONTOOLS_TRACEBACK="1")()
-    assert done.returncode == 70
-    assert done.stderr.startswith("Traceback (most recent call last):\n")
-    assert done.stderr.splitlines()[-2] == "KeyError: 1"
-    assert done.stderr.splitlines()[-1].startswith("neuron-x: a fault of its own: ")
 
 
 def test_what_libraries_print_has_the_same_ends() -> None:

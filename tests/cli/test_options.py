@@ -1,15 +1,25 @@
+"""Options, --help, --completion and the selection of devices."""
+
 from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neurontools import catalog
 from neurontools.cli.line.about import help_text
+from neurontools.cli.line.completion import script
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import Option, parse
 from neurontools.cli.ls.options import OPTIONS
+from neurontools.cli.profile import options as profile
 from neurontools.errors import UserError
 from neurontools.text.terminal import visible
+from tests.harness.command import RunCommand
 
 
 @pytest.mark.parametrize(
@@ -72,3 +82,76 @@ def test_help_aligns_what_has_no_short_flag() -> None:
         "  0    fine\n"
         "  124  too late\n"
     )
+
+
+DRIVER = """
+source ./script
+complete -p neuron-ls
+offer() {{
+    COMP_WORDS=("$@")
+    COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+    _neuron_ls
+    echo "${{COMPREPLY[@]}}"
+}}
+{calls}
+"""
+
+
+def offered_by_bash(directory: Path, text: str, lines: list[list[str]]) -> list[set[str]]:
+    """What bash offers behind each of these lines of words, with this script."""
+    (directory / "script").write_text(text)
+    calls = "\n".join("offer neuron-ls " + " ".join(f"'{word}'" for word in words) for words in lines)
+    command = ["bash", "-c", DRIVER.format(calls=calls)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=directory, check=True)
+    assert done.stderr == ""
+    registered, *offered = done.stdout.splitlines()
+    assert registered == "complete -F _neuron_ls neuron-ls"
+    return [set(line.split()) for line in offered]
+
+
+def test_bash_offers(tmp_path: Path) -> None:
+    (tmp_path / "here.sock").touch()
+    cases: list[tuple[list[str], set[str]]] = [
+        (["--w"], {"--wide", "--wait-free"}),
+        (["-w", "--js"], {"--json-output", "--json"}),
+        (["--completion", ""], {"bash", "zsh", "fish"}),
+        (["--completion", "=", "z"], {"zsh"}),
+        (["--completion", "="], {"bash", "zsh", "fish"}),
+        (["--simulate", "inf2."], {"inf2.xlarge", "inf2.8xlarge", "inf2.24xlarge", "inf2.48xlarge"}),
+        (["--simulate", ""], set(catalog.names())),
+        (["--device", ""], set()),
+        (["--socket", "here"], {"here.sock"}),
+        ([""], {flag for option in OPTIONS for flag in option.flags}),
+    ]
+    text = script("bash", "neuron-ls", OPTIONS)
+    assert offered_by_bash(tmp_path, text, [words for words, _ in cases]) == [offered for _, offered in cases]
+
+
+def test_bash_offers_actions_first_and_then_paths(tmp_path: Path) -> None:
+    (tmp_path / "here.neuronprofile").touch()
+    cases = [
+        (["sh"], {"show"}),
+        (["--ver"], {"--version"}),
+        (["show", "her"], {"here.neuronprofile"}),
+        (["show", "--js"], {"--json", "--json-schema"}),
+        (["show", "--table", "s"], {"steps"}),
+    ]
+    text = script("bash", "neuron-ls", profile.OPTIONS, profile.ACTIONS)
+    assert offered_by_bash(tmp_path, text, [words for words, _ in cases]) == [offered for _, offered in cases]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(neuron_ls: RunCommand, tmp_path: Path, shell: str) -> None:
+    text = script(shell, "neuron-ls", OPTIONS)
+    done = neuron_ls("--completion", shell)
+    assert (done.stdout, done.stderr, done.returncode) == (text, "", 0)
+    for option in OPTIONS:
+        for name in (option.name, *option.aliases):
+            assert (f"-l {name}" if shell == "fish" else f"--{name}") in text
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    for each in (text, script(shell, "neuron-profile", profile.OPTIONS, profile.ACTIONS)):
+        (tmp_path / "script").write_text(each)
+        command = [shell, "-n", str(tmp_path / "script")]
+        checked = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (checked.stderr, checked.returncode) == ("", 0)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,6 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import call
-from tests.harness.neuron_ls import RunNeuronLs
 from tests.harness.waiting import HANG_SECONDS
 
 HOLDER = """
@@ -35,68 +35,77 @@ def temporary_directory(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tempfile, "tempdir", str(short_path))
 
 
-def wait_for_end(pid: int, pidfd: int) -> None:
-    assert select.select([pidfd], [], [], HANG_SECONDS)[0], f"{pid} is still there"
+def wait_for_end(pidfd: int) -> None:
+    assert select.select([pidfd], [], [], HANG_SECONDS)[0]
+    os.close(pidfd)
 
 
-def test_serves_and_is_gone_afterwards(short_path: Path) -> None:
+def test_serves_and_is_gone_afterwards(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = short_path / "trap"
+    trap.mkdir()
+    (trap / "neurond.py").write_text("raise SystemExit('imported from the current directory')")
+    monkeypatch.chdir(trap)
     with PrivateDaemon("trn1.2xlarge") as daemon:
         assert Path(daemon.socket_path).parent.stat().st_mode & 0o777 == 0o700
-        reply = call(daemon.socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=10)
+        reply = call(
+            daemon.socket_path, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=HANG_SECONDS
+        )
         snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
         assert snapshot.instance.instance_type == "trn1.2xlarge"
         pid = daemon.pid
         assert pid == snapshot.daemon_pid
         pidfd = os.pidfd_open(pid)
-    wait_for_end(pid, pidfd)
-    os.close(pidfd)
+    wait_for_end(pidfd)
     assert daemon.pid is None
-    assert list(short_path.iterdir()) == []
+    assert list(short_path.iterdir()) == [trap]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_is_gone_after_an_error(short_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), PrivateDaemon("trn1.2xlarge"):
-        raise ZeroDivisionError
-    assert list(short_path.iterdir()) == []
-
-
-def test_says_why_it_did_not_start(short_path: Path) -> None:
-    with pytest.raises(UserError) as raised, PrivateDaemon("trn9.huge"):
-        raise AssertionError
-    assert str(raised.value).startswith("can't simulate trn9.huge: no instance type")
-    assert "\n" not in str(raised.value)
-    assert raised.value.exit_code == 2
-    assert list(short_path.iterdir()) == []
-
-
-def test_says_when_it_takes_too_long(short_path: Path) -> None:
-    with pytest.raises(UserError, match="not ready within 0 s") as raised:
-        PrivateDaemon("trn1.2xlarge", start_seconds=0.0).__enter__()
-    assert raised.value.exit_code == 124
-    assert list(short_path.iterdir()) == []
-
-
-def test_a_deep_temporary_directory(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_is_gone_after_an_error_also_from_a_deep_temporary_directory(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deep = short_path / ("x" * 90)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with PrivateDaemon("trn1.2xlarge") as daemon:
+    with suppress(ZeroDivisionError), PrivateDaemon("trn1.2xlarge") as daemon:
         assert Path(daemon.socket_path).exists()
+        raise ZeroDivisionError
     assert not Path(daemon.socket_path).parent.exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("instance_type", "start_seconds", "exit_code", "told"),
+    [
+        ("trn9.huge", 60.0, 2, "can't simulate trn9.huge: no instance type"),
+        ("trn1.2xlarge", 0.0, 124, "the private monitor daemon was not ready within 0 s"),
+    ],
+)
+def test_says_why_it_did_not_start(
+    short_path: Path, instance_type: str, start_seconds: float, exit_code: int, told: str
+) -> None:
+    with pytest.raises(UserError) as raised, PrivateDaemon(instance_type, start_seconds=start_seconds):
+        raise AssertionError
+    assert str(raised.value).startswith(told)
+    assert "\n" not in str(raised.value)
+    assert raised.value.exit_code == exit_code
+    assert list(short_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGKILL,
+        *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 def test_daemon_ends_with_the_command(short_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as holder:
         assert holder.stdout is not None
-        pid_text, _ = holder.stdout.readline().split()
-        pidfd = os.pidfd_open(int(pid_text))
+        pidfd = os.pidfd_open(int(holder.stdout.readline().split()[0]))
         holder.send_signal(number)
-        wait_for_end(int(pid_text), pidfd)
-        os.close(pidfd)
+        wait_for_end(pidfd)
         holder.communicate(timeout=HANG_SECONDS)
     if number != signal.SIGKILL:
         assert list(short_path.iterdir()) == []
@@ -126,36 +135,3 @@ def test_a_signal_while_the_daemon_is_started_leaves_nothing(short_path: Path) -
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (f"{128 + signal.SIGTERM}\nno child is left\n", "")
     assert list(short_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "environment"),
-    [
-        (["--simulate", "inf2.24xlarge"], {}),
-        ([], {"NEURONTOOLS_SIMULATE": "inf2.24xlarge"}),
-        (["--simulate", "inf2.24xlarge"], {"NEURONTOOLS_SOCKET": "/gone", "NEURONTOOLS_SIMULATE": "trn1.2xlarge"}),
-    ],
-)
-def test_neuron_ls_simulates(
-    neuron_ls: RunNeuronLs, short_path: Path, arguments: list[str], environment: dict[str, str]
-) -> None:
-    done = neuron_ls(*arguments, TMPDIR=str(short_path), **environment)
-    assert done.stdout.startswith("instance-type: inf2.24xlarge\n")
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert list(short_path.iterdir()) == []
-
-
-def test_neuron_ls_cannot_simulate(neuron_ls: RunNeuronLs) -> None:
-    done = neuron_ls("--simulate", "trn9")
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.startswith("neuron-ls: can't simulate trn9: no instance type")
-    assert done.stderr.count("\n") == 1
-
-
-def test_modules_of_the_current_directory_are_not_imported(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trap = short_path / "trap"
-    trap.mkdir()
-    (trap / "neurond.py").write_text("raise SystemExit('imported from the current directory')")
-    monkeypatch.chdir(trap)
-    with PrivateDaemon("trn1.2xlarge") as daemon:
-        assert daemon.pid is not None

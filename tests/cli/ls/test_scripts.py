@@ -1,25 +1,41 @@
-"""neuron-ls for scripts, as a process against a real daemon."""
+"""neuron-ls for scripts, against a real daemon: queries, health, free cores, ended processes."""
 
 from __future__ import annotations
 
+import csv
+import getpass
+import io
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 
-from tests.harness.neuron_ls import RunNeuronLs
+from neurontools.cli.ls.ended import age_seconds
+from neurontools.client import Client
+from neurontools.errors import UserError
+from neurontools.rpc import neuron_pb2 as pb
+from tests.harness.command import RunCommand
 from tests.harness.paths import NEURON_LS
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 
-def test_query(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
+@pytest.fixture
+def mine(daemon: RunningDaemon) -> Iterator[Attachment]:
+    """This process, which holds two cores."""
     attachment = Attachment(daemon)
     attachment.attach(core_count=2, tag="mine")
+    wait_until(lambda: daemon.find(os.getpid()))
+    yield attachment
+    attachment.close()
+
+
+def test_query(neuron_ls: RunCommand, daemon: RunningDaemon, mine: Attachment) -> None:
     done = neuron_ls("--socket", daemon.socket, "--query", "neuroncore.index,process.tag", "--format", "csv,noheader")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:3] == ["0,mine", "1,mine", "2,-"]
@@ -28,12 +44,10 @@ def test_query(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
         {"index": 0, "free_neuroncore_count": 0},
         {"index": 2, "free_neuroncore_count": 2},
     ]
-    attachment.close()
+    assert "neuroncore.utilization" in neuron_ls("--help-query").stdout
 
 
-def test_the_object_has_the_instance_at_its_top(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=2, tag="mine")
+def test_the_object_has_the_instance_at_its_top(neuron_ls: RunCommand, daemon: RunningDaemon, mine: Attachment) -> None:
     done = neuron_ls("--socket", daemon.socket, "--output-format", "json")
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)
@@ -44,14 +58,17 @@ def test_the_object_has_the_instance_at_its_top(neuron_ls: RunNeuronLs, daemon: 
     assert [process["pid"] for process in told["neuron_devices"][0]["neuron_processes"]] == [os.getpid()]
     done = neuron_ls("--socket", daemon.socket, "--output-format=json", "-d", "3")
     assert [device["neuron_device"] for device in json.loads(done.stdout)["neuron_devices"]] == [3]
-    attachment.close()
 
 
-def test_free_cores_are_fit_for_the_runtime(neuron_ls: RunNeuronLs, daemon: RunningDaemon) -> None:
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=1)
-    asked = [("1", "1"), ("2", "2-3"), ("32", "")]
-    for count, answer in asked[:2]:
+def test_it_shows_itself_among_all_processes(neuron_ls: RunCommand, shared_daemon: RunningDaemon) -> None:
+    for flags, shown in (("-j", set()), ("-ja", {os.getpid()})):
+        devices = json.loads(neuron_ls(flags, "--socket", shared_daemon.socket).stdout)
+        assert {process["pid"] for device in devices for process in device["neuron_processes"]} == shown
+    wait_until(lambda: shared_daemon.find(os.getpid()) is None)
+
+
+def test_free_cores_are_fit_for_the_runtime(neuron_ls: RunCommand, daemon: RunningDaemon, mine: Attachment) -> None:
+    for count, answer in (("1", "2"), ("2", "2-3")):
         done = neuron_ls("--socket", daemon.socket, "--wait-free", count)
         assert (done.returncode, done.stdout, done.stderr) == (0, answer + "\n", "")
     done = neuron_ls("--socket", daemon.socket, "--wait-free", "32", "--timeout", "0.2")
@@ -59,89 +76,112 @@ def test_free_cores_are_fit_for_the_runtime(neuron_ls: RunNeuronLs, daemon: Runn
     assert done.stderr == (
         "neuron-ls: no 32 NeuronCores in a row became free in 0.2 s; neuron-ls shows who holds them\n"
     )
-    attachment.close()
 
 
 def test_it_waits_until_cores_are_free(daemon: RunningDaemon) -> None:
     attachment = Attachment(daemon)
     attachment.attach()
+    wait_until(lambda: daemon.find(os.getpid()))
     waiting = subprocess.Popen(
         [sys.executable, str(NEURON_LS), "--socket", daemon.socket, "--wait-free", "32", "--timeout", "60"],
         stdout=subprocess.PIPE,
         text=True,
     )
     with pytest.raises(subprocess.TimeoutExpired):
-        waiting.wait(0.5)
+        waiting.wait(0.3)
     attachment.close()
     assert waiting.communicate(timeout=HANG_SECONDS)[0] == "0-31\n"
     assert waiting.returncode == 0
 
 
-def test_health(neuron_ls: RunNeuronLs, start_daemon: StartDaemon, request: pytest.FixtureRequest) -> None:
-    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
-    done = neuron_ls("--socket", daemon.socket, "--health")
+def test_health(neuron_ls: RunCommand, daemon: RunningDaemon, mine: Attachment) -> None:
+    at = ("--socket", daemon.socket)
+    done = neuron_ls(*at, "--health")
     assert (done.returncode, done.stdout, done.stderr) == (0, "all 16 devices are healthy\n", "")
-    from neurontools.rpc import neuron_pb2
-
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=2)
-    core = neuron_pb2.ReportedCore(execution_started_at_unix_seconds=time.time() - 100)
+    core = pb.ReportedCore(execution_started_at_unix_seconds=time.time() - 100)
     ended = threading.Event()
 
     def report() -> None:  # who falls silent is stale, and no longer stuck
         while not ended.wait(0.2):
-            attachment.report(neuron_pb2.Report(measured_at_seconds=time.monotonic(), cores=[core]))
+            mine.report(pb.Report(measured_at_seconds=time.monotonic(), cores=[core]))
 
     reporting = threading.Thread(target=report)
     reporting.start()
-    request.addfinalizer(reporting.join)
-    request.addfinalizer(ended.set)
-    wait_until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds)
-    done = neuron_ls("--socket", daemon.socket, "--health")
-    assert (done.returncode, done.stderr) == (5, "")
-    assert done.stdout.startswith("device 0: critical: NeuronCore 0: one execution of PID ")
-    assert done.stdout.endswith("1 of 16 devices unhealthy\n")
-    assert neuron_ls("--socket", daemon.socket, "--health", "-d", "1-15").returncode == 0
-    found = json.loads(neuron_ls("--socket", daemon.socket, "--health", "-j").stdout)
-    assert [verdict["device_index"] for verdict in found if not verdict["healthy"]] == [0]
-    # Nobody is sent to a device that is stuck.
-    assert neuron_ls("--socket", daemon.socket, "--wait-free", "1").stdout == "2\n"
-    ended.set()
-    reporting.join()
-    attachment.close()
+    try:
+        wait_until(lambda: daemon.snapshot().cores[0].execution_started_at_unix_seconds)
+        done = neuron_ls(*at, "--health")
+        assert (done.returncode, done.stderr) == (5, "")
+        assert done.stdout.startswith("device 0: critical: NeuronCore 0: one execution of PID ")
+        assert done.stdout.endswith("1 of 16 devices unhealthy\n")
+        assert neuron_ls(*at, "--health", "-d", "1-15").returncode == 0
+        found = json.loads(neuron_ls(*at, "--health", "-j").stdout)
+        assert [verdict["device_index"] for verdict in found if not verdict["healthy"]] == [0]
+        # Nobody is sent to a device that is stuck.
+        assert neuron_ls(*at, "--wait-free", "1").stdout == "2\n"
+    finally:
+        ended.set()
+        reporting.join()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "text"),
-    [
-        (["--query", "index", "--health"], 2, "--query and --health exclude each other; give one of them"),
-        (["--format", "csv"], 2, "--format is for --query; leave it out"),
-        (["--timeout", "1"], 2, "--timeout is for --wait-free; leave it out"),
-        (["--query", "nope"], 2, "--query: nope is no field"),
-        (["--wait-free", "0"], 2, "--wait-free: '0' is no number of NeuronCores"),
-        (["--wait-free", "33"], 2, "--wait-free: this host has 32 NeuronCores; 33 will never be free"),
-        (["--wait-free", "1", "--timeout", "soon"], 2, "--timeout: 'soon' is no number of seconds"),
-        (["--wait-free", "1", "--timeout", "nan"], 2, "--timeout: 'nan' is no number of seconds"),
-        (["--output-format", "yaml"], 2, "--output-format: 'yaml' is no format; give json, or leave it out"),
-        (["--output-format", "json", "-j"], 2, "--json-output and --output-format exclude each other"),
-        (["--output-format", "json", "--health"], 2, "--health and --output-format exclude each other"),
-        (["--output-format", "json", "-d", "99"], 6, "no device 99 on this host; it has devices 0 to 15"),
-        (["--query", "index", "-d", "99"], 6, "no device 99 on this host; it has devices 0 to 15"),
-        (["--query", "index", "-d", "0000:ff:1c.0"], 6, "no device at 0000:ff:1c.0 on this host"),
-    ],
-)
-def test_wrong_questions(
-    neuron_ls: RunNeuronLs, shared_daemon: RunningDaemon, arguments: list[str], code: int, text: str
-) -> None:
-    done = neuron_ls("--socket", shared_daemon.socket, *arguments)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert done.stderr.startswith(f"neuron-ls: {text}")
-    assert done.stderr.count("\n") == 1
-
-
-def test_help_query_and_no_daemon(neuron_ls: RunNeuronLs) -> None:
-    assert "neuroncore.utilization" in neuron_ls("--help-query").stdout
-    assert neuron_ls("--socket", "/nonexistent.sock", "--health").returncode == 12
+def test_no_daemon(neuron_ls: RunCommand) -> None:
     assert neuron_ls("--health").returncode == 1
     done = neuron_ls("--simulate", "trn2.48xlarge", "--wait-free", "4", NEURON_LOGICAL_NC_CONFIG="1")
     assert (done.returncode, done.stdout) == (0, "0-3\n")
+
+
+@pytest.fixture
+def ended(start_daemon: StartDaemon) -> RunningDaemon:
+    """A daemon that knows of two that let their cores go, of this process."""
+    daemon = start_daemon()
+    for tag, completed in (("=1+1", 5), ("second", 7)):
+        attachment = Attachment(daemon)
+        attachment.attach(core_count=2, tag=tag)
+        executions = pb.ExecutionCounters(completed_total=completed, timed_out_total=1)
+        attachment.report(pb.Report(measured_at_seconds=1.0, executions=executions))
+        attachment.close()
+    with Client(daemon.socket) as client:
+        wait_until(lambda: len(client.ended().processes) == 2)
+    return daemon
+
+
+def test_ended_processes(neuron_ls: RunCommand, ended: RunningDaemon) -> None:
+    at = ("--socket", ended.socket, "--ended")
+    done = neuron_ls(*at)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("2 ended processes since ")
+    rows = [line for line in done.stdout.splitlines() if f" {os.getpid()} " in line]
+    assert len(rows) >= 2
+    assert all("let go" in row for row in rows[:2])
+    by_user = done.stdout.partition("by user\n")[2].partition("by job\n")[0]
+    assert f"| {getpass.getuser()} | 2 " in by_user
+    assert "12" in by_user
+    told = json.loads(neuron_ls(*at, "--json").stdout)
+    assert list(told) == ["schema_version", "since", "processes", "users", "jobs"]
+    assert [process["tag"] for process in told["processes"]] == ["=1+1", "second"]
+    assert [process["exit_status"] for process in told["processes"]] == [None, None]
+    (total,) = told["users"]
+    assert (total["executions_completed_total"], total["executions_failed_total"]) == (12, 2)
+    rows_of_csv = list(csv.DictReader(io.StringIO(neuron_ls(*at, "--format", "csv").stdout)))
+    assert [row["tag"] for row in rows_of_csv] == ["'=1+1", "second"]  # no spreadsheet computes it
+    assert [row["executions_completed_total"] for row in rows_of_csv] == ["5", "7"]
+    assert list(rows_of_csv[0]) == list(told["processes"][0])
+    for chosen, count in ((getpass.getuser(), 2), (str(os.getuid()), 2), ("nobody-of-this-name", 0)):
+        done = neuron_ls(*at, "--user", chosen, "--since", "1d", "-j")
+        assert len(json.loads(done.stdout)["processes"]) == count
+    done = neuron_ls(*at, "--user", "no\x1b[31mbody")
+    assert done.stdout.startswith(r"no process of no\x1b[31mbody that held NeuronCores has ended since ")
+    done = neuron_ls(*at, "--since", "0s")
+    assert done.stdout.startswith("no process that held NeuronCores has ended since ")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1.5h", 5400), ("1d", 86_400), ("2w", 1_209_600), ("7", 7)]
+)
+def test_an_age_is_a_number_and_a_unit(text: str, seconds: float) -> None:
+    assert age_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "d", "-1d", "nan", "inf", "1e400", "1y", "١d", "9" * 30])
+def test_other_ages_are_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--since"):
+        age_seconds(text)

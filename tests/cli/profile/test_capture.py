@@ -1,9 +1,12 @@
-"""neuron-profile capture: profiles of trainings that run, from another process."""
+"""neuron-profile on trainings that really ran: captured, beside neuron-run's summary, in the viewers of others."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,8 +17,13 @@ import pytest
 from neurontools.analysis import report
 from neurontools.profile import Kind, Profile, read_directory
 from tests.harness import python_process
+from tests.harness.chromium import PROGRAM, chromium
+from tests.harness.command import calls
+from tests.harness.neuron_run_script import neuron_run
 from tests.harness.paths import PYTHONPATH
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.profiled_scripts import TWELVE_STEPS
+from tests.harness.running_daemon import RunningDaemon
+from tests.harness.viewers import viewer
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 TRAINING = """
@@ -111,16 +119,19 @@ def captured(daemon: RunningDaemon, *arguments: object) -> tuple[int, str, str]:
     return ended(started(daemon, *arguments))
 
 
-def draft_size(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.glob(".capture-*"))
+FIRST_LINE_BYTES = 2_000
+
+
+def drafts(directory: Path) -> list[int]:
+    """The sizes of the profiles that arrive."""
+    return [path.stat().st_size for path in directory.glob(".capture-*")]
 
 
 def is_under_way(directory: Path) -> bool:
     """Whether a profile has begun to arrive: more than its first line is there."""
-    return draft_size(directory) > 2_000
+    return sum(drafts(directory)) > FIRST_LINE_BYTES
 
 
-@pytest.mark.long
 def test_steps_of_a_running_training_are_whole_and_it_goes_on(
     daemon: RunningDaemon, training: Training, tmp_path: Path
 ) -> None:
@@ -139,12 +150,7 @@ def test_steps_of_a_running_training_are_whole_and_it_goes_on(
     training.goes_on()
     for pattern in ("*.pt.trace.json.gz", "*.memory_snapshot.pickle", "plugins/profile/*/*.xplane.pb"):
         assert len(list((tmp_path / "made").glob(pattern))) == 1
-    shown = subprocess.run(
-        [sys.executable, "-m", "neurontools.cli.profile.command", "show", tmp_path / "made"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    shown = calls("neuron-profile", {})("show", str(tmp_path / "made"))
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "─ Step time ─" in shown.stdout
 
@@ -162,15 +168,16 @@ def _check_the_steps_are_whole(profile: Profile) -> None:
     assert all(each.stack is not None for each in profile.operators)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_ranks_are_captured_at_once_and_stand_side_by_side(
     daemon: RunningDaemon, training: Training, tmp_path: Path
 ) -> None:
     other = Training(daemon, tmp_path, rank=1)
     try:
-        code, told, complained = captured(
-            daemon, *("--pid", training.pid, "--pid", other.pid, "--seconds", 10, "-o", tmp_path / "made")
-        )
+        capture = started(daemon, "--pid", training.pid, "--pid", other.pid, "--seconds", 600, "-o", tmp_path / "made")
+        wait_until(lambda: len([size for size in drafts(tmp_path / "made") if size > FIRST_LINE_BYTES]) == 2)
+        (tmp_path / "stop").touch()
+        code, told, complained = ended(capture)
     finally:
         other.end()
     assert code == 0, complained
@@ -181,7 +188,7 @@ def test_two_ranks_are_captured_at_once_and_stand_side_by_side(
     assert len(list((tmp_path / "made").glob("ranks.*.trace.json.gz"))) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_second_capture_is_refused_and_one_whose_asker_dies_ends(
     daemon: RunningDaemon, training: Training, tmp_path: Path
 ) -> None:
@@ -203,53 +210,35 @@ def test_a_second_capture_is_refused_and_one_whose_asker_dies_ends(
     training.goes_on()
 
 
-@pytest.mark.long
-def test_what_was_there_of_a_process_that_dies_is_kept(
-    daemon: RunningDaemon, training: Training, tmp_path: Path
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["dies", "ends", "ends without a daemon"])
+def test_the_profile_of_a_training_that_ends(
+    daemon: RunningDaemon, training: Training, tmp_path: Path, what: str
 ) -> None:
+    """What was there of one that dies is kept, one that ends by itself gives all there is."""
     capture = started(daemon, "--pid", training.pid, "--seconds", 600, "-o", tmp_path / "made")
     wait_until(lambda: is_under_way(tmp_path / "made"))
-    training.end()
-    code, told, complained = ended(capture)
-    assert code == 1
-    assert f"PID {training.pid} ended in the middle; its profile goes until a second before" in complained
-    (profile,) = read_directory(tmp_path / "made")
-    assert not profile.state.has_ended
-    assert len(told.split()) == 1
-    assert profile.graphs
-
-
-@pytest.mark.long
-def test_a_training_that_ends_by_itself_gives_all_there_is(
-    daemon: RunningDaemon, training: Training, tmp_path: Path
-) -> None:
-    capture = started(daemon, "--pid", training.pid, "--seconds", 600, "-o", tmp_path / "made")
-    wait_until(lambda: is_under_way(tmp_path / "made"))
-    (tmp_path / "stop").touch()
-    code, _, complained = ended(capture)
-    assert code == 0, complained
-    assert training.process.wait(HANG_SECONDS) == 0
-    (profile,) = read_directory(tmp_path / "made")
-    assert profile.state.has_ended
-    assert profile.steps[-1].step == training.steps
-
-
-@pytest.mark.long
-def test_a_capture_outlives_its_daemon(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    daemon = start_daemon()
-    training = Training(daemon, tmp_path)
-    try:
-        capture = started(daemon, "--pid", training.pid, "--seconds", 600, "-o", tmp_path / "made")
-        wait_until(lambda: is_under_way(tmp_path / "made"))
+    if what == "ends without a daemon":
         daemon.stop(signal.SIGKILL)
-        before = draft_size(tmp_path / "made")
-        wait_until(lambda: draft_size(tmp_path / "made") > before)
-        (tmp_path / "stop").touch()
-        assert ended(capture)[0] == 0
-    finally:
+        before = sum(drafts(tmp_path / "made"))
+        wait_until(lambda: sum(drafts(tmp_path / "made")) > before)
+    if what == "dies":
         training.end()
+    else:
+        (tmp_path / "stop").touch()
+    code, told, complained = ended(capture)
+    assert len(told.split()) == 1
     (profile,) = read_directory(tmp_path / "made")
-    assert profile.state.has_ended
+    if what == "dies":
+        assert code == 1
+        assert f"PID {training.pid} ended in the middle; its profile goes until a second before" in complained
+        assert not profile.state.has_ended
+        assert profile.graphs
+    else:
+        assert code == 0, complained
+        assert training.process.wait(HANG_SECONDS) == 0
+        assert profile.state.has_ended
+        assert profile.steps[-1].step == training.steps
 
 
 def test_interrupting_it_leaves_nothing(daemon: RunningDaemon, training: Training, tmp_path: Path) -> None:
@@ -262,28 +251,129 @@ def test_interrupting_it_leaves_nothing(daemon: RunningDaemon, training: Trainin
     training.goes_on()
 
 
-def test_what_can_not_be_meant_is_told(tmp_path: Path) -> None:
-    for arguments, told in (
-        ((), "capture needs --pid or --job"),
-        (("--pid", "1", "--job", "x"), "capture needs --pid or --job"),
-        (("--pid", "0"), "--pid 0: give a whole number"),
-        (("--pid", "1", "--seconds", "nan"), "--seconds nan: give a number from 0.01 to 3600"),
-        (("--pid", "1", "--steps", "0"), "--steps 0: give a whole number from 1"),
-        (("--pid", "1", "--json"), "--json: not for capture"),
-        (("made", "--pid", "1"), "capture takes no directory of profiles"),
-    ):
-        command = [sys.executable, "-m", "neurontools.cli.profile.command", "capture", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr.startswith(f"neuron-profile: {told}")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_directory_that_can_not_be_written_is_told_before_anybody_is_asked(
     daemon: RunningDaemon, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    code, told, complained = captured(daemon, "--pid", os.getpid(), "-o", tmp_path / "file" / "made")
-    assert (code, told) == (1, "")
-    told = f"{tmp_path}/file/made: Not a directory; give another directory with -o"
-    assert complained.startswith(f"neuron-profile: {told}")
+    made = tmp_path / "file" / "made"
+    environment = {"NEURONTOOLS_SOCKET": daemon.socket}
+    done = calls("neuron-profile", environment)("capture", "--pid", str(os.getpid()), "-o", str(made))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"neuron-profile: {made}: Not a directory; give another directory with -o")
+
+
+SCRIPT = """
+import torch, torch_xla.core.xla_model as xm, torch_xla.distributed.parallel_loader as pl
+device = xm.xla_device()
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.GELU(), torch.nn.Linear(32, 4)).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+batches = [(torch.randn(8, 16), torch.zeros(8, dtype=torch.long)) for _ in range(15)]
+for value, target in pl.MpDeviceLoader(batches, device):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(value), target)
+    loss.backward()
+    xm.optimizer_step(optimizer)
+print(loss.item())
+"""
+MODEL_LINE, STEP_LINE = 10, 12
+
+
+def told(*arguments: str | Path) -> str:
+    done = calls("neuron-profile", {})(*map(str, arguments))
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_sums_of_a_profile_are_those_of_the_summary(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    run = neuron_run(
+        tmp_path,
+        *("--simulate", "trn1.2xlarge", "--nproc-per-node", "2", "--summary-json", "out.json", "--profile", "made"),
+        "script.py",
+    )
+    assert run.returncode == 0, run.stderr
+    summary = json.loads((tmp_path / "out.json").read_text())
+    found = json.loads(told("show", tmp_path / "made", "--json"))
+    operators, ranks = found["operators"], found["ranks"]
+    assert sum(each["seconds"] for each in operators) == pytest.approx(summary["busy_seconds"], rel=0.01)
+    assert sum(each["flop_total"] for each in operators) == found["flop_total"] == summary["flop_total"]
+    assert [each["hbm_peak_bytes"] for each in ranks] == [each["hbm_peak_bytes"] for each in summary["ranks"]]
+    assert sum(each["executions_total"] for each in ranks) == summary["executions_total"]
+    assert [each["steps_total"] for each in ranks] == [15, 15]
+    collectives = sum(each["seconds"] for each in found["collectives"])
+    assert collectives == pytest.approx(summary["collective_seconds"], rel=0.01)
+    assert sum(each["count"] for each in found["collectives"]) == summary["collectives_total"]
+    for rank in ranks:
+        assert rank["peak"]["bytes"] == rank["hbm_peak_bytes"]
+        assert sum(rank["peak"]["by_category_bytes"].values()) == pytest.approx(rank["peak"]["bytes"], rel=0.05)
+    lines = {each["line"].rpartition(":")[2] for each in operators if each["name"] == "aten::linear"}
+    assert lines == {str(MODEL_LINE)}
+    shown = told("show", tmp_path / "made")
+    assert "2 ranks, 15 steps" in shown
+    assert "why: the first one" in shown
+    assert f"script.py:{STEP_LINE}" in shown
+    page = told("report", tmp_path / "made", "-o", "-")
+    assert "Sequential" in page
+    same = told("diff", tmp_path / "made", tmp_path / "made")
+    assert "nothing differs" in same
+
+
+_HAS_TEXT = """(async () => {
+  for (;;) {
+    const frames = [...document.querySelectorAll('iframe')].map(frame => frame.contentDocument);
+    const text = [document, ...frames].map(each => each && each.body ? each.body.innerText : '').join(' ');
+    if (text.includes(%s)) return true;
+    await new Promise(done => setTimeout(done, 50));
+  }
+})()"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("served")
+    (directory / "script.py").write_text(TWELVE_STEPS)
+    done = neuron_run(directory, "-q", "--simulate", "trn1.2xlarge", "--profile", "made", "script.py")
+    assert done.returncode == 0, done.stderr
+    return directory / "made"
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextlib.contextmanager
+def served(program: Path, where: Path, port: int, directory: Path) -> Iterator[None]:
+    """neuron-profile serve where this is the only viewer."""
+    (directory / "bin").mkdir()
+    (directory / "bin" / program.name).symlink_to(program)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "neurontools.cli.profile.command", "serve", where, "--port", str(port)],
+        env={**os.environ, "PATH": f"{directory / 'bin'}:/usr/bin:/bin"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: answers(port) or server.poll() is not None)
+        assert server.poll() is None
+        yield
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(PROGRAM is None, reason="chromium is not installed")
+@pytest.mark.parametrize(("name", "page"), [("tensorboard", "/#profile"), ("xprof", "/")])
+def test_a_browser_gets_our_run(name: str, page: str, made: Path, tmp_path: Path, port: int) -> None:
+    program = viewer(name)
+    if program is None:
+        pytest.skip("make viewers installs TensorBoard and xprof")
+    with served(program, made, port, tmp_path), chromium() as browser:
+        browser.load(f"http://127.0.0.1:{port}{page}")
+        (run,) = browser.value("fetch('/data/plugin/profile/runs').then(answer => answer.json())")
+        assert (made / "plugins" / "profile" / run).is_dir()
+        assert browser.value(_HAS_TEXT % json.dumps(run))

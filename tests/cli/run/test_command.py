@@ -1,9 +1,9 @@
-"""neuron-run as a user calls it."""
+"""neuron-run as a user calls it: scripts, workers, summaries, estimates."""
 
 from __future__ import annotations
 
 import json
-import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +15,11 @@ import pytest
 
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
-from tests.harness import neuron_run_script
+from tests.harness import counted_runs, neuron_run_script
+from tests.harness.neuron_run import environment
+from tests.harness.neuron_run_script import summary_of
 from tests.harness.paths import ROOT
+from tests.harness.training_scripts import BEGINNING, PLAIN, TRAINED
 
 pytest.importorskip("torch")
 
@@ -45,7 +48,7 @@ def neuron_run(tmp_path: Path) -> Run:
 
 
 def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: Path) -> None:
-    run = neuron_run("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "script.py", "7", "--epochs")
+    run = neuron_run("--simulate", "trn1.2xlarge", "--summary-json", "out.json", "-m", "script", "7", "--epochs")
     assert run.returncode == 7, run.stderr
     assert run.stdout == "arguments 7 --epochs 1\n"
     summary = json.loads((tmp_path / "out.json").read_text())
@@ -58,8 +61,10 @@ def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: 
     assert 0 < summary["mfu_ratio"] < 1
     assert "\nsteps        6 (" in run.stderr
     assert "\ncollectives  0\n" in run.stderr
+    assert not re.search(r"[\r\x1b]|starting", run.stderr), "a line of progress is for terminals"
 
 
+@pytest.mark.slow
 def test_workers_have_a_core_each(neuron_run: Run) -> None:
     run = neuron_run(
         "--simulate", "trn1.2xlarge", "-n", "2", "--cores", "0-1", "--summary-json", "-", "-q", "script.py"
@@ -83,43 +88,17 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
 def test_of_a_script_that_starts_its_workers_itself_the_workers_are_told(tmp_path: Path, method: str) -> None:
-    told = neuron_run_script.summary_of(tmp_path, OWN_WORKERS.replace("METHOD", method))
+    told = summary_of(tmp_path, OWN_WORKERS.replace("METHOD", method))
     assert (told["workers"], told["cores"]) == (2, [0, 1])
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
     assert told["executions_total"] >= 2
 
 
-def test_modules_run_too(neuron_run: Run, tmp_path: Path) -> None:
-    run = neuron_run("-q", "-m", "script", "0")
-    assert (run.returncode, run.stdout) == (0, "arguments 0 1\n"), run.stderr
-
-
 def test_a_script_that_a_signal_ended(neuron_run: Run, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
     assert neuron_run("script.py").returncode == 128 + signal.SIGKILL
-
-
-@pytest.mark.parametrize(
-    ("arguments", "exit_code", "error"),
-    [
-        ((), 2, "no script given; usage: neuron-run [options] script.py [arguments …]"),
-        (("nothing.py",), 2, "nothing.py: no such file; give the path of a Python script"),
-        (("--cores", "1,3", "script.py"), 2, "--cores='1,3'"),
-        (("--cores", "0-1", "-n", "3", "script.py"), 2, "2 core(s) for 3 workers; give one each"),
-        (("-n", "x", "script.py"), 2, "--nproc-per-node 'x': not a whole number"),
-        (("--simulate", "trn1.2xlarge", "--socket", "/x", "script.py"), 2, "exclude each other"),
-        (("--bogus", "script.py"), 1, "unknown flag"),
-        (("--summary-json", "none/out.json", "script.py"), 1, "none/out.json: No such file or directory; give a file"),
-        (("--summary-json", ".", "script.py"), 1, "--summary-json .: Is a directory; give a file"),
-        (("--wait", "1", "script.py"), 12, "no monitor daemon"),
-    ],
-)
-def test_mistakes(neuron_run: Run, arguments: tuple[str, ...], exit_code: int, error: str) -> None:
-    run = neuron_run(*arguments)
-    assert error in run.stderr
-    assert (run.returncode, run.stdout) == (exit_code, "")
 
 
 def test_options_end_where_the_script_begins() -> None:
@@ -158,8 +137,7 @@ def test_the_summary_as_text() -> None:
         "collective_p50_seconds": 0.0125,
         "fallbacks_total": 4,
     }
-    document = summary.combined([worker], 0, 61.0)
-    assert summary.text(document) == (
+    assert summary.text(summary.combined([worker], 0, 61.0)) == (
         "workers      1\n"
         "wall time    1 m 1 s\n"
         "steps        101 (2.0/s)\n"
@@ -176,51 +154,49 @@ def test_the_summary_as_text() -> None:
     )
 
 
-def test_a_tree_like_the_drivers_is_there_while_the_script_runs(neuron_run: Run, tmp_path: Path) -> None:
-    tree = tmp_path / "host"
+def test_what_a_script_is_told_by_options(neuron_run: Run, tmp_path: Path) -> None:
     (tmp_path / "look.py").write_text(
-        "import pathlib, sys\n"
+        "import os, pathlib, sys\n"
+        "print(os.environ.get('NEURONTOOLS_IGNORE_ADVICE'))\n"
         "print(pathlib.Path(sys.argv[1], 'sys/devices/virtual/neuron_device/neuron0/core_count').read_text())\n"
     )
-    done = neuron_run("-q", "--simulate", "trn1.2xlarge", "--export-sysfs", str(tree), "look.py", str(tree))
-    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    tree = tmp_path / "host"
+    simulated = ("--simulate", "trn1.2xlarge", "--export-sysfs", str(tree))
+    done = neuron_run("-q", *simulated, "--ignore", "float32,nan", "look.py", str(tree))
+    assert (done.returncode, done.stdout) == (0, "float32,nan\n2\n"), done.stderr
     assert not tree.exists()
 
 
-def test_the_tree_needs_a_simulated_host(neuron_run: Run) -> None:
-    done = neuron_run("--export-sysfs", "host", "script.py")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "neuron-run: --export-sysfs is for a simulated host; add --simulate TYPE\n",
-    )
+@pytest.mark.slow
+@pytest.mark.parametrize(("flags", "told"), [(("--no-advice",), "all\n"), ((), "None\n")])
+def test_rules_of_advice_that_a_script_is_not_told(
+    neuron_run: Run, tmp_path: Path, flags: tuple[str, ...], told: str
+) -> None:
+    (tmp_path / "look.py").write_text("import os; print(os.environ.get('NEURONTOOLS_IGNORE_ADVICE'))\n")
+    assert neuron_run("-q", *flags, "look.py").stdout == told
 
 
-def test_the_environment_can_ask_for_a_simulated_host(neuron_run: Run, tmp_path: Path) -> None:
-    variables = {"NEURONTOOLS_SIMULATE": "inf2.xlarge", "NEURONTOOLS_SOCKET": ""}
+@pytest.mark.slow
+@pytest.mark.parametrize("is_named", [False, True])
+def test_the_environment_can_ask_for_a_simulated_host_where_it_names_no_socket(
+    neuron_run: Run, tmp_path: Path, is_named: bool
+) -> None:
+    variables = {"NEURONTOOLS_SIMULATE": "inf2.xlarge", **({} if is_named else {"NEURONTOOLS_SOCKET": ""})}
     run = neuron_run("--summary-json", "out.json", "script.py", **variables)
     assert run.returncode == 0, run.stderr
-    assert json.loads((tmp_path / "out.json").read_text())["instance_type"] == "inf2.xlarge"
-    named = neuron_run("--summary-json", "out.json", "script.py", NEURONTOOLS_SIMULATE="inf2.xlarge")
-    assert named.returncode == 0, named.stderr
-    assert json.loads((tmp_path / "out.json").read_text())["instance_type"] is None
+    assert json.loads((tmp_path / "out.json").read_text())["instance_type"] == (None if is_named else "inf2.xlarge")
 
 
+@pytest.mark.slow
 def test_graphs_are_compiled_ahead_of_a_run_that_finds_them(neuron_run: Run, tmp_path: Path) -> None:
     def ahead(*arguments: str) -> subprocess.CompletedProcess[str]:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
         return subprocess.run(
             [sys.executable, "-m", "neurontools.cli.run.parallel_compile", *arguments],
             capture_output=True,
             text=True,
             cwd=tmp_path,
             check=False,
-            env={
-                **kept,
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
-                "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
-                "NEURONTOOLS_SOCKET": str(tmp_path / "none.sock"),
-                "OMP_NUM_THREADS": "1",
-            },
+            env=environment(tmp_path),
         )
 
     collected = ahead("--command", "collect", sys.executable, "-m", "neurontools.runtime", "script.py", "3")
@@ -236,12 +212,101 @@ def test_graphs_are_compiled_ahead_of_a_run_that_finds_them(neuron_run: Run, tmp
     assert ahead("--command=clear-locks").returncode == ahead("--help").returncode == 0
 
 
+VIT = str(ROOT / "examples" / "train_vit.py")
+WIDTH, DEPTH, TOKENS, BATCH, CLASSES = 64, 2, 17, 4, 1000
+
+
+def flops_of_a_step() -> int:
+    """By hand: multiplications and additions of the small model, forward and twice backward."""
+    linear = TOKENS * WIDTH * (3 * WIDTH + WIDTH + 8 * WIDTH) * DEPTH + WIDTH * CLASSES
+    patches = 16 * (3 * 8 * 8) * WIDTH
+    attention = 2 * TOKENS * TOKENS * WIDTH * DEPTH  # two products: scores and what they weigh
+    # Pictures need no gradient, so the patches are multiplied once in backward; backward of attention computes its
+    # scores again.
+    return 2 * BATCH * (3 * linear + 2 * patches + attention + attention * 5 // 2)
+
+
+def test_a_run_is_estimated_without_a_daemon(neuron_run: Run, tmp_path: Path) -> None:
+    run = neuron_run(
+        "--estimate", "inf2.xlarge", "--summary-json", "out.json", "--samples", "1000", VIT, "--small",
+        "--batch", str(BATCH), "--steps", "4", NEURONTOOLS_SOCKET="",
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "loss" in run.stdout
+    assert "inf2.xlarge        fits" in run.stderr
+    assert "would cost" in run.stderr
+    document = json.loads((tmp_path / "out.json").read_text())
+    assert document["instance_type"] == "inf2.xlarge"
+    (rank,) = document["ranks"]
+    (estimate,) = document["estimates"]
+    assert rank["flops_by_dtype"] == {"float32": 4 * flops_of_a_step()}
+    weights = rank["weight_bytes"]
+    assert (rank["gradient_bytes"], rank["batch_samples"], rank["batches_total"]) == (weights, BATCH, 4)
+    assert rank["optimizer_state_bytes"] == 2 * weights  # and a step each, which Adam keeps on the host
+    assert estimate["counted"]["rest_bytes"] == rank["hbm_peak_bytes"] - 4 * weights
+    assert estimate["costs"][0]["epoch_usd"] is not None
+
+
+@pytest.mark.slow
+def test_an_evaluation_is_no_part_of_a_step(tmp_path: Path) -> None:
+    evaluation = (
+        "with torch.no_grad():\n    for value, target in pl.MpDeviceLoader(DataLoader(data, batch_size=4), device):\n"
+        "        right = (model(value).argmax(1) == target).sum()\n"
+    )
+    epoch = PLAIN + "    step(value, target)\n"
+    script = BEGINNING + TRAINED + (epoch + evaluation) * 2
+    document = summary_of(tmp_path, script, "--estimate", "trn1.2xlarge")
+    assert (document["steps_total"], document["samples_total"]) == (24, 4 * 96)
+    (made,) = document["estimates"]
+    # Of the first layer only the gradient of the weights is asked for.
+    assert made["counted"]["flops_by_dtype"] == {"float32": 2 * 8 * (2 * 8 * 16 + 3 * 16 * 4)}
+    assert made["counted"]["executions_per_step"] == 1
+    assert document["samples_per_second"] == pytest.approx(8 * document["steps_per_second"])
+
+
+@pytest.mark.slow
+def test_memory_is_that_of_all_optimizers(tmp_path: Path) -> None:
+    script = (
+        "import torch, torch_xla.core.xla_model as xm\n"
+        "models = [torch.nn.Linear(8, 4).to(xm.xla_device()), torch.nn.Linear(4, 2).to(xm.xla_device())]\n"
+        "optimizers = [torch.optim.Adam(model.parameters()) for model in models]\n"
+        "for _ in range(3):\n"
+        "    models[1](models[0](torch.ones(3, 8).to(xm.xla_device()))).sum().backward()\n"
+        "    for optimizer in optimizers: optimizer.step()\n"
+        "    for optimizer in optimizers: optimizer.zero_grad()\n"
+        "    xm.mark_step()\n"
+    )
+    (rank,) = summary_of(tmp_path, script)["ranks"]
+    weights = 4 * (8 * 4 + 4 + 4 * 2 + 2)
+    memory = (rank["weight_bytes"], rank["gradient_bytes"], rank["optimizer_state_bytes"])
+    assert memory == (weights, weights, 2 * weights)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("options", "expected"),
-    [(("--ignore", "float32,nan"), "float32,nan"), (("--no-advice",), "all"), ((), "None")],
+    ("flags", "variables"),
+    [((), {"NEURON_CC_FLAGS": "--auto-cast=matmult --auto-cast-type=bf16"}), (("--bf16",), {})],
+    ids=["compiler", "script"],
 )
-def test_what_is_not_to_be_advised_is_told_to_the_runtime(
-    tmp_path: Path, options: tuple[str, ...], expected: str
+def test_what_is_narrowed_is_counted_as_that(
+    neuron_run: Run, tmp_path: Path, flags: tuple[str, ...], variables: dict[str, str]
 ) -> None:
-    (tmp_path / "script.py").write_text("import os\nprint(os.environ.get('NEURONTOOLS_IGNORE_ADVICE'))\n")
-    assert neuron_run_script.neuron_run(tmp_path, "-q", *options, "script.py").stdout == f"{expected}\n"
+    arguments = ("-q", "--estimate", "trn1.2xlarge", "--summary-json", "out.json", VIT, "--small", "--steps", "2")
+    run = neuron_run(*arguments, *flags, **variables, NEURONTOOLS_SOCKET="")
+    assert run.returncode == 0, run.stderr
+    assert set(json.loads((tmp_path / "out.json").read_text())["ranks"][0]["flops_by_dtype"]) == {"bfloat16"}
+
+
+@pytest.mark.slow
+def test_a_script_without_a_step_has_no_estimate_and_its_own_exit_code(neuron_run: Run, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import sys, torch_xla.core.xla_model as xm; xm.xla_device(); sys.exit(3)\n")
+    run = neuron_run("-q", "--estimate", "trn1.2xlarge", "script.py", NEURONTOOLS_SOCKET="")
+    assert run.returncode == 3
+    assert "no estimate: no training step was seen" in run.stderr
+
+
+def test_the_summary_says_what_it_would_cost() -> None:
+    rank = counted_runs.summary()["ranks"][0] | {"instance_type": "trn1.2xlarge", "cores": [0], "rank": 0}
+    told = summary.text(summary.combined([rank], 0, 12.0))
+    assert "for 1,000 steps on trn1.2xlarge, an estimate" in told
+    assert "would cost" not in summary.text(summary.combined([rank | {"instance_type": None}], 0, 12.0))

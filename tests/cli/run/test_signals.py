@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace as Failure
 
 import pytest
 
+from neurontools.runtime.launch.workers import root_cause
 from tests.harness.loaded_interpreter import WHOLE_END
 from tests.harness.neuron_run import TRAINING, OnTerminal, Started, owners
-from tests.harness.running_daemon import StartDaemon
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch")
@@ -20,36 +23,44 @@ Start = Callable[..., Started]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[Started] = []
+    with ExitStack() as stack:
 
-    def begin(*arguments: str, **changes: str) -> Started:
-        started.append(Started(tmp_path, "--summary-json", "out.json", *arguments, **{WHOLE_END: "1"}, **changes))
-        return started[-1]
+        def begin(*arguments: str, **changes: str) -> Started:
+            given = ("--summary-json", "out.json", *arguments)
+            return stack.enter_context(closing(Started(tmp_path, *given, **{WHOLE_END: "1"}, **changes)))
 
-    (tmp_path / "script.py").write_text(TRAINING)
-    yield begin
-    for each in started:
-        each.close()
+        (tmp_path / "script.py").write_text(TRAINING)
+        yield begin
 
 
-def is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> RunningDaemon:
+    return start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("workers", [1, 2])
+def of_workers(workers: int) -> tuple[str, ...]:
+    return ("-n", "2", "script.py") if workers == 2 else ("script.py",)
+
+
+@pytest.mark.parametrize(
+    ("workers", "number"),
+    [
+        (1, signal.SIGTERM),
+        pytest.param(1, signal.SIGINT, marks=pytest.mark.slow),
+        *(pytest.param(2, number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
+    ],
+)
 def test_a_signal_ends_all_workers_and_frees_their_cores(
-    start: Start, start_daemon: StartDaemon, tmp_path: Path, workers: int, number: signal.Signals
+    start: Start, daemon: RunningDaemon, tmp_path: Path, workers: int, number: signal.Signals
 ) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
-    run = start(*(("-n", "2") if workers == 2 else ()), "script.py", socket=daemon.socket)
+    run = start(*of_workers(workers), socket=daemon.socket)
     pids = [run.pid_of(rank) for rank in range(workers)]
-    assert sorted(owners(daemon.socket)) == sorted(pids)
+    assert set(owners(daemon.socket)) == set(pids)
     run.process.send_signal(number)
     exit_code, _, errors = run.end()
     # A script that SIGINT interrupts ends as Python does, with a traceback and by the signal.
     assert exit_code == 128 + number, errors
-    assert not [pid for pid in pids if is_alive(pid)]
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
     wait_until(lambda: owners(daemon.socket) == [])
     summary = json.loads((tmp_path / "out.json").read_text())
     assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
@@ -63,22 +74,9 @@ def is_running(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
-    start: Start, start_daemon: StartDaemon, tmp_path: Path, workers: int
-) -> None:
-    """They ignore SIGTERM, as a script that hangs does."""
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
-    (tmp_path / "script.py").write_text(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{TRAINING}")
-    run = start(*(("-n", "2") if workers == 2 else ()), "script.py", socket=daemon.socket)
-    pids = [run.pid_of(rank) for rank in range(workers)]
-    assert sorted(owners(daemon.socket)) == sorted(pids)
-    run.process.kill()
-    wait_until(lambda: not any(map(is_running, pids)))
-    wait_until(lambda: owners(daemon.socket) == [])
-
-
-OWN_LAUNCHERS = {
+LAUNCHERS = {
+    "neuron-run": TRAINING,
+    "neuron-run -n": TRAINING,
     "multiprocessing": """
 import multiprocessing, subprocess, sys
 def train(rank):
@@ -103,42 +101,39 @@ open("others", "w").write(str(agent.pid))
 agent.wait()
 """,
 }
+IGNORES = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
 
 
-@pytest.mark.parametrize("launcher", OWN_LAUNCHERS)
-def test_workers_of_the_scripts_own_launcher_do_not_outlive_a_neuron_run_that_is_killed(
-    start: Start, start_daemon: StartDaemon, tmp_path: Path, launcher: str
+@pytest.mark.parametrize(
+    "launcher",
+    ["neuron-run", "neuron-run -n", *(pytest.param(name, marks=pytest.mark.slow) for name in list(LAUNCHERS)[2:])],
+)
+def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
+    start: Start, daemon: RunningDaemon, tmp_path: Path, launcher: str
 ) -> None:
-    daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05")
-    (tmp_path / "training.py").write_text(f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{TRAINING}")
-    (tmp_path / "script.py").write_text(OWN_LAUNCHERS[launcher])
-    run = start("script.py", socket=daemon.socket)
-    pids = [run.pid_of(rank) for rank in range(2)]
+    """They ignore SIGTERM, as a script that hangs does."""
+    (tmp_path / "training.py").write_text(IGNORES + TRAINING)
+    (tmp_path / "script.py").write_text(IGNORES + LAUNCHERS[launcher])
+    run = start(*of_workers(2 if launcher == "neuron-run -n" else 1), socket=daemon.socket)
+    pids = [run.pid_of(rank) for rank in range(1 if launcher == "neuron-run" else 2)]
     assert set(pids) <= set(owners(daemon.socket))
-    pids.append(int((tmp_path / "others").read_text()))
+    if (tmp_path / "others").exists():
+        pids.append(int((tmp_path / "others").read_text()))
     run.process.kill()
     wait_until(lambda: not any(map(is_running, pids)))
     wait_until(lambda: owners(daemon.socket) == [])
 
 
-def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+def test_ctrl_c_in_the_terminal(daemon: RunningDaemon, tmp_path: Path) -> None:
+    (tmp_path / "training.py").write_text(TRAINING)
     (tmp_path / "script.py").write_text(
-        TRAINING.replace("while not", "try:\n  while not")
-        .replace("    optimizer.zero", "      optimizer.zero")
-        .replace("    (weight @", "      (weight @")
-        .replace("    xm.opt", "      xm.opt")
-        .replace("    with torch", "      with torch")
-        .replace('    open(f"alive', '      open(f"alive')
-        + "except KeyboardInterrupt: open('interrupts', 'a').write('i')\n"
+        "try: exec(compile(open('training.py').read(), 'training.py', 'exec'))\n"
+        "except KeyboardInterrupt: open('interrupts', 'a').write('i')\n"
     )
-    run = OnTerminal(tmp_path, 120, "script.py", socket=daemon.socket)
-    try:
+    with closing(OnTerminal(tmp_path, 120, "script.py", socket=daemon.socket)) as run:
         run.read_until(r"step \d")
         run.type("\x03")
         exit_code, written = run.end()
-    finally:
-        run.close()
     assert exit_code == 0, written
     assert (tmp_path / "interrupts").read_text() == "i", "the script was interrupted more than once"
     assert "steps        " in written
@@ -148,21 +143,24 @@ def test_ctrl_c_in_the_terminal(start_daemon: StartDaemon, tmp_path: Path) -> No
 DYING = """
 import os, signal, sys, torch, torch_xla.core.xla_model as xm
 value = torch.ones(4, device=xm.xla_device())
-for step in range(20): xm.all_reduce("sum", value); xm.mark_step()
-if xm.get_ordinal() == 1:
-    if sys.argv[1] == "exit": sys.exit(7)
-    if sys.argv[1] == "raise": raise ValueError("of its own")
-    os.kill(os.getpid(), signal.SIGKILL)
-while True: xm.all_reduce("sum", value); xm.mark_step()
+for step in range(3): xm.all_reduce("sum", value); xm.mark_step()
+if xm.get_ordinal() == 0:
+    os.write(2, b"half of a li")  # as a worker leaves it that is ended in the midst of a traceback
+    open("written", "w").close()
+    signal.pause()
+while not os.path.exists("written"): pass
+if sys.argv[1] == "exit": sys.exit(7)
+if sys.argv[1] == "raise": raise ValueError("of its own")
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 @pytest.mark.parametrize(
     ("how", "exit_code", "told"),
     [
-        ("exit", 7, "ended with exit code 7; the other one was ended"),
+        pytest.param("exit", 7, "ended with exit code 7; the other one was ended", marks=pytest.mark.slow),
         ("raise", 1, "ended with exit code 1; the other one was ended"),
-        ("kill", 137, "was killed by SIGKILL; the other one was ended"),
+        pytest.param("kill", 137, "was killed by SIGKILL; the other one was ended", marks=pytest.mark.slow),
     ],
 )
 def test_a_worker_that_dies(start: Start, tmp_path: Path, how: str, exit_code: int, told: str) -> None:
@@ -181,16 +179,7 @@ def test_a_worker_that_dies(start: Start, tmp_path: Path, how: str, exit_code: i
     assert 1 in told_by, "a worker that is killed leaves what it told before"
 
 
-def test_one_worker_of_one(start: Start, tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text("import sys, torch_xla.core.xla_model as xm; xm.xla_device(); sys.exit(3)")
-    assert start("-n", "1", "script.py").end()[0] == 3
-
-
 def test_the_cause_is_the_worker_that_failed_first() -> None:
-    from types import SimpleNamespace as Failure
-
-    from neurontools.runtime.launch.workers import root_cause
-
     failures = {
         0: Failure(exitcode=-15, pid=10, timestamp=1),
         1: Failure(exitcode=1, pid=11, timestamp=1),
@@ -202,6 +191,7 @@ def test_the_cause_is_the_worker_that_failed_first() -> None:
     assert root_cause({0: failures[0]}, {})[0] == 0
 
 
+@pytest.mark.slow
 def test_the_variables_of_the_agent_are_not_those_of_a_worker(start: Start, tmp_path: Path) -> None:
     """Told to use the runtime everywhere, the agent takes no cores all the same."""
     (tmp_path / "script.py").write_text(

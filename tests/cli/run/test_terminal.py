@@ -1,10 +1,13 @@
-"""The line of progress: on a terminal, below the script's output, and never in its way."""
+"""neuron-run on a terminal: the line of progress below the script's output, and neuron-top in its place."""
 
 from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,9 @@ from hypothesis import strategies as st
 
 from neurontools.cli.run.progress import Progress
 from neurontools.cli.run.terminal import Terminal
-from tests.harness.neuron_run import TRAINING, OnTerminal, Started
+from tests.harness.neuron_run import TRAINING, OnTerminal, environment
+from tests.harness.paths import ROOT
+from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.harness.written_screen import screen
 
 FRAME = re.compile(
@@ -24,16 +29,9 @@ Start = Callable[..., OnTerminal]
 
 @pytest.fixture
 def on_terminal(tmp_path: Path) -> Iterator[Start]:
-    started: list[OnTerminal] = []
-
-    def start(columns: int, *arguments: str, **changes: str) -> OnTerminal:
-        started.append(OnTerminal(tmp_path, columns, *arguments, **changes))
-        return started[-1]
-
     (tmp_path / "script.py").write_text(TRAINING)
-    yield start
-    for each in started:
-        each.close()
+    with ExitStack() as stack:
+        yield lambda *arguments, **changes: stack.enter_context(closing(OnTerminal(tmp_path, *arguments, **changes)))
 
 
 def frames(written: str) -> list[str]:
@@ -41,11 +39,13 @@ def frames(written: str) -> list[str]:
     return [part for part in re.split(r"\r\x1b\[K|\r?\n", written) if re.match(r"\d+:\d\d  ", part)]
 
 
-def test_the_line_is_drawn_anew_and_gone_at_the_end(on_terminal: Start, tmp_path: Path) -> None:
-    run = on_terminal(120, "script.py")
-    run.read_until(FRAME.pattern)
+def test_the_line_is_drawn_anew_as_much_as_fits_and_gone_at_the_end(on_terminal: Start, tmp_path: Path) -> None:
+    run = on_terminal(24, "script.py")
+    run.read_until(r"\d+:\d\d  step [\d,]+\r")
     drawn = len(run.written)
+    run.resize(120)
     run.read_until(rf"(?s).{{{drawn}}}.*?{FRAME.pattern}")
+    assert max(map(len, frames(run.written[:drawn]))) < 24
     (tmp_path / "stop").touch()
     exit_code, written = run.end()
     assert exit_code == 0
@@ -56,18 +56,7 @@ def test_the_line_is_drawn_anew_and_gone_at_the_end(on_terminal: Start, tmp_path
     assert shown[1:4:2] == ["", f"wall time    {shown[3][13:]}"]
 
 
-def test_a_narrow_terminal_has_as_much_of_the_line_as_fits(on_terminal: Start, tmp_path: Path) -> None:
-    run = on_terminal(24, "script.py")
-    run.read_until(r"\d+:\d\d  step [\d,]+\r")
-    drawn = len(run.written)
-    run.resize(120)
-    run.read_until(rf"(?s).{{{drawn}}}.*?{FRAME.pattern}")
-    narrow = frames(run.written[:drawn])
-    assert max(map(len, narrow)) < 24
-    (tmp_path / "stop").touch()
-    assert run.end()[0] == 0
-
-
+@pytest.mark.slow
 def test_the_script_has_a_terminal_too_and_its_lines_stay_whole(on_terminal: Start, tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(
         "import os, sys\n"
@@ -86,6 +75,7 @@ def test_the_script_has_a_terminal_too_and_its_lines_stay_whole(on_terminal: Sta
     assert shown[2:203] == [*(f"line {number}" for number in range(200)), "100%"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("term", ["dumb", ""])
 def test_a_terminal_that_obeys_nothing_has_no_line(on_terminal: Start, tmp_path: Path, term: str) -> None:
     (tmp_path / "script.py").write_text("import sys; print(sys.stdout.isatty())")
@@ -93,18 +83,6 @@ def test_a_terminal_that_obeys_nothing_has_no_line(on_terminal: Start, tmp_path:
     assert exit_code == 0
     assert "\x1b" not in written
     assert "True\r\n" in written
-
-
-def test_a_pipe_has_no_line(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(TRAINING)
-    run = Started(tmp_path, "script.py")
-    run.pid_of(0)
-    run.stop_training()
-    exit_code, output, errors = run.end()
-    assert (exit_code, output) == (0, "")
-    assert "\r" not in errors
-    assert "\x1b" not in errors
-    assert "starting" not in errors
 
 
 STATE = {"wall_seconds": 1.0, "steps_total": 0, "flop_total": 0, "executions_total": 3, "graphs_compiled_total": 2}
@@ -167,3 +145,72 @@ def test_a_terminal_that_went_away_loses_what_is_written() -> None:
     terminal.show("line")
     os.close(writable)
     terminal.show("")
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> str:
+    """A PATH on which neuron-top is that of this tree, where the interpreter has none beside it."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    (directory / "neuron-top").write_text(f'#!/bin/sh\nexec {sys.executable} {ROOT}/scripts/neuron-top "$@"\n')
+    (directory / "neuron-top").chmod(0o755)
+    return f"{directory}:/usr/bin:/bin"
+
+
+@pytest.mark.parametrize("leaves", [True, pytest.param(False, marks=pytest.mark.slow)])
+def test_the_output_follows_when_neuron_top_has_left(
+    on_terminal: Start, tmp_path: Path, commands: str, leaves: bool
+) -> None:
+    """Because somebody leaves it, or because the script has ended."""
+    pytest.importorskip("textual")
+    (tmp_path / "script.py").write_text("print('from the script', flush=True)\n" + TRAINING)
+    run = on_terminal(120, "--simulate", "trn1.2xlarge", "--top", "script.py", PATH=commands)
+    run.read_until("trn1.2xlarge")
+    wait_until(lambda: (tmp_path / "alive0").exists())
+    if leaves:
+        run.type("q")
+        run.read_until("from the script")
+        assert run.process.poll() is None
+    (tmp_path / "stop").touch()
+    exit_code, written = run.end()
+    assert exit_code == 0
+    before, _, after = written.rpartition("\x1b[?1049l")  # neuron-top has left the alternate screen
+    assert "from the script" not in before
+    assert after.count("from the script\r\n") == 1
+    assert "steps        " in after
+
+
+OUTPUT_BYTES = 400_000
+"""So many that not all fit into the pipe, and some have been kept when their writer ends."""
+
+BACKLOG = f"""
+import os, resource, signal, subprocess, sys
+from neurontools.cli.run.top import Backlog
+limit = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+writer = subprocess.Popen([sys.executable, "-c", "print('x' * {OUTPUT_BYTES - 1})"], stdout=subprocess.PIPE)
+backlog = Backlog(writer.stdout)
+assert writer.wait() == 0
+backlog.finish()
+"""
+
+
+@pytest.mark.parametrize("limit", [2 * OUTPUT_BYTES, 4096, 0])
+def test_output_for_which_there_is_no_room_is_lost_and_counted(tmp_path: Path, limit: int) -> None:
+    """The limit of file sizes stands for the full disk: the write fails half-way, and the script must not notice."""
+    done = subprocess.run(
+        [sys.executable, "-c", BACKLOG, str(limit)],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0
+    lost = OUTPUT_BYTES - len(done.stdout)
+    assert done.stdout.replace("x", "") in ("", "\n")
+    if limit > OUTPUT_BYTES:
+        assert (lost, done.stderr) == (0, "")
+    else:  # what came while it was kept; the rest was shown as it came
+        assert lost > 0
+        assert done.stderr == f"neuron-run: {lost} bytes of output were lost; there was no room to keep them\n"
