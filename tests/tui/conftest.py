@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings
 from neurontools.views.drawing.glyphs import UNICODE
-from tests.harness.dashboard_terminal import TRAINING, Terminal
-from tests.harness.paths import ROOT
-from tests.harness.running_daemon import RunningDaemon
+from tests.harness import dashboard_terminal
+from tests.harness.dashboard_terminal import Terminal
+from tests.harness.running_daemon import RunningDaemon, shared
 from tests.harness.still_feed import StillFeed, snapshots
 
 
@@ -32,17 +31,17 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
         one.close()
 
 
+@pytest.fixture(scope="module")
+def shared_daemon() -> Iterator[RunningDaemon]:
+    """One daemon for a module. It ticks seldom: what it remembers is asked for again and again."""
+    with shared("--simulate", "trn1.32xlarge", "--interval", "0.1") as daemon:
+        yield daemon
+
+
 @pytest.fixture
 def training(daemon: RunningDaemon) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", TRAINING, daemon.socket], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "attached\n"
-    yield process
-    process.kill()
-    process.wait()
-    process.stdout.close()
+    with dashboard_terminal.training(daemon.socket) as process:
+        yield process
 
 
 @pytest.fixture

@@ -1,34 +1,49 @@
-"""Themes and keys of the reader's own, and files of rubbish in place of what he or the program wrote."""
+"""Themes, keys and settings: kept whole, never where another user leads, and rubbish in their place."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
+import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from neurontools.tui import configuration, keys, settings
-from neurontools.tui.configuration import Configuration
+from neurontools.cli.top import command
+from neurontools.tui import configuration, keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.key_map import KeyMap, textual_key
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import Settings, load, save, settings_path
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.style import THEMES, Style
-from tests.harness.dashboard_terminal import TOP, Terminal
+from tests.harness.dashboard_terminal import Terminal
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory
+from tests.harness.in_process import call_main
 from tests.harness.paths import ROOT
+from tests.harness.pressed_keys import press
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.still_feed import StillFeed, snapshots
 
+MANUAL = (ROOT / "man/neuron-top.1").read_text("utf-8")
+ANY_JSON = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+NAMES = list(Settings().kept())
+
+
+Toml = Callable[[str], configuration.Configuration]
+
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[[str], Configuration]:
-    def loaded(text: str) -> Configuration:
+def toml(tmp_path: Path) -> Toml:
+    def loaded(text: str) -> configuration.Configuration:
         path = tmp_path / "neuron-top.toml"
         path.write_text(text)
         return configuration.load(path)
@@ -36,8 +51,8 @@ def read(tmp_path: Path) -> Callable[[str], Configuration]:
     return loaded
 
 
-def test_a_theme_changes_what_it_names(read: Callable[[str], Configuration]) -> None:
-    found = read(
+def test_a_theme_changes_what_it_names(toml: Toml) -> None:
+    found = toml(
         """
         [themes.mine]
         base = "light"
@@ -76,8 +91,8 @@ def test_a_theme_changes_what_it_names(read: Callable[[str], Configuration]) -> 
         ("a = " + "[" * 5000, "is no TOML: "),
     ],
 )
-def test_what_is_wrong_in_the_file(read: Callable[[str], Configuration], text: str, told: str) -> None:
-    found = read(text)
+def test_what_is_wrong_in_the_file(toml: Toml, text: str, told: str) -> None:
+    found = toml(text)
     assert not found.themes
     (trouble,) = found.troubles
     assert "neuron-top.toml" in trouble
@@ -88,11 +103,7 @@ def test_what_is_wrong_in_the_file(read: Callable[[str], Configuration], text: s
 def test_a_change_of_keys() -> None:
     keymap = KeyMap({"quit": ["Q", "F10"], "show_overview": "V", "toggle_tree": [], "edit_filter": "Ctrl-G"})
     assert not keymap.troubles
-    assert {key: action.name for key, action in keymap.by_key.items() if action.name == "quit"} == {
-        "Q": "quit",
-        "f10": "quit",
-        "ctrl+c": "quit",
-    }
+    assert {key for key, action in keymap.by_key.items() if action.name == "quit"} == {"Q", "f10", "ctrl+c"}
     assert keymap.by_key["V"].name == "show_overview"
     assert keymap.by_key["ctrl+g"].name == "edit_filter"
     assert not {"q", "o", "f2", "x", "slash"} & keymap.by_key.keys()
@@ -101,14 +112,9 @@ def test_a_change_of_keys() -> None:
     text = "\n".join(keys.help_lines(keymap.actions))
     assert "  Q, F10     quit" in text
     assert f"  -          {keymap.action('toggle_tree').text}" in text
-
-
-def test_a_key_goes_from_one_action_to_another() -> None:
-    keymap = KeyMap({"quit": "x"})
-    assert keymap.by_key["x"].name == "quit"
-    assert keymap.action("toggle_tree").keys == ()
-    keymap = KeyMap({"quit": "f2"})
-    assert keymap.action("show_overview").keys == ("o",)
+    keymap = KeyMap({"quit": ["x", "f2"]})
+    assert keymap.by_key["x"].name == "quit", "a key goes from one action to another"
+    assert (keymap.action("toggle_tree").keys, keymap.action("show_overview").keys) == ((), ("o",))
     assert keymap.changed["o"] == "o"
 
 
@@ -134,46 +140,33 @@ def test_a_change_that_can_not_be(changes: dict[str, object], told: str) -> None
 
 
 def test_keys_as_people_spell_them() -> None:
-    spelled = {
-        "/": "slash",
-        "?": "question_mark",
-        "Ctrl-X": "ctrl+x",
-        "ctrl+f5": "ctrl+f5",
-        "F5": "f5",
-        "a": "a",
-        "A": "A",
-    }
-    spelled |= {"PageUp": "pageup", "space": "space", "-": "minus", "Alt-m": "alt+m", "": "", "nothing": "", "a+b": ""}
+    spelled = {"/": "slash", "?": "question_mark", "Ctrl-X": "ctrl+x", "ctrl+f5": "ctrl+f5", "F5": "f5", "a": "a"}
+    spelled |= {"A": "A", "PageUp": "pageup", "space": "space", "-": "minus", "Alt-m": "alt+m"}
+    spelled |= {"": "", "nothing": "", "a+b": ""}
     assert {text: textual_key(text) for text in spelled} == spelled
 
 
 def test_changed_keys_work_and_are_shown_and_clicks_do_what_they_show() -> None:
-    dashboard = Dashboard(StillFeed(snapshots()), Settings(), UNICODE, keymap=KeyMap({"show_processes": "v"}))
-    bar = plain(dashboard.draw(120, 40).lines[-1])
+    keymap = KeyMap({"show_processes": "v", "show_help": "V", "quit": "question_mark"})
+    dashboard = Dashboard(StillFeed(snapshots()), Settings(), UNICODE, keymap=keymap)
+    bar = press(dashboard).splitlines()[-1]
     assert " v Who holds my cores " in bar
     assert not dashboard.press("w")
-    assert dashboard.press("v")
+    press(dashboard, "v")
     assert dashboard.page == "processes"
-    changed = Dashboard(
-        StillFeed(snapshots()), Settings(), UNICODE, keymap=KeyMap({"show_help": "V", "quit": "question_mark"})
-    )
-    bar = plain(changed.draw(120, 40).lines[-1])
-    assert changed.click(bar.index("V help"), 39)
-    assert changed.choices is not None
-    assert changed.choices.dialog.title == "Keys"
+    assert dashboard.click(press(dashboard).splitlines()[-1].index("V help"), 39)
+    assert dashboard.choices is not None
+    assert dashboard.choices.dialog.title == "Keys"
 
 
-def test_the_names_of_the_actions_can_be_asked_for() -> None:
-    done = subprocess.run([*TOP, "--help-keys"], capture_output=True, text=True, check=True)
-    assert all(f"  {action.name} " in done.stdout for action in keys.ACTIONS)
-
-
-ANY_JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-NAMES = list(Settings().kept())
+def test_the_manual_page_has_every_key_and_style() -> None:
+    page = MANUAL.replace("\\-", "-").replace("\\e", "\\")
+    listed = re.findall(r'^\.It Ic "\\&(.*)"\n(.*)$', page, re.MULTILINE)
+    assert [shown for shown, _ in listed] == [action.shown for action in keys.ACTIONS]
+    for (_, about), action in zip(listed, keys.ACTIONS, strict=True):
+        assert about.replace("\\(aq", "'").casefold() == f"{action.text}.".casefold()
+    section = MANUAL.partition("The styles are\n")[2].partition("\n.Pp\n")[0]
+    assert section.replace(".Cm", "").replace("and", "").replace(",", "").split()[:-1] == list(THEMES["dark"].styles)
 
 
 @given(st.dictionaries(st.sampled_from(NAMES), ANY_JSON, max_size=4).map(json.dumps) | st.text(max_size=30))
@@ -188,13 +181,14 @@ def test_settings_of_rubbish_are_told_in_a_line_and_the_screen_is_drawn(
 ) -> None:
     path = tmp_path_factory.mktemp("settings") / "neuron-top.json"
     path.write_text(text)
-    found, trouble = settings.load(path)
+    found, trouble = load(path)
     assert "\n" not in trouble
     for page in ("overview", "processes", "history"):
         found.show("page", page)
         dashboard = Dashboard(StillFeed(snapshots("trn1.2xlarge", "steady")), found, UNICODE)
-        assert len(dashboard.draw(80, 24).lines) == 24
-        assert not any("can't be drawn" in plain(line) for line in dashboard.draw(80, 24).lines)
+        lines = press(dashboard, size=(80, 24)).splitlines()
+        assert len(lines) == 24
+        assert not any("can't be drawn" in line for line in lines)
 
 
 @given(
@@ -207,54 +201,124 @@ def test_any_file_of_themes_and_keys_is_read_or_told_in_lines(
     path = tmp_path_factory.mktemp("own") / "neuron-top.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     found = configuration.load(path)
-    keymap = KeyMap(found.keys)
-    for trouble in (*found.troubles, *keymap.troubles):
-        assert "\n" not in trouble
+    assert not any("\n" in trouble for trouble in (*found.troubles, *KeyMap(found.keys).troubles))
 
 
-@pytest.mark.parametrize("name", ["neuron-top.json", "neuron-top.toml"])
-@pytest.mark.parametrize("kind", ["pipe", "directory", "binary", "huge"])
-def test_whatever_is_in_its_place_is_told_and_stops_nothing(
-    daemon: RunningDaemon, terminal: Callable[..., Terminal], tmp_path: Path, name: str, kind: str
-) -> None:
-    place = tmp_path / "neurontools" / name
-    place.parent.mkdir()
+def put_in_place(path: Path, kind: str) -> None:
+    path.parent.mkdir(exist_ok=True)
     if kind == "pipe":
-        os.mkfifo(place)
+        os.mkfifo(path)
     elif kind == "directory":
-        place.mkdir()
+        path.mkdir()
     else:
-        place.write_bytes(b"\xff\xfe" if kind == "binary" else b" " * (2**20 + 1))
+        path.write_bytes(b"\xff\xfe" if kind == "binary" else b" " * (2**20 + 1))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "directory", "binary", "huge"])
+def test_whatever_is_in_place_of_a_file_is_told(tmp_path: Path, kind: str) -> None:
+    for name in ("neuron-top.json", "neuron-top.toml"):
+        put_in_place(tmp_path / name, kind)
+    kept, trouble = load(tmp_path / "neuron-top.json")
+    assert kept == Settings()
+    assert "neuron-top.json can't be read (" in trouble
+    found = configuration.load(tmp_path / "neuron-top.toml")
+    assert (found.themes, found.keys) == ([], {})
+    assert "neuron-top.toml can't be read (" in found.troubles[0]
+
+
+@pytest.mark.slow
+def test_files_that_can_not_be_read_stop_no_dashboard(
+    daemon: RunningDaemon, terminal: Callable[..., Terminal], tmp_path: Path
+) -> None:
+    put_in_place(tmp_path / "neurontools/neuron-top.json", "pipe")
+    put_in_place(tmp_path / "neurontools/neuron-top.toml", "huge")
     top = terminal("--socket", daemon.socket, width=180)
     text = top.shows("can't be read")
-    assert name in text
+    assert "neuron-top.json" in text
     assert "Traceback" not in text
     top.press("q")
     assert top.ends() == 0
 
 
-def test_a_theme_of_ones_own_from_the_command_line(daemon: RunningDaemon, tmp_path: Path) -> None:
-    (tmp_path / "neurontools").mkdir()
+def test_a_theme_of_ones_own_from_the_command_line(
+    shared_daemon: RunningDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(THEMES, "mine", THEMES["dark"])  # so that it is gone afterwards
     file = tmp_path / "neurontools/neuron-top.toml"
-    file.write_text('[themes.mine]\nheading = "#123456"\n')
+    file.parent.mkdir()
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        flags = ("--socket", daemon.socket, "--once", "--color", "always")
-        environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
-        return subprocess.run([*TOP, *flags, *arguments], capture_output=True, text=True, check=False, env=environment)
+    def run(theme: str) -> Any:
+        THEMES.pop("mine", None)  # as in a process of its own
+        flags = ("--socket", shared_daemon.socket, "--once", "--color", "always", "--theme", theme)
+        return call_main(command.main, *flags, XDG_CONFIG_HOME=str(tmp_path))
 
-    assert "38;2;18;52;86" in run("--theme", "mine").stdout
-    done = run("--theme", "pink")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("give one of auto, dark, light, colour-blind, colour-blind-light, mono, mine\n")
     file.write_text('[themes.mine]\nheading = "#12"\n')
-    done = run("--theme", "mine")
+    done = run("mine")
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "heading: '#12' is no colour" in done.stderr
+    file.write_text('[themes.mine]\nheading = "#123456"\n')
+    assert "38;2;18;52;86" in run("mine").stdout
+    done = run("pink")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith("give one of auto, dark, light, colour-blind, colour-blind-light, mono, mine\n")
 
 
-def test_the_manual_page_names_every_style_of_a_theme() -> None:
-    page = (ROOT / "man/neuron-top.1").read_text("utf-8")
-    section = page.partition("The styles are\n")[2].partition("\n.Pp\n")[0]
-    assert section.replace(".Cm", "").replace("and", "").replace(",", "").split()[:-1] == list(THEMES["dark"].styles)
+def test_settings_are_kept_and_wrong_ones_told(tmp_path: Path) -> None:
+    path = settings_path({"XDG_CONFIG_HOME": str(tmp_path / "config")})
+    assert load(path) == (Settings(), "")
+    kept = Settings(theme="light", window_seconds=300.0, columns=("tag", "util"), then_sort="util", start_page="usage")
+    save(path, kept)
+    assert load(path) == (kept, "")
+    assert [file.name for file in path.parent.iterdir()] == ["neuron-top.json"]
+    for text, told in (
+        ('{"theme": 7, "sort": "util", "health": {"a": 5}}', "theme must be a text; the default is used (and 1 more)"),
+        ('{"sort": "util", "health": {"stuck_seconds": 5}}', "the daemon judges"),
+        ("[]", "holds no JSON object"),
+        ("[", "can't be read"),
+    ):
+        path.write_text(text)
+        kept, trouble = load(path)
+        assert told in trouble
+        assert (kept.theme, kept.sort) == ("auto", "util" if "util" in text else "pid")
+
+
+def test_what_holds_for_one_time_is_not_kept_unless_it_is_chosen(tmp_path: Path) -> None:
+    path = tmp_path / "neuron-top.json"
+    save(path, Settings(page="health", theme="light"))
+    settings, _ = load(path)
+    settings.show("page", "history")
+    settings.show("theme", "mono")
+    settings.show("ascii", True)
+    assert (settings.page, settings.theme, settings.ascii) == ("history", "mono", True)
+    settings.theme = "dark"
+    save(path, settings)
+    assert load(path)[0] == Settings(page="health", theme="dark", ascii=False)
+
+
+def test_settings_in_a_linked_directory_and_where_there_can_be_none(tmp_path: Path) -> None:
+    (tmp_path / "dotfiles").mkdir()
+    (tmp_path / "config").symlink_to("dotfiles")
+    save(settings_path({"XDG_CONFIG_HOME": str(tmp_path / "config")}), Settings(theme="dark"))
+    assert (tmp_path / "dotfiles/neurontools/neuron-top.json").is_file()
+    (tmp_path / "file").touch()
+    save(tmp_path / "file/neuron-top.json", Settings(theme="dark"))
+    assert load(tmp_path / "file/neuron-top.json") == (Settings(), "")
+
+
+@needs_two_users
+@pytest.mark.parametrize("is_link", [True, False])
+def test_nothing_is_written_in_the_home_of_another_user(is_link: bool) -> None:
+    """As under sudo: what he puts there would lead root elsewhere."""
+    with public_directory() as place:
+        home, precious = place / "home", place / "precious"
+        home.mkdir()
+        precious.mkdir(mode=0o700)
+        if is_link:
+            (home / ".config").symlink_to(precious)
+            os.chown(home / ".config", HOSTILE, HOSTILE, follow_symlinks=False)
+        os.chown(home, HOSTILE, HOSTILE)
+        save(settings_path({"XDG_CONFIG_HOME": str(home / ".config")}), Settings())
+        assert list(precious.iterdir()) == []
+        assert [path.name for path in home.iterdir()] == [".config"] * is_link
+        assert stat.S_IMODE(precious.stat().st_mode) == 0o700

@@ -1,10 +1,10 @@
-"""What each key does, without a terminal."""
+"""What each key and click does, without a terminal."""
 
 from __future__ import annotations
 
 import re
 import time
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
@@ -13,36 +13,48 @@ from hypothesis import strategies as st
 from neurontools import model
 from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.history.feed import FeedStatus, Link
+from neurontools.text.units import short_bytes_text
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings, load, save, settings_path
-from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.tui.settings import Settings
+from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import line_width, plain
+from neurontools.views.overview.memory_tree import nodes
 from neurontools.views.pages import PAGES
-from tests.harness.examples import examples
+from tests.harness.examples import examples, some
 from tests.harness.model_parts import parts
-from tests.harness.pressed_keys import HEIGHT, WIDTH, draw, press, text
+from tests.harness.pressed_keys import FIRST_PID, WIDTH, draw, press, text
+from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import StillFeed, snapshots
 
 
-@pytest.mark.parametrize("key", sorted(keys.BY_KEY))
+def rows_of(dashboard: Dashboard) -> list[str]:
+    return text(dashboard).splitlines()
+
+
 @pytest.mark.parametrize("page", PAGE_NAMES)
-def test_every_key_is_taken_on_every_page(key: str, page: str) -> None:
-    dashboard = Dashboard(StillFeed(snapshots()), Settings(page=page), UNICODE)
-    draw(dashboard)
-    assert dashboard.press(key)
-    lines = draw(dashboard).lines
-    assert len(lines) == HEIGHT
-    assert {line_width(line) for line in lines} == {WIDTH}
+def test_every_key_is_taken_on_every_page(page: str) -> None:
+    feed = StillFeed(snapshots())
+    for action in some(keys.ACTIONS, PAGE_NAMES.index(page)):
+        dashboard = Dashboard(feed, Settings(page=page), UNICODE)
+        draw(dashboard, 80, 24)
+        assert dashboard.press(action.keys[0]), action
+        assert [line_width(line) for line in draw(dashboard, 80, 24).lines] == [80] * 24, action
+    assert text(Dashboard(feed, Settings(page=page), ASCII)).isascii()
 
 
-def test_an_unknown_key_is_left_alone(dashboard: Dashboard) -> None:
-    assert not dashboard.press("f12")
-
-
-def test_no_key_is_given_twice() -> None:
+def test_keys_and_pages_are_those_that_are_listed(dashboard: Dashboard) -> None:
     every = [key for action in keys.ACTIONS for key in action.keys]
-    assert sorted(every) == sorted(set(every))
+    assert sorted(every) == sorted(set(every)), "none is given twice"
+    assert keys.BY_KEY.keys() == set(every)
+    assert not dashboard.press("f12")
+    listed = "\n".join(keys.help_lines())
+    assert all(action.shown in listed and action.text in listed for action in keys.ACTIONS)
+    assert "Keys" in press(dashboard, "?")
+    press(dashboard, "pagedown", "escape")
+    assert dashboard.choices is None
+    assert tuple(page.name for page in PAGES) == PAGE_NAMES
+    assert {page.key for page in PAGES} <= set(keys.BY_KEY)
 
 
 def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None:
@@ -56,8 +68,12 @@ def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None
     assert ">[1]:all<" in press(dashboard, "a", "a")
     press(dashboard, "a")  # before the first comes the last
     assert dashboard.pid == snapshots()[-1].processes[-1].pid
-    steady = Dashboard(StillFeed(snapshots(scenario="steady")), Settings(), UNICODE)
+    steady = Dashboard(StillFeed([ScenarioHost("trn1.32xlarge", "steady").at(30.0)]), Settings(), UNICODE)
     assert "ND 1-15: not in use by this process" in press(steady, "2")
+    assert " all cores " in press(dashboard, "h", "1")
+    shown = press(dashboard, "2")
+    assert f" PID {dashboard.pid} " in shown
+    assert " all cores " not in shown
 
 
 def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
@@ -69,8 +85,7 @@ def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
     shown = press(dashboard, "2")  # holds NC 0, of ND 0
     pid = dashboard.pid
     assert re.search(rf"Health of the devices of PID {pid}: (1 of 1 devices unhealthy|1 device is healthy)", shown)
-    of_tab = int(events.findall(shown)[0])
-    assert 0 < of_tab < count
+    assert 0 < int(events.findall(shown)[0]) < count
     listed = [line for line in shown.splitlines() if "corrected HBM ECC" in line and "do:" not in line]
     assert listed
     assert all("ND 0:" in line or "ND 0 " in line for line in listed)
@@ -90,35 +105,21 @@ def test_the_time_axis_has_the_events_of_the_tab(dashboard: Dashboard) -> None:
 
 
 def test_the_heat_map_leads_to_the_history_of_a_core(dashboard: Dashboard) -> None:
-    shown = press(dashboard, "m")
-    assert "Utilization of 32 NeuronCores over time" in shown
-    press(dashboard, *["down"] * 5)
-    shown = press(dashboard, "enter")
+    assert "Utilization of 32 NeuronCores over time" in press(dashboard, "m")
+    shown = press(dashboard, *["down"] * 5, "enter")
     assert dashboard.page == "history"
     assert (dashboard.device_index, dashboard.core_index) == (2, 5)
     assert "ND 2 NC 5 utilization" in shown
 
 
-def test_the_pages_of_the_options_are_all_there_are() -> None:
-    assert tuple(page.name for page in PAGES) == PAGE_NAMES
-    assert {page.key for page in PAGES} <= set(keys.BY_KEY)
-
-
-def test_the_history_follows_the_tab(dashboard: Dashboard) -> None:
-    assert " all cores " in press(dashboard, "h")
-    shown = press(dashboard, "2")
-    assert f" PID {dashboard.pid} " in shown
-    assert " all cores " not in shown
-
-
-def test_pause_holds_the_screen_while_more_comes(dashboard: Dashboard) -> None:
+def test_pause_holds_the_screen_while_more_comes() -> None:
     feed = StillFeed(snapshots()[:50])
     dashboard = Dashboard(feed, Settings(), UNICODE)
     held = press(dashboard, "p").splitlines()[1:20]
     assert "PAUSED" in text(dashboard)
     for moment in StillFeed(snapshots()).timeline.moments[50:]:
         feed.timeline.append(moment)
-    assert text(dashboard).splitlines()[1:20] == held
+    assert rows_of(dashboard)[1:20] == held
     assert "40.0 s back" in text(dashboard)
     shown = press(dashboard, "p")
     assert "LIVE" in shown
@@ -126,14 +127,13 @@ def test_pause_holds_the_screen_while_more_comes(dashboard: Dashboard) -> None:
 
 
 def test_steps_back_and_forward_and_the_scrubber(dashboard: Dashboard) -> None:
-    shown = press(dashboard, "left_square_bracket")
+    shown = press(dashboard, "[")
     assert "PAST" in shown
     assert "1.0 s back" in shown
-    assert "1 m 1 s back" in press(dashboard, "left_curly_bracket")
-    assert "1.0 s back" in press(dashboard, "right_curly_bracket")
-    row = next(number for number, line in enumerate(draw(dashboard).lines) if "back [" in plain(line))
-    left = plain(draw(dashboard).lines[row]).index("[") + 1
-    assert dashboard.click(left, row)
+    assert "1 m 1 s back" in press(dashboard, "{")
+    assert "1.0 s back" in press(dashboard, "}")
+    row, line = next((number, line) for number, line in enumerate(rows_of(dashboard)) if "back [" in line)
+    assert dashboard.click(line.index("[") + 1, row)
     assert "1 m 29 s back" in text(dashboard)
     assert "LIVE" in press(dashboard, "L")
 
@@ -141,15 +141,11 @@ def test_steps_back_and_forward_and_the_scrubber(dashboard: Dashboard) -> None:
 def test_events_are_found_one_after_the_other(dashboard: Dashboard) -> None:
     times = sorted({moment.at_seconds for moment in dashboard.feed.timeline.moments if moment.events})
     assert len(times) > 3
-    press(dashboard, "N")
-    assert dashboard.time.at == times[-1]
-    press(dashboard, "N")
-    assert dashboard.time.at == times[-2]
-    press(dashboard, "n")
-    assert dashboard.time.at == times[-1]
+    for key, expected in (("N", times[-1]), ("N", times[-2]), ("n", times[-1])):
+        press(dashboard, key)
+        assert dashboard.time.at == expected
     assert "no later event" in press(dashboard, "n")
-    shown = press(dashboard, "L", "e")
-    assert "corrected HBM ECC error" in shown
+    assert "corrected HBM ECC error" in press(dashboard, "L", "e")
     press(dashboard, "down", "enter")
     assert dashboard.time.at is not None
 
@@ -179,28 +175,27 @@ def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
 
 
 def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
-    rows = [plain(line) for line in draw(dashboard).lines]
-    tabs = next(number for number, row in enumerate(rows) if row.startswith("Neuron Apps"))
-    assert dashboard.click(rows[tabs].index("synthetic-2"), tabs)
+    def click(words: str, begin: str = "") -> None:
+        rows = rows_of(dashboard)
+        row = next(number for number, line in enumerate(rows) if words in line and line.startswith(begin))
+        assert dashboard.click(rows[row].index(words), row)
+
+    click("synthetic-2", "Neuron Apps")
     assert dashboard.pid == snapshots()[-1].processes[2].pid
-    assert dashboard.click(rows[-1].index("Topology"), len(rows) - 1)
+    click("Topology")
     assert dashboard.page == "topology"
-    rows = [plain(line) for line in draw(dashboard).lines]
-    row = next(number for number, line in enumerate(rows) if "ND9" in line)
-    assert dashboard.click(rows[row].index("ND9"), row)
+    click("ND9")
     assert dashboard.device_index == 9
     assert not dashboard.click(WIDTH - 1, 0)
     dashboard.scroll(3)
-
-
-def test_help_lists_every_key(dashboard: Dashboard) -> None:
-    listed = "\n".join(keys.help_lines())
-    for action in keys.ACTIONS:
-        assert action.shown in listed
-        assert action.text in listed
-    assert "Keys" in press(dashboard, "question_mark")
-    press(dashboard, "pagedown", "escape")
-    assert dashboard.choices is None
+    press(dashboard, "o", "1", "enter")
+    click("ND4", "ND4")
+    assert dashboard.list.cursor == 0, "its job, which holds all of them"
+    press(dashboard, "x")
+    click("ND4", "ND4")
+    scene = dashboard.scene()
+    assert scene is not None
+    assert nodes(scene)[dashboard.list.cursor].key == "nd4"
 
 
 @settings(max_examples=examples(12), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
@@ -209,29 +204,148 @@ def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot,
     dashboard = Dashboard(StillFeed([snapshot]), Settings(page=page), UNICODE)
     for key in ("x", "d", "enter", "j", "n", "K"):
         dashboard.press(key)
-        lines = draw(dashboard, 80, 24).lines
-        assert len(lines) == 24
-        assert {line_width(line) for line in lines} == {80}
+        assert [line_width(line) for line in draw(dashboard, 80, 24).lines] == [80] * 24
 
 
-def test_settings_are_kept_and_wrong_ones_told(tmp_path: Path) -> None:
-    path = settings_path({"XDG_CONFIG_HOME": str(tmp_path)})
-    assert load(path) == (Settings(), "")
-    save(path, Settings(theme="light", window_seconds=300.0, show_flops=True))
-    assert load(path) == (Settings(theme="light", window_seconds=300.0, show_flops=True), "")
-    path.write_text('{"theme": 7, "sort": "util", "health": {"stuck_seconds": 5}}')
-    kept, trouble = load(path)
-    assert (kept.theme, kept.sort) == ("auto", "util")
-    assert "theme must be a text; the default is used (and 1 more)" in trouble
-    path.write_text('{"sort": "util", "health": {"stuck_seconds": 5}}')
-    assert "the daemon judges" in load(path)[1]
-    path.write_text("[")
-    assert "can't be read" in load(path)[1]
+@pytest.mark.parametrize(
+    ("flops", "ratio", "figure", "style"),
+    [(4.2e12, 0.9, "4.20T", "load4"), (4.2e9, 0.3, "4.20G", "load2"), (0.0, 0.0, "0", "held")],
+)
+def test_flops_have_the_unit_that_fits_and_idle_is_told_from_free(
+    flops: float, ratio: float, figure: str, style: str
+) -> None:
+    taken = ScenarioHost("trn1.2xlarge", "steady", neuroncores=1).at(30.0)
+    first, second = taken.cores
+    cores = (replace(first, flops_per_second=flops, utilization_ratio=ratio), second)
+    dashboard = Dashboard(StillFeed([replace(taken, cores=cores)]), Settings(show_flops=True), UNICODE)
+    assert f"[{figure:>7}]" in text(dashboard)
+    assert "[   free]" in text(dashboard)
+    styles = {part: style for line in draw(dashboard).lines for part, style in line}
+    assert (styles[f"{figure:>7}"], styles["   free"]) == (style, "dim")
 
 
-def test_the_manual_page_tells_every_key() -> None:
-    page = (Path(__file__).parents[2] / "man/neuron-top.1").read_text("utf-8").replace("\\-", "-").replace("\\e", "\\")
-    told = re.findall(r'^\.It Ic "\\&(.*)"\n(.*)$', page, re.MULTILINE)
-    assert [shown for shown, _ in told] == [action.shown for action in keys.ACTIONS]
-    for (_, about), action in zip(told, keys.ACTIONS, strict=True):
-        assert about.replace("\\(aq", "'").casefold() == f"{action.text}.".casefold()
+def test_the_tree_opens_node_by_node_and_sums_up(dashboard: Dashboard) -> None:
+    press(dashboard, "x")
+    dashboard.opened = frozenset()
+    shown = press(dashboard, "enter", "down", "right", "down", "enter")
+    assert "NC 0  synthetic-0" in shown
+    assert "synthetic/train_step.neff" in shown
+    assert "10001" in shown
+    scene = dashboard.scene()
+    assert scene is not None
+    rows = nodes(scene)
+    for node in rows:
+        inside = [row.device_bytes or 0 for row in rows if row.key.rpartition("/")[0] == node.key]
+        assert not inside or node.device_bytes == sum(inside), node
+    assert "train_step" not in press(dashboard, *["left"] * 5)
+    press(dashboard, "x")
+    assert "train_step" in press(dashboard, "x")
+    shown = press(dashboard, "x")
+    assert "train_step" not in shown
+    assert "Memory Usage Details: 32 models on 16 of 16 devices" in shown
+
+
+def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashboard) -> None:
+    assert " rank 0 " not in text(dashboard)
+    assert f"{FIRST_PID} rank 0" in press(dashboard, "enter")
+    assert f"Process {FIRST_PID + 1}" in press(dashboard, "down", "down", "enter")
+    shown = press(dashboard, "escape")
+    assert dashboard.page == "overview"
+    assert f"{FIRST_PID} rank 0" in shown
+    press(dashboard, "left")  # to its job
+    assert dashboard.list.cursor == 0
+    assert " rank 0 " not in press(dashboard, "left")
+    assert " rank 0 " in press(dashboard, "right")
+
+
+def test_the_cursor_stays_on_its_process() -> None:
+    feed = StillFeed(snapshots()[:50])
+    dashboard = Dashboard(feed, Settings(), UNICODE)
+    press(dashboard, "w", "x", "down", "down", "down")
+    chosen = dashboard.selected_pid
+    press(dashboard, "I")
+    assert dashboard.selected_pid == chosen, "when the order changes"
+    assert dashboard.list.cursor == 1 + 31 - 2
+    press(dashboard, "o", "down", "down")
+    selected = dashboard.selected_rows["overview"]
+    fewer = [replace(each, processes=each.processes[1:]) for each in snapshots()[49:51]]
+    feed.timeline.append(StillFeed(fewer).timeline.moments[1])
+    draw(dashboard)
+    assert (dashboard.selected_rows["overview"], dashboard.list.cursor) == (selected, 1), "when one before it ends"
+
+
+def test_a_model_that_does_not_run_is_dimmed() -> None:
+    dashboard = Dashboard(StillFeed([ScenarioHost("trn1.32xlarge", "stuck-core").at(60.0)]), Settings(), UNICODE)
+    press(dashboard, "x")
+    line = next(line for line in draw(dashboard).lines if "train_step" in plain(line))
+    assert {style for _, style in line} == {"dim"}
+    assert "(loaded, not running)" in plain(line)
+
+
+def test_filter_sort_tag_and_details(dashboard: Dashboard) -> None:
+    assert "11 of 32 processes" in press(dashboard, "w", "/", *"tag~synthetic-1", "enter")
+    press(dashboard, "s")
+    assert dashboard.choices is not None
+    press(dashboard, "escape", ">")
+    assert dashboard.settings.sort == "user"
+    assert "11 tagged" in press(dashboard, "space"), "the job, as far as it passes"
+    assert "9 tagged" in press(dashboard, "space", "space")
+    shown = press(dashboard, "enter")
+    assert "Process " in shown
+    assert "Executions a second" in shown
+    assert "11 of 32 processes" in press(dashboard, "escape")
+    assert "32 processes, 1 job" in press(dashboard, "escape", "U")
+    assert dashboard.tagged == frozenset()
+    assert "no column 'colour'" in press(dashboard, "/", *"colour=red")
+    assert "no column" not in press(dashboard, "backspace", "ctrl+u", "escape")
+
+
+def test_a_job_is_one_row_until_it_is_opened(dashboard: Dashboard) -> None:
+    shown = press(dashboard, "w")
+    row = next(line for line in shown.splitlines() if "32 ranks" in line)
+    assert row.startswith(" ▸32 ranks ")
+    assert str(FIRST_PID) not in shown
+    assert "Enter lists them" in shown
+    assert "the filter passes" not in press(dashboard, "enter")
+    assert f"{FIRST_PID}" in text(dashboard)
+    assert f"Process {FIRST_PID + 1}" in press(dashboard, "down", "down", "enter")
+    press(dashboard, "escape", "g", "enter")
+    assert f"{FIRST_PID}" not in text(dashboard)
+    assert f"{FIRST_PID}" in press(dashboard, "x")
+    assert f"{FIRST_PID}" not in press(dashboard, "x")
+    assert "a job has no environment of its own" in press(dashboard, "E")
+
+
+def test_of_a_job_what_passes_is_summed_up(dashboard: Dashboard) -> None:
+    rows = press(dashboard, "w", "/", *"cores=0-3", "enter").splitlines()
+    job = next(line for line in rows if "4 ranks" in line)
+    assert " 0-3 " in job
+    one = next(line for line in rows if f" {FIRST_PID} " in line)
+    assert one.split()[3] == "0"
+    figures = dashboard.scene().figures.by_pid  # type: ignore[union-attr]
+    memory = sum(figures[FIRST_PID + number].device_memory_bytes or 0 for number in range(4))
+    assert f" {short_bytes_text(memory)} " in job
+    assert "which is listed" in press(dashboard, "enter")
+
+
+def test_a_signal_is_confirmed_and_synthetic_processes_get_none(dashboard: Dashboard) -> None:
+    assert "and 24 more" in press(dashboard, "w", "K"), "the whole job"
+    shown = press(dashboard, "escape", "x", "down", "K")
+    assert "Send a signal" in shown
+    assert "PID 4194305" in shown
+    assert "Send SIGTERM to PID 4194305?" in press(dashboard, "enter")
+    assert "synthetic: there is no such process" in press(dashboard, "down", "enter")
+
+
+def test_a_signal_from_the_overview_is_for_the_selected_job_or_process(dashboard: Dashboard) -> None:
+    shown = press(dashboard, "K", "enter")
+    assert "Send SIGTERM to 32 processes?" in shown
+    assert "and 24 more" in shown
+    press(dashboard, "escape", "enter", "down", "down", "K")
+    assert f"Send SIGTERM to PID {FIRST_PID + 1}?" in press(dashboard, "enter")
+
+
+def test_read_only_sends_no_signals() -> None:
+    dashboard = Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE, is_read_only=True)
+    assert "--read-only: no signals are sent" in press(dashboard, "f9")
+    assert dashboard.choices is None

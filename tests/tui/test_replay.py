@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from neurontools.history.feed import Link, ReplayFeed
-from neurontools.recording.writer import RecordingWriter
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import plain
-from tests.harness.still_feed import message_of, snapshots
+from tests.harness.pressed_keys import press
+from tests.harness.still_feed import snapshots, write_recording
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COUNT = 12
@@ -21,16 +20,7 @@ COUNT = 12
 
 @pytest.fixture
 def recording(tmp_path: Path) -> Path:
-    path = tmp_path / "some.neurec"
-    writer = RecordingWriter(str(path))
-    for snapshot in snapshots("trn1.2xlarge", "steady")[:COUNT]:
-        writer.write(message_of(snapshot))
-    writer.close()
-    return path
-
-
-def shown(dashboard: Dashboard) -> list[str]:
-    return [plain(line) for line in dashboard.draw(120, 30).lines]
+    return write_recording(tmp_path / "some.neurec", snapshots("trn1.2xlarge", "steady")[:COUNT])
 
 
 def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> None:
@@ -45,16 +35,15 @@ def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> N
     try:
         wait_until(lambda: feed.drain() > 0)
         dashboard.time.advance()
-        assert ", loading, " in shown(dashboard)[0]
-        assert dashboard.press("L")
-        assert " % so far; this goes to its end as it comes" in shown(dashboard)[-1]
+        assert ", loading, " in press(dashboard).splitlines()[0]
+        assert " % so far; this goes to its end as it comes" in press(dashboard, "L").splitlines()[-1]
         go_on.set()
         wait_until(lambda: feed.status.link is Link.COMPLETE)
         feed.drain()
         dashboard.time.advance()
         assert dashboard.time.index == COUNT - 1
-        assert "REPLAY paused " in shown(dashboard)[0]
-        dashboard.press("left_square_bracket")
+        assert "REPLAY paused " in press(dashboard).splitlines()[0]
+        press(dashboard, "[")
         dashboard.time.advance()
         assert dashboard.time.index == COUNT - 2
     finally:
@@ -71,12 +60,9 @@ def test_what_is_wrong_with_a_recording_is_told_once_and_the_keys_come_back(reco
         wait_until(lambda: feed.status.link is Link.COMPLETE)
         feed.drain()
         dashboard.time.advance()
-        first = shown(dashboard)
+        first, later = press(dashboard).splitlines(), press(dashboard, "g").splitlines()
         assert "cut off within a snapshot" in first[-1]
-        assert "not whole" in first[0]
-        dashboard.press("g")
-        later = shown(dashboard)
         assert " q quit " in later[-1]
-        assert "not whole" in later[0]
+        assert all("not whole" in shown[0] for shown in (first, later))
     finally:
         feed.close()

@@ -1,4 +1,4 @@
-"""neuron-top in a real terminal, against a real daemon: a training starts, runs and is killed; nothing hangs."""
+"""neuron-top in a real terminal, against real daemons: a training starts, runs and is killed; nothing hangs."""
 
 from __future__ import annotations
 
@@ -17,52 +17,63 @@ import psutil
 import pytest
 
 from neurontools.errors import EXIT_FAILURE
-from tests.harness.dashboard_terminal import TRAINING, Terminal
+from neurontools.testing import SimulatedFleet
+from tests.harness import dashboard_terminal
+from tests.harness.dashboard_terminal import Terminal
 from tests.harness.host_clock import HostClock
-from tests.harness.paths import ROOT
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.terminal_screen import TerminalScreen
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
+StartTerminal = Callable[..., Terminal]
 ANSI = re.compile(r"\x1b[\[\]>=][0-?]*[ -/]*[@-~]?")
+ENTER, DOWN, LEAVE_SCREEN = "\r", "\x1b[B", b"\x1b[?1049l"
+BUSY = ("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.1")
+
+
+def quit_from(top: Terminal) -> None:
+    top.press("q")
+    assert top.ends() == 0
+
+
+def is_taken_over(top: Terminal) -> None:
+    """Waits until Textual has the terminal."""
+    while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
+        top.read()
 
 
 def test_a_training_is_seen_from_its_start_to_its_end(
-    daemon: RunningDaemon, training: subprocess.Popen[str], terminal: Callable[..., Terminal]
+    daemon: RunningDaemon, training: subprocess.Popen[str], terminal: StartTerminal
 ) -> None:
     top = terminal("--socket", daemon.socket, "--interval", "0.1")
     top.shows("[2]:mlp")
     text = top.until(lambda text: re.search(r"\[ (4|5)\d\.\d\d%\]", text))
     assert "running on i-simulated (trn1.32xlarge)" in text
+    assert "libssl" not in Path(f"/proc/{top.pid}/maps").read_text()
     top.press("w")
     # A screen is read while it is drawn: a line may be of both pages for a moment.
     row = re.compile(rf"^ *{training.pid} .*\bmlp\b.* 0-1 .* 6\.0G", re.MULTILINE)
     top.until(row.search)
-    top.press("2")
-    top.shows(">[2]:mlp<")
-    top.press("\r")
-    top.shows(f"Process {training.pid}")
+    top.press("2", ">[2]:mlp<")
+    top.press("\r", f"Process {training.pid}")
     top.press("\x1b")
     top.shows("1 process ")  # Esc and a letter together would be Alt and that letter
-    top.press("K")
-    top.shows("Send a signal")
-    top.press("jjjjjjjj\r")
-    top.shows(f"Send SIGKILL to PID {training.pid}?")
+    top.press("K", "Send a signal")
+    top.press("jjjjjjjj\r", f"Send SIGKILL to PID {training.pid}?")
     top.press("j\r")
     assert training.wait(HANG_SECONDS) == -signal.SIGKILL
     top.shows("no process holds a NeuronCore")
     top.press("e")
     text = top.shows("ended, 2 cores are free")
     assert f"mlp (PID {training.pid})" in text
-    top.press("[[")
-    top.shows("PAST")
-    top.press("q")
-    assert top.ends() == 0
-    assert b"\x1b[?1049l" in top.raw  # the screen was given back
+    top.press("[[", "PAST")
+    quit_from(top)
+    assert LEAVE_SCREEN in top.raw
 
 
-def test_the_first_frame_says_what_it_does_not_know(daemon: RunningDaemon, terminal: Callable[..., Terminal]) -> None:
-    top = terminal("--socket", daemon.socket, "--page", "health")
+@pytest.mark.slow
+def test_the_first_frame_says_what_it_does_not_know(shared_daemon: RunningDaemon, terminal: StartTerminal) -> None:
+    top = terminal("--socket", shared_daemon.socket, "--page", "health")
     top.shows("LIVE")
     first = top.raw.partition(b"LIVE")[0].decode()
     assert "STARTING" in first
@@ -70,13 +81,10 @@ def test_the_first_frame_says_what_it_does_not_know(daemon: RunningDaemon, termi
     assert "all 16 devices are healthy" in first
 
 
-def test_the_dashboard_carries_no_openssl(daemon: RunningDaemon, terminal: Callable[..., Terminal]) -> None:
-    top = terminal("--socket", daemon.socket)
-    top.shows("LIVE")
-    assert "libssl" not in Path(f"/proc/{top.pid}/maps").read_text()
-
-
-def test_a_lost_daemon_is_told_and_found_again(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
+@pytest.mark.slow
+def test_a_lost_daemon_is_told_and_found_again_and_a_silent_one_holds_nothing_up(
+    start_daemon: StartDaemon, terminal: StartTerminal
+) -> None:
     flags = ("--simulate", "trn1.32xlarge", "--interval", "0.05", "--load", "steady")
     daemon = start_daemon(*flags)
     top = terminal("--socket", daemon.socket)
@@ -84,94 +92,69 @@ def test_a_lost_daemon_is_told_and_found_again(start_daemon: StartDaemon, termin
     daemon.stop(signal.SIGKILL)
     top.shows("LOST, data")
     top.shows("trying again")
-    start_daemon(*flags)
-    top.shows("LIVE")
-    top.press("q")
-    assert top.ends() == 0
-
-
-@pytest.mark.parametrize("key", ["q", "\x03"])
-def test_it_ends_while_the_daemon_is_silent(daemon: RunningDaemon, terminal: Callable[..., Terminal], key: str) -> None:
-    top = terminal("--socket", daemon.socket)
+    daemon = start_daemon(*flags)
     top.shows("LIVE")
     os.kill(daemon.pid, signal.SIGSTOP)
     try:
         top.until(lambda text: "SILENT, data" in text or "LOST, data" in text)
-        top.press(key)
-        assert top.ends() == 0
+        quit_from(top)
     finally:
         os.kill(daemon.pid, signal.SIGCONT)
 
 
-def test_a_storm_of_sizes_and_the_smallest_terminal(daemon: RunningDaemon, terminal: Callable[..., Terminal]) -> None:
-    top = terminal("--socket", daemon.socket, width=20, height=5)
+@pytest.mark.slow
+def test_sizes_of_a_terminal(shared_daemon: RunningDaemon, terminal: StartTerminal) -> None:
+    top = terminal("--socket", shared_daemon.socket, "-d", "3,5", width=20, height=5)
     top.shows("NeuronCore v2")
     for number in range(40):
         top.resize(20 + number * 5 % 180, 5 + number % 45)
     top.resize(200, 50)
-    text = top.shows("Memory Usage Details")
-    top.until(lambda text: "ND 0-15: free" in text)
-    assert "Traceback" not in text
-    top.press("q")
-    assert top.ends() == 0
+    top.until(lambda text: "Memory Usage Details" in text and "2 of 16 devices" in text)
+    quit_from(top)
+    unknown = terminal("--socket", shared_daemon.socket, width=0, height=0)
+    unknown.screen = TerminalScreen(80, 24)
+    unknown.shows("q quit")
+    unknown.press_until("w", "no process holds")
+    unknown.resize(120, 40)
+    unknown.until(lambda text: "LIVE" in text.partition("\n")[0][100:])
+    quit_from(unknown)
 
 
-def test_a_recording_is_made_and_replayed(
-    start_daemon: StartDaemon, terminal: Callable[..., Terminal], tmp_path: Path
-) -> None:
+@pytest.mark.slow
+def test_a_recording_is_made_and_replayed(start_daemon: StartDaemon, terminal: StartTerminal, tmp_path: Path) -> None:
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.05", "--load", "steady")
     path = tmp_path / "one.neurec"
     top = terminal("--socket", daemon.socket, "--interval", "0.05", "--record", str(path))
     top.shows("one.neurec")
     while path.stat().st_size < 12_000:
         top.read()
-    top.press("q")
-    assert top.ends() == 0
+    quit_from(top)
     again = terminal("--replay", str(path))
     again.shows("REPLAY")
     again.shows("synthetic-0")
-    again.press("L")
-    again.shows("REPLAY paused")
-    again.press("[")
-    again.shows("back [")
-    again.press("q")
-    assert again.ends() == 0
+    again.press("L", "REPLAY paused")
+    again.press("[", "back [")
+    quit_from(again)
     path.write_bytes(path.read_bytes()[:-7])  # the regular end, of 6 bytes, and one of the record before it
     damaged = terminal("--replay", str(path))
     damaged.shows("not whole")
     damaged.press("q")
     assert damaged.ends() == EXIT_FAILURE
-    told = damaged.raw.rpartition(b"\x1b[?1049l")[2].decode()
+    told = damaged.raw.rpartition(LEAVE_SCREEN)[2].decode()
     last = ANSI.sub("", told).strip()
     assert last.startswith("neuron-top: ")
     assert "cut off within a snapshot" in last
     assert "\n" not in last
 
 
-def test_a_terminated_dashboard_gives_the_terminal_back(
-    daemon: RunningDaemon, terminal: Callable[..., Terminal]
-) -> None:
-    top = terminal("--socket", daemon.socket)
+@pytest.mark.slow
+def test_a_terminated_dashboard_gives_the_terminal_back(shared_daemon: RunningDaemon, terminal: StartTerminal) -> None:
+    top = terminal("--socket", shared_daemon.socket)
     top.shows("LIVE")
-    while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
-        top.read()  # until Textual has taken the terminal over
+    is_taken_over(top)
     os.kill(top.pid, signal.SIGTERM)
     assert top.ends() == -signal.SIGTERM
-    assert b"\x1b[?1049l" in top.raw
-
-
-def test_a_terminal_that_does_not_know_its_size_is_taken_for_a_usual_one(
-    daemon: RunningDaemon, terminal: Callable[..., Terminal]
-) -> None:
-    top = terminal("--socket", daemon.socket, width=0, height=0)
-    top.screen = TerminalScreen(80, 24)
-    top.shows("q quit")
-    top.press("w")
-    top.shows("no process holds")
-    top.resize(120, 40)
-    top.until(lambda text: "LIVE" in text.partition("\n")[0][100:])
-    top.press("q")
-    assert top.ends() == 0
+    assert LEAVE_SCREEN in top.raw
 
 
 # What starts a program as an interactive shell does: in the foreground, and told when it stops.
@@ -196,19 +179,17 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_it_stops_and_comes_back_as_programs_of_a_shell_do(
-    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+    shared_daemon: RunningDaemon, terminal: StartTerminal
 ) -> None:
-    top = terminal("--socket", daemon.socket, shell=(sys.executable, "-c", JOB_CONTROL))
+    top = terminal("--socket", shared_daemon.socket, shell=(sys.executable, "-c", JOB_CONTROL))
     before = termios.tcgetattr(top.descriptor)
     top.shows("LIVE")
-    while termios.tcgetattr(top.descriptor)[0] & termios.IXON:
-        top.read()  # until Textual has taken the terminal over
+    is_taken_over(top)
     for _ in range(2):
-        top.press("w")
-        top.shows("no process holds")
-        top.press("/x")
-        top.shows("filter: x")
+        top.press("w", "no process holds")
+        top.press("/x", "filter: x")
         top.press("\x1a")
         top.until(lambda _text: top.raw.rstrip().endswith(b"stopped"))
         assert termios.tcgetattr(top.descriptor)[:4] == before[:4]
@@ -218,8 +199,7 @@ def test_it_stops_and_comes_back_as_programs_of_a_shell_do(
         top.shows("LIVE")
         top.press("\x1b")
         top.until(lambda text: "filter:" not in text)
-    top.press("/x")
-    top.shows("filter: x")
+    top.press("/x", "filter: x")
     top.press("\x03")
     assert top.ends() == 0
 
@@ -231,10 +211,11 @@ def takes_over(top: Terminal, times: int) -> None:
     top.until(lambda _text: top.raw.count(PUSH_KEYBOARD) == times)
 
 
+@pytest.mark.slow
 def test_one_that_is_told_to_go_on_without_having_stopped_gives_back_all_that_it_takes(
-    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+    shared_daemon: RunningDaemon, terminal: StartTerminal
 ) -> None:
-    top = terminal("--socket", daemon.socket)
+    top = terminal("--socket", shared_daemon.socket)
     before = termios.tcgetattr(top.descriptor)
     top.shows("LIVE")
     for times in (2, 3):
@@ -242,27 +223,27 @@ def test_one_that_is_told_to_go_on_without_having_stopped_gives_back_all_that_it
         takes_over(top, times)
     top.shows("LIVE")
     held = os.open(f"/proc/{top.pid}/fd/0", os.O_RDWR | os.O_NOCTTY)
-    top.press("q")
-    assert top.ends() == 0
+    quit_from(top)
     assert top.raw.count(POP_KEYBOARD) == 3
     assert termios.tcgetattr(held)[:4] == before[:4]
     os.close(held)
 
 
+@pytest.mark.slow
 def test_a_terminal_that_tells_the_mouse_in_pixels_goes_back_to_cells(
-    daemon: RunningDaemon, terminal: Callable[..., Terminal]
+    shared_daemon: RunningDaemon, terminal: StartTerminal
 ) -> None:
-    top = terminal("--socket", daemon.socket)
+    top = terminal("--socket", shared_daemon.socket)
     top.until(lambda _text: b"\x1b[?2048$p" in top.raw)  # whether it tells its size by itself
     top.press("\x1b[?2048;2$y")
     top.until(lambda _text: b"\x1b[?1016h" in top.raw)
-    top.press("q")
-    assert top.ends() == 0
+    quit_from(top)
     assert b"\x1b[?1016l" in top.raw
 
 
 # Python loads it by itself: a clock that is as far off as a file says. libfaketime has sleeping threads end in errors.
-def test_a_clock_that_is_set_stops_nothing(terminal: Callable[..., Terminal], socket_directory: Path) -> None:
+@pytest.mark.slow
+def test_a_clock_that_is_set_stops_nothing(terminal: StartTerminal, socket_directory: Path) -> None:
     socket = socket_directory / "s"
     clock = HostClock(socket_directory)
     environment = {**os.environ, **clock.environment}
@@ -274,15 +255,12 @@ def test_a_clock_that_is_set_stops_nothing(terminal: Callable[..., Terminal], so
             top.shows(" LIVE ")
             clock.set(-120)
             top.shows("the clock of the host was set back by 2 m 0 s")
-            with subprocess.Popen(
-                [sys.executable, "-c", TRAINING, str(socket)], stdout=subprocess.DEVNULL, cwd=ROOT
-            ) as training:
+            with dashboard_terminal.training(str(socket)):
                 # Whoever looks between the two sees it before it has any.
                 top.until(re.compile("(attached, holds|took) 2 cores").search)
                 top.shows(" LIVE ")
                 clock.set(3480)
                 top.shows("the clock of the host was set forward by 1 h 0 m")
-                training.kill()
             top.shows("ended, 2 cores are free")
             top.shows(" LIVE ")
         finally:
@@ -292,9 +270,7 @@ def test_a_clock_that_is_set_stops_nothing(terminal: Callable[..., Terminal], so
 def nobody_looks(top: Terminal) -> None:
     """Has more drawn than a terminal takes whose other end isn't read, until nothing moves any more."""
     top.shows("LIVE")
-    while "32 processes" not in top.screen.text:
-        top.press("w")  # again, as what is typed while Textual begins may be lost
-        top.read(1.0)
+    top.press_until("w", "32 processes")
     for _ in range(100):
         top.press("ow")
     process = psutil.Process(top.pid)
@@ -316,21 +292,70 @@ def wants_to_run(pid: int) -> bool:
     return False
 
 
-def test_keys_work_over_a_line_that_takes_no_frames(
-    start_daemon: StartDaemon, terminal: Callable[..., Terminal]
-) -> None:
-    daemon = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.1")
+@pytest.mark.slow
+def test_a_line_that_takes_no_frames_holds_up_no_end(start_daemon: StartDaemon, terminal: StartTerminal) -> None:
+    daemon = start_daemon(*BUSY)
     top = terminal("--socket", daemon.socket, "--interval", "0.1")
     nobody_looks(top)
     seen = len(top.raw)
-    top.press("q")
-    assert top.ends() == 0
+    quit_from(top)
     assert len(top.raw) - seen < 500_000, "the frames that nobody saw were not kept for later"
+    gone = terminal("--socket", daemon.socket, "--interval", "0.1")
+    nobody_looks(gone)
+    gone.hang_up()
+    assert gone.ends() == -signal.SIGHUP
 
 
-def test_it_ends_when_the_terminal_is_gone(start_daemon: StartDaemon, terminal: Callable[..., Terminal]) -> None:
-    daemon = start_daemon("--simulate", "trn1.32xlarge", "--load", "steady", "--interval", "0.1")
-    top = terminal("--socket", daemon.socket, "--interval", "0.1")
-    nobody_looks(top)
-    top.hang_up()
-    assert top.ends() == -signal.SIGHUP
+def test_many_hosts_into_one_and_back(terminal: StartTerminal) -> None:
+    with SimulatedFleet(3, mix="trn1.2xlarge=2,inf2.xlarge", interval_seconds=0.2, processes=3) as fleet:
+        top = terminal("--hostfile", fleet.hostfile)
+        top.shows("3 hosts, 3 live")
+        top.shows("Hosts, worst first")
+        top.press("?", "PgUp PgDn Home End: move; Enter: host, open group")
+        top.press(ENTER, "NeuronCore v2 Utilization")
+        top.press("q", "3 hosts, 3 live")
+        fleet.stop("host-002")
+        top.shows("2 live, 1 lost")
+        top.until(lambda text: " host-002 " in text and "lost: " in text)
+        top.press("/host-002", "filter: host-002")
+        top.press(ENTER)
+        top.until(lambda text: " host-000 " not in text.split("WORST")[-1])
+        top.press(ENTER, "host-002: no monitor daemon")
+        quit_from(top)
+
+
+@pytest.mark.slow
+def test_what_is_typed_before_the_next_page_is_there_is_for_that(terminal: StartTerminal) -> None:
+    with SimulatedFleet(3, mix="trn1.2xlarge", interval_seconds=0.2) as fleet:
+        top = terminal("--hostfile", fleet.hostfile)
+        top.shows("3 hosts, 3 live")
+        top.press(ENTER + "w" + "/no such process" + ENTER, "no process passes the filter")
+        top.press("q" + DOWN + "/host" + ENTER, "with: host")
+        top.press(ENTER + "q" + ENTER + "m" + "q" + "/-00", "filter: host-00")
+
+
+@pytest.mark.slow
+def test_hosts_by_user(start_daemon: StartDaemon, terminal: StartTerminal) -> None:
+    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.2")
+    with (
+        SimulatedFleet(1, mix="inf2.xlarge", interval_seconds=0.2) as idle,
+        contextlib.closing(Attachment(daemon)) as job,
+    ):
+        job.attach(core_count=1)
+        (process,) = daemon.snapshot().processes
+        top = terminal("--hosts", f"unix:{daemon.socket},{idle.places[0].text}")
+        top.shows("2 hosts, 2 live")
+        for way in ("alike", "type", "job", "user"):
+            top.press("b", f"Hosts by {way}")
+        top.shows(f"+ {process.user or process.uid}, 1 host")
+        top.shows("+ no user, 1 host")
+        quit_from(top)
+
+
+@pytest.mark.slow
+def test_a_signal_gives_the_terminal_back_from_the_page_of_many_hosts(terminal: StartTerminal) -> None:
+    top = terminal("--hosts", "unix:/nowhere/n.sock")
+    top.shows("lost: no daemon")
+    os.kill(top.pid, signal.SIGTERM)
+    assert top.ends() == -signal.SIGTERM
+    assert LEAVE_SCREEN in top.raw

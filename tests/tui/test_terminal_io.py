@@ -1,4 +1,4 @@
-"""How keys come from a terminal and frames go to one: real pseudo-terminals, whose other end reads or doesn't."""
+"""How keys come from a terminal and frames go to one: what is painted, and real pseudo-terminals."""
 
 from __future__ import annotations
 
@@ -10,17 +10,68 @@ import select
 import socket
 import threading
 import tty
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TextIO
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.color import ColorSystem
 from textual.events import Key
 
+from neurontools.tui.painter import sgr, spans, update
 from neurontools.tui.terminal.input import TerminalInput
 from neurontools.tui.terminal.output import TerminalOutput
 from neurontools.tui.terminal.typed_ahead import TypedAhead
+from neurontools.views.drawing.line import Line, fit, plain
+from tests.harness.terminal_screen import TerminalScreen
 from tests.harness.waiting import HANG_SECONDS
+
+WIDTH = 30
+RUNS = st.lists(
+    st.tuples(st.text("ab█▌ 宽", max_size=9), st.sampled_from(["text", "busy", "text+selected"])), max_size=8
+)
+LINES = st.lists(RUNS.map(lambda runs: fit(tuple(runs), WIDTH)), min_size=3, max_size=3)
+
+
+def painted(lines: list[Line], before: list[Line]) -> str:
+    return update(lines, before, "dark", ColorSystem.TRUECOLOR, WIDTH)
+
+
+def narrow(line: Line) -> Line:
+    return fit(tuple((text.replace("宽", "w"), style) for text, style in line), WIDTH)
+
+
+@given(LINES, LINES)
+def test_after_what_is_painted_the_screen_is_the_new_one(before: list[Line], lines: list[Line]) -> None:
+    screen = TerminalScreen(WIDTH, 3)
+    old, wanted = ([narrow(line) for line in each] for each in (before, lines))
+    for row, line in enumerate(old, 1):
+        screen.feed(f"\x1b[{row};1H" + plain(line))
+    screen.feed(painted(wanted, old))
+    assert screen.text == "\n".join(plain(line) for line in wanted)
+    for line, earlier in zip(lines, before, strict=True):
+        found = spans(line, earlier, WIDTH)
+        assert found == sorted(found)
+        if any("宽" in text for text, _ in (*line, *earlier)):
+            continue
+        inside = {cell for left, right in found for cell in range(left, right)}
+        cells = ([(character, style) for text, style in each for character in text] for each in (line, earlier))
+        for cell, (one, other) in enumerate(zip(*cells, strict=True)):
+            assert one == other or cell in inside, "every cell that differs is in a span"
+
+
+def test_no_more_is_written_than_has_changed() -> None:
+    before, after = (fit(((f"[{figure}]" + "█" * 20, "busy"),), WIDTH) for figure in ("91.2", "91.3"))
+    assert painted([before], [before]) == ""
+    assert 0 < len(painted([after], [before])) < 60
+
+
+def test_monochrome_has_no_colours() -> None:
+    for name in ("text", "busy", "title", "bad", "text+selected", "track"):
+        for code in sgr("mono", name, ColorSystem.TRUECOLOR).removeprefix("\x1b[").removesuffix("m").split(";"):
+            assert int(code) < 30
 
 
 @dataclass
@@ -102,51 +153,39 @@ def test_the_end_of_a_terminal_is_told_once(pair: Pair) -> None:
 async def test_keys_come_one_by_one_and_a_lonely_escape_is_a_key(pair: Pair) -> None:
     keys: asyncio.Queue[str] = asyncio.Queue()
     ended = asyncio.Event()
-    taken = TerminalInput(
-        pair.program.fileno(), lambda message: keys.put_nowait(message.key) if isinstance(message, Key) else None,
-        ended.set,
-    )  # fmt: skip
+    taken = terminal_input(pair, keys.put_nowait, ended.set)
     taken.begin()
     os.write(pair.other, b"a\x1b[B\xc3")
     assert [await keys.get() for _ in range(2)] == ["a", "down"]
     os.write(pair.other, b"\xa9\x1b")
     assert [await keys.get() for _ in range(2)] == ["é", "escape"]
+    taken.end()
+    os.write(pair.other, b"x")
+    await asyncio.sleep(0)
+    assert keys.empty(), "while nobody reads"
+    taken.begin()
+    assert await keys.get() == "x", "what was typed meanwhile is there afterwards"
     pair.hang_up()
     await asyncio.wait_for(ended.wait(), HANG_SECONDS)
     taken.end()
 
 
-async def test_what_is_typed_while_nobody_reads_is_there_afterwards(pair: Pair) -> None:
-    keys: asyncio.Queue[str] = asyncio.Queue()
-    taken = TerminalInput(
-        pair.program.fileno(), lambda message: keys.put_nowait(message.key) if isinstance(message, Key) else None,
-        lambda: None,
-    )  # fmt: skip
-    taken.begin()
-    taken.end()
-    os.write(pair.other, b"x")
-    await asyncio.sleep(0)
-    assert keys.empty()
-    taken.begin()
-    assert await keys.get() == "x"
-    taken.end()
-
-
 async def test_what_has_been_typed_is_read_before_reading_ends_and_what_comes_later_is_not(pair: Pair) -> None:
     keys: list[str] = []
-    taken = TerminalInput(
-        pair.program.fileno(), lambda message: keys.append(message.key) if isinstance(message, Key) else None,
-        lambda: None,
-    )  # fmt: skip
+    taken = terminal_input(pair, keys.append, lambda: None)
     taken.begin()
-    os.write(pair.other, b"a\x1b[B\r")
-    assert select.select([pair.program], [], [], HANG_SECONDS)[0]
-    taken.finish()
-    assert keys == ["a", "down", "enter"]
-    os.write(pair.other, b"x")
-    assert select.select([pair.program], [], [], HANG_SECONDS)[0]
-    taken.finish()
-    assert keys == ["a", "down", "enter"]
+    for typed in (b"a\x1b[B\r", b"x"):
+        os.write(pair.other, typed)
+        assert select.select([pair.program], [], [], HANG_SECONDS)[0]
+        taken.finish()
+        assert keys == ["a", "down", "enter"]
+
+
+def terminal_input(pair: Pair, take: Callable[[str], object], end: Callable[[], object]) -> TerminalInput:
+    """Reads the terminal of a program, and hands over the names of keys."""
+    return TerminalInput(
+        pair.program.fileno(), lambda message: take(message.key) if isinstance(message, Key) else None, end
+    )
 
 
 def test_keys_typed_ahead_are_pressed_in_order_until_one_leaves_the_page() -> None:
