@@ -9,8 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neurontools import catalog
+from neurontools.model import Process, Snapshot
+from neurontools.text.go_json import indented, string
+from neurontools.text.table import Column, ascii_table
+from neurontools.text.terminal import cell_width, visible
 from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_object, device_list_table
 from tests.harness.snapshots import process_of, snapshot_of, with_device
 
@@ -23,43 +29,38 @@ MONITOR = process_of(5000, "neuron-monitor", range(16), None)
 NASTY_HOST = snapshot_of("trn1.2xlarge", [process_of(1, NASTY, [0])])
 WATCHED = snapshot_of("trn1.32xlarge", [*TWO, MONITOR])
 
-CASES: dict[str, Callable[[], str]] = {
-    "idle_trn1.32xlarge.txt": lambda: device_list_table(snapshot_of("trn1.32xlarge")),
-    "one_device_two_processes.txt": lambda: device_list_table(snapshot_of("trn1.2xlarge", TWO)),
-    "wide.txt": lambda: device_list_table(snapshot_of("trn1.2xlarge", TWO), wide=True),
-    "shared_devices.txt": lambda: device_list_table(snapshot_of("inf2.24xlarge", SHARED)),
-    "a_process_a_device.txt": lambda: device_list_table(
-        snapshot_of("inf2.24xlarge", [process_of(4242, TRAIN, [0, 1, 2])])
+CASES: dict[str, tuple[Snapshot, dict[str, Any]]] = {
+    "idle_trn1.32xlarge.txt": (snapshot_of("trn1.32xlarge"), {}),
+    "one_device_two_processes.txt": (snapshot_of("trn1.2xlarge", TWO), {}),
+    "wide.txt": (snapshot_of("trn1.2xlarge", TWO), {"wide": True}),
+    "shared_devices.txt": (snapshot_of("inf2.24xlarge", SHARED), {}),
+    "a_process_a_device.txt": (snapshot_of("inf2.24xlarge", [process_of(4242, TRAIN, [0, 1, 2])]), {}),
+    "all_processes.txt": (WATCHED, {"all_processes": True, "device_indices": [0, 1]}),
+    "without_the_monitor.txt": (WATCHED, {"device_indices": [1]}),
+    "no_commands.txt": (snapshot_of("inf2.xlarge", [process_of(4290, "", [0])]), {"wide": True}),
+    "trn2.48xlarge_lnc1.txt": (
+        snapshot_of("trn2.48xlarge"),
+        {"logical_neuroncore_config": 1, "device_indices": [0, 15]},
     ),
-    "all_processes.txt": lambda: device_list_table(WATCHED, all_processes=True, device_indices=[0, 1]),
-    "without_the_monitor.txt": lambda: device_list_table(WATCHED, device_indices=[1]),
-    "no_commands.txt": lambda: device_list_table(snapshot_of("inf2.xlarge", [process_of(4290, "", [0])]), wide=True),
-    "trn2.48xlarge_lnc1.txt": lambda: device_list_table(
-        snapshot_of("trn2.48xlarge"), logical_neuroncore_config=1, device_indices=[0, 15]
-    ),
-    "trn2.48xlarge_lnc2.txt": lambda: device_list_table(snapshot_of("trn2.48xlarge"), device_indices=[0, 15]),
-    "trn2.3xlarge_lnc1.txt": lambda: device_list_table(snapshot_of("trn2.3xlarge"), logical_neuroncore_config=1),
-    "trn2.3xlarge_lnc2.txt": lambda: device_list_table(snapshot_of("trn2.3xlarge"), logical_neuroncore_config=2),
-    "inferred_and_unknown.txt": lambda: device_list_table(snapshot_of("inf1.24xlarge"), device_indices=[0, 15]),
-    "nasty_command.txt": lambda: device_list_table(NASTY_HOST, wide=True),
-    "topology_torus.txt": lambda: device_list_table(snapshot_of("trn1.32xlarge"), topology=True),
-    "topology_ring.txt": lambda: device_list_table(snapshot_of("inf2.48xlarge"), topology=True),
-    "topology_line.txt": lambda: device_list_table(snapshot_of("inf2.24xlarge"), topology=True),
-    "topology_single.txt": lambda: device_list_table(snapshot_of("trn1.2xlarge"), topology=True),
-    "topology_switched.txt": lambda: device_list_table(snapshot_of("trn3e.24xlarge"), topology=True),
-    "idle_trn1.32xlarge.json": lambda: device_list_json(snapshot_of("trn1.32xlarge")),
-    "shared_devices.json": lambda: device_list_json(snapshot_of("inf2.24xlarge", SHARED), device_indices=[0, 1, 2]),
-    "all_processes.json": lambda: device_list_json(WATCHED, all_processes=True, device_indices=[0, 1]),
-    "trn2.3xlarge_lnc1.json": lambda: device_list_json(snapshot_of("trn2.3xlarge"), logical_neuroncore_config=1),
-    "trn2.48xlarge_lnc2.json": lambda: device_list_json(snapshot_of("trn2.48xlarge"), device_indices=[15]),
-    "inferred_and_unknown.json": lambda: device_list_json(snapshot_of("inf1.24xlarge"), device_indices=[0]),
-    "nasty_command.json": lambda: device_list_json(NASTY_HOST),
+    "trn2.48xlarge_lnc2.txt": (snapshot_of("trn2.48xlarge"), {"device_indices": [0, 15]}),
+    "trn2.3xlarge_lnc1.txt": (snapshot_of("trn2.3xlarge"), {"logical_neuroncore_config": 1}),
+    "trn2.3xlarge_lnc2.txt": (snapshot_of("trn2.3xlarge"), {"logical_neuroncore_config": 2}),
+    "inferred_and_unknown.txt": (snapshot_of("inf1.24xlarge"), {"device_indices": [0, 15]}),
+    "nasty_command.txt": (NASTY_HOST, {"wide": True}),
+    "topology_torus.txt": (snapshot_of("trn1.32xlarge"), {"topology": True}),
+    "shared_devices.json": (snapshot_of("inf2.24xlarge", SHARED), {"device_indices": [0, 1, 2]}),
+    "trn2.3xlarge_lnc1.json": (snapshot_of("trn2.3xlarge"), {"logical_neuroncore_config": 1}),
+    "trn2.48xlarge_lnc2.json": (snapshot_of("trn2.48xlarge"), {"device_indices": [15]}),
+    "inferred_and_unknown.json": (snapshot_of("inf1.24xlarge"), {"device_indices": [0]}),
+    "nasty_command.json": (NASTY_HOST, {}),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_document_is_the_golden_one(name: str) -> None:
-    assert CASES[name]() == (GOLDEN / name).read_bytes().decode()
+    snapshot, options = CASES[name]
+    render = device_list_json if name.endswith(".json") else device_list_table
+    assert render(snapshot, **options) == (GOLDEN / name).read_bytes().decode()
 
 
 def test_every_golden_file_is_compared() -> None:
@@ -128,3 +129,88 @@ def test_an_ultraserver_is_told_where_it_is_known(known: dict[str, Any], told: s
     assert document.get("ultraserver_id") == told
     assert [device["neuron_device"] for device in document["neuron_devices"]] == list(range(16))
     assert not any("instance_type" in device for device in document["neuron_devices"])
+
+
+ANY_TEXT = st.text(st.characters(exclude_categories=()))  # surrogates and control characters too
+VERSIONS = st.none() | st.sampled_from(["2.34.10", "", "\x1b]0;x\x07"])
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    instance_type = draw(st.sampled_from(catalog.names()))
+    device_count = catalog.load(instance_type).device_count
+    devices = st.sets(st.integers(0, device_count - 1)).map(sorted)
+
+    def process(pid: int) -> Process:
+        return process_of(pid, draw(ANY_TEXT), draw(devices), draw(VERSIONS))
+
+    return snapshot_of(instance_type, [process(pid) for pid in draw(st.sets(st.integers(1, 2**22), max_size=6))])
+
+
+def _is_harmless(document: str) -> bool:
+    return all(visible(line) == line for line in document.split("\n"))
+
+
+@given(snapshots(), st.booleans(), st.booleans(), st.none() | st.sampled_from([1, 2]))
+def test_table_is_straight_and_harmless(snapshot: Snapshot, wide: bool, all_processes: bool, lnc: int | None) -> None:
+    table = device_list_table(
+        snapshot, wide=wide, all_processes=all_processes, topology=True, logical_neuroncore_config=lnc
+    )
+    lines = [line for line in table.split("\n") if line.startswith(("+", "|"))]
+    assert len({cell_width(line) for line in lines}) == 1
+    assert _is_harmless(table)
+    table.encode()
+    shown = [process for process in snapshot.processes if all_processes or process.runtime_version is not None]
+    rows = sum(max(1, sum(device.index in process.device_indices for process in shown)) for device in snapshot.devices)
+    assert len([line for line in lines if line.startswith("|")]) == 2 + rows
+
+
+@given(snapshots(), st.booleans())
+def test_json_says_what_the_snapshot_says(snapshot: Snapshot, all_processes: bool) -> None:
+    document = device_list_json(snapshot, all_processes=all_processes)
+    assert _is_harmless(document)
+    devices = json.loads(document.encode())
+    for device, told in zip(snapshot.devices, devices, strict=True):
+        assert told["bdf"] == ("" if "bdf" in device.inferred_fields else device.bdf or "")
+        assert told["connected_to"] == (list(device.connected_to) or None)
+        assert told["memory_size"] == device.memory_bytes
+        assert told["neuron_processes"] == [
+            {
+                "pid": process.pid,
+                "command": _valid(process.command),
+                "neuron_runtime_version": "NA" if process.runtime_version is None else process.runtime_version,
+            }
+            for process in snapshot.processes
+            if device.index in process.device_indices and (all_processes or process.runtime_version is not None)
+        ]
+    assert [core for told in devices for core in told["neuroncore_ids"]] == list(
+        range(len(snapshot.cores) // snapshot.instance.logical_neuroncore_config)
+    )
+
+
+def _valid(text: str) -> str:
+    return "".join("\ufffd" if "\ud800" <= character <= "\udfff" else character for character in text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain", '"plain"'),
+        ('"\\', r'"\"\\"'),
+        ("<>&", r'"\u003c\u003e\u0026"'),
+        ("\b\f\n\r\t\0\x1b", r'"\b\f\n\r\t\u0000\u001b"'),
+        ("\x7f\x9b\u2028\u202e", r'"\u007f\u009b\u2028\u202e"'),
+        ("é神\U0001f600", '"é神\U0001f600"'),
+        ("\ud800", '"\ufffd"'),
+    ],
+)
+def test_escapes_of_json(value: str, text: str) -> None:
+    assert string(value) == text
+    assert json.loads(text) == value.replace("\ud800", "\ufffd")
+
+
+def test_what_no_document_has_yet() -> None:
+    assert indented({"a": -1.5, "b": True, "c": {}}) == '{\n    "a": -1.5,\n    "b": true,\n    "c": {}\n}'
+    assert indented([]) == "[]"
+    column = Column[str](("AN ODD", ""), str)
+    assert ascii_table((column,), []) == "+--------+\n| AN ODD |\n|        |\n+--------+\n+--------+\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -16,8 +17,9 @@ from neurontools.model.attribution import Job
 from neurontools.rpc.convert import to_message
 from neurontools.views.drawing.dialog import Dialog, over
 from neurontools.views.drawing.glyphs import UNICODE
-from neurontools.views.drawing.line import Page, line_width
-from neurontools.views.drawing.scene import Scene
+from neurontools.views.drawing.line import Page, line_width, plain
+from neurontools.views.drawing.narrowing import Narrowing
+from neurontools.views.drawing.scene import Clock, Scene
 from neurontools.views.frame import frame
 from neurontools.views.overview.job_list import job_rows
 from neurontools.views.overview.memory_tree import every_key
@@ -93,11 +95,7 @@ def test_every_instance_type_fits_any_terminal(
 
 
 @pytest.mark.parametrize("text", NASTY)
-@pytest.mark.parametrize("page", [page.name for page in PAGES])
-@pytest.mark.parametrize("size", [(20, 5), (80, 24), (200, 50)])
-def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_raw(
-    text: str, page: str, size: tuple[int, int]
-) -> None:
+def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_raw(text: str) -> None:
     snapshot = HOSTS["trn1.32xlarge", None]
     nasty = tuple(
         replace(
@@ -117,8 +115,8 @@ def test_text_from_elsewhere_neither_breaks_the_layout_nor_reaches_the_terminal_
         warnings=(text,),
         instance=replace(snapshot.instance, instance_id=text, instance_type=text),
     )
-    for details in (None, nasty[0].pid):
-        scene = Scene.of(snapshot, page=page, details_pid=details, message=text, filter_text=text, pid=details)
+    for page, size, details in product(PAGES, ((20, 5), (80, 24), (200, 50)), (None, nasty[0].pid)):
+        scene = Scene.of(snapshot, page=page.name, details_pid=details, message=text, filter_text=text, pid=details)
         scene.opened = every_key(scene)
         scene.is_tree_shown = details is not None
         scene.unfolded = frozenset(row.key for row in job_rows(scene))
@@ -135,3 +133,14 @@ def test_two_hundred_processes() -> None:
         for cursor in (0, 100, 199, 5000):
             scene = Scene.of(snapshot, page=page.name, cursor=cursor, pid=1199 if cursor == 100 else None)
             check(frame(scene, 80, 24), 80, 24)
+
+
+def test_every_page_is_drawn_of_a_part() -> None:
+    for page, size in product(PAGES, ((80, 24), (200, 50), (20, 5))):
+        narrowing = Narrowing(frozenset((15,)))
+        scene = Scene.of(HOSTS["trn1.32xlarge", None], narrowing, page=page.name, clock=Clock("LIVE"))
+        drawn = frame(scene, *size)
+        check(drawn, *size)
+        lines = [plain(line) for line in drawn.lines]
+        assert size[0] == 20 or "1 of 16 devices" in lines[0]
+        assert "missing" not in "\n".join(lines)

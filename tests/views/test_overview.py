@@ -33,6 +33,11 @@ def text(snapshot: Snapshot, width: int = 120, height: int = 33, **choices: Any)
     return "\n".join(lines(overview(Scene.of(snapshot, **choices), width, height)))
 
 
+def of_all(**fields: Any) -> Snapshot:
+    """The host with all its processes changed."""
+    return replace(SNAPSHOT, processes=tuple(replace(each, **fields) for each in SNAPSHOT.processes))
+
+
 def judged(*findings: Finding) -> Snapshot:
     return replace(SNAPSHOT, health=Health(tuple(range(16)), (), findings))
 
@@ -56,9 +61,9 @@ def test_devices_that_are_alike_and_free_are_one_row() -> None:
     assert "ND3 " in shown
     assert "ND 4-15: free" in shown
     assert "ND4" not in shown
-
-
-def test_a_free_device_with_a_finding_or_something_in_its_memory_has_a_row_of_its_own() -> None:
+    idle = text(ScenarioHost("trn1.32xlarge", "idle").at(30.0), 80, 21)
+    assert "ND 0-15: free" in idle
+    assert "nobody holds a NeuronCore" in idle
     sick = judged(finding(Severity.WARNING, device_indices=(9,)))
     assert "ND 4-8: free" in text(sick)
     assert "ND9▲" in text(sick)
@@ -106,21 +111,17 @@ def test_processes_of_a_job_are_one_row_until_it_is_unfolded() -> None:
     assert [row.pid for row in unfolded] == [None, *(process.pid for process in SNAPSHOT.processes)]
     assert "1 job of 8 processes" in text(SNAPSHOT)
     assert f"{PID + 3} rank 3 synthetic-3" in text(SNAPSHOT, 200, unfolded=frozenset({JOB}))
+    assert "▸ bert, synthetic load steady" in text(of_all(tag="bert"), 200), "a tag that all ranks have"
+    launched = text(of_all(command="/opt/venv/bin/python3 -m neurontools.runtime /work/train.py --lr 0.1"))
+    assert "train.py --lr 0.1" in launched
+    assert "python3" not in launched
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
-    busy = [replace(process, executions_per_second=123_456.7) for process in SNAPSHOT.processes]
-    shown = text(replace(SNAPSHOT, processes=tuple(busy)), 200, unfolded=frozenset({JOB})).splitlines()
-    (titles,) = [line for line in shown if "EXEC/S" in line]
+    shown = text(of_all(executions_per_second=123_456.7), 200, unfolded=frozenset({JOB})).splitlines()
+    titles, job, rank = (next(line for line in shown if words in line) for words in ("EXEC/S", " ▾", "rank 3"))
     end = titles.index("EXEC/S") + len("EXEC/S")
-    job = shown[shown.index(titles) + 1]
-    (rank,) = [line for line in shown if "rank 3" in line]
     assert [line[:end].split()[-1] for line in (job, rank)] == ["987,654", "123,457"]
-
-
-def test_a_tag_that_all_ranks_have_names_their_job() -> None:
-    tagged = [replace(process, tag="bert") for process in SNAPSHOT.processes]
-    assert "▸ bert, synthetic load steady" in text(replace(SNAPSHOT, processes=tuple(tagged)), 200)
 
 
 def test_the_document_has_the_same_jobs() -> None:
@@ -135,7 +136,7 @@ def test_the_document_has_the_same_jobs() -> None:
 
 
 def test_processes_that_are_alone_are_rows_and_a_tab_shows_its_own() -> None:
-    alone = replace(SNAPSHOT, processes=tuple(replace(process, job=None) for process in SNAPSHOT.processes))
+    alone = of_all(job=None)
     assert "Jobs: 8 processes" in text(alone)
     assert f"{PID} synthetic-0" in text(alone, 160)
     assert [row.pid for row in job_rows(Scene.of(SNAPSHOT, pid=PID + 2))] == [PID + 2]
@@ -146,26 +147,6 @@ def test_ranks_on_other_hosts_are_counted() -> None:
     assert " 8/64 " in text(replace(SNAPSHOT, processes=tuple(wide)))
 
 
-def test_the_script_stands_where_an_interpreter_would() -> None:
-    command = "/opt/venv/bin/python3 -m neurontools.runtime /work/train.py --lr 0.1"
-    started = [replace(process, command=command) for process in SNAPSHOT.processes]
-    assert "train.py --lr 0.1" in text(replace(SNAPSHOT, processes=tuple(started)))
-    assert "python3" not in text(replace(SNAPSHOT, processes=tuple(started)))
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 21), (120, 33), (200, 47)])
-@pytest.mark.parametrize("scenario", ["idle", "steady"])
-def test_every_device_and_the_jobs_have_room_on_usual_screens(width: int, height: int, scenario: str) -> None:
-    shown = text(ScenarioHost("trn1.32xlarge", scenario).at(30.0), width, height)
-    if scenario == "idle":
-        assert "ND 0-15: free" in shown
-        assert "nobody holds a NeuronCore" in shown
-    else:
-        assert all(f"ND{index}" in shown for index in range(16))
-        assert "synthetic load" in shown
-    assert len(shown.splitlines()) <= height
-
-
 def test_compact_gives_the_room_to_the_jobs() -> None:
     unfolded = frozenset({"job synthetic load steady"})
     host = ScenarioHost("trn1.32xlarge", "steady").at(30.0)
@@ -173,22 +154,17 @@ def test_compact_gives_the_room_to_the_jobs() -> None:
     assert full.count("rank ") < 20 < compact.count("rank ")
     assert "vCPU  system [" in compact
     assert "devices 276.1 GB of 512 GB" in compact
+    tree = text(SNAPSHOT, 300, 47, is_tree_shown=True).splitlines()
+    assert len(next(line for line in tree if line.startswith("▸ ND 0")).rstrip()) < 130, "near their names"
 
 
-def test_on_a_very_wide_screen_numbers_stand_near_their_names() -> None:
-    shown = text(SNAPSHOT, 300, 47, is_tree_shown=True).splitlines()
-    row = next(line for line in shown if line.startswith("▸ ND 0"))
-    assert len(row.rstrip()) < 130
-
-
-@pytest.mark.parametrize("width", range(20, 200, 7))
 @pytest.mark.parametrize("badge", ["LIVE", "LOST, data 12 s old"])
-def test_the_title_keeps_that_it_is_simulated_and_how_it_stands_to_the_daemon(width: int, badge: str) -> None:
+def test_the_title_keeps_that_it_is_simulated_and_how_it_stands_to_the_daemon(badge: str) -> None:
     scene = Scene.of(judged(finding(Severity.CRITICAL, pid=PID)), clock=Clock(badge))
-    (shown,) = lines(title(scene, width))
-    assert badge[: max(0, width - 15)] in shown
-    if width >= 40:
-        assert "synthetic" in shown
+    for width in range(20, 200, 7):
+        (shown,) = lines(title(scene, width))
+        assert badge[: max(0, width - 15)] in shown, width
+        assert width < 40 or "synthetic" in shown, width
 
 
 def test_the_badge_in_the_title_counts_what_is_wrong_and_leads_to_the_page() -> None:
@@ -258,11 +234,8 @@ def test_a_job_says_that_it_compiles_and_how_long_ago_its_last_step_was(width: i
     assert job.since_last_step_seconds == pytest.approx(30.5)
     unfolded = text(now, width, unfolded=frozenset([JOB]))
     assert "compiling 3.0s" in unfolded
-
-
-def test_who_does_not_report_is_not_said_to_compile_now() -> None:
-    assert "compiling" not in text(compiling(SNAPSHOT, (12.0, 30.0), is_reporting=False))
-    assert "LAST STEP" not in text(compiling(SNAPSHOT, (None, None)))
+    assert "compiling" not in text(compiling(SNAPSHOT, (12.0, 30.0), is_reporting=False), width)
+    assert "LAST STEP" not in text(compiling(SNAPSHOT, (None, None)), width)
 
 
 def test_a_job_says_which_of_its_ranks_are_missing() -> None:

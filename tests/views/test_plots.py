@@ -69,14 +69,6 @@ def test_one_moment_is_at_one_column_of_all_plots(glyphs: Glyphs) -> None:
     assert drawn[-2][gap[0] : gap[-1] + 1].strip().strip("".join((glyphs.warn, glyphs.bad, glyphs.info))) == "no data"
 
 
-def test_a_minute_is_a_small_part_of_an_hour() -> None:
-    drawn = lines(scene_of(window_seconds=3600.0))
-    assert "last 1 h" in drawn[0]
-    for line in drawn[3:6]:
-        assert not line[LEFT:-6].strip()
-        assert line[-6:].strip()
-
-
 def test_clock_times_stand_where_their_moments_are() -> None:
     scene = scene_of()
     axis = time_axis(scene, WIDTH)
@@ -89,8 +81,12 @@ def test_clock_times_stand_where_their_moments_are() -> None:
         told = clock[at + 1 : at + 9]
         cell = axis.cell_at(axis.shown_seconds - (shown % 3600 - (int(told[3:5]) * 60 + int(told[6:8]))))
         assert cell == at - LEFT
-    hour = lines(scene_of(window_seconds=3600.0))[-1].split()
-    assert [len(label) for label in hour] == [len("╵03:05")] * len(hour)
+    heading, *_, labels_of_hour = hour = lines(scene_of(window_seconds=3600.0))
+    assert {len(label) for label in labels_of_hour.split()} == {len("╵03:05")}
+    assert "last 1 h" in heading
+    for line in hour[3:6]:
+        assert not line[LEFT:-6].strip(), "a minute is a small part of it"
+        assert line[-6:].strip()
 
 
 def test_events_stand_at_their_moment_the_gravest_of_a_cell() -> None:
@@ -98,32 +94,14 @@ def test_events_stand_at_their_moment_the_gravest_of_a_cell() -> None:
     shown = scene.snapshot.taken_at_unix_seconds
     axis = time_axis(scene, WIDTH)
     assert axis is not None
-    at = [axis.shown_seconds - ago for ago in (30.0, 30.0, 20.0, 10.0, 300.0)]
-    severities = (Severity.CRITICAL, Severity.INFO, Severity.WARNING, Severity.INFO, Severity.CRITICAL)
+    marks = ((300.0, "CRITICAL"), (30.0, "CRITICAL"), (30.0, "INFO"), (20.0, "WARNING"), (10.0, "INFO"))
     scene.events = tuple(
-        sorted(
-            (
-                Event(shown, "error", severity, "", at_seconds=when)
-                for severity, when in zip(severities, at, strict=True)
-            ),
-            key=lambda event: event.at_seconds,
-        )
+        Event(shown, "error", Severity[name], "", at_seconds=axis.shown_seconds - ago) for ago, name in marks
     )
     drawn = lines(scene)[-2]
     found = {column: character for column, character in enumerate(drawn[LEFT:]) if character != " "}
-    assert found == {axis.cell_at(at[0]): "✗", axis.cell_at(at[2]): "▲", axis.cell_at(at[3]): "•"}
-
-
-def test_the_heading_has_least_mean_and_most() -> None:
-    scene = scene_of(range(1, 61))
-    values = [
-        sum(core.utilization_ratio or 0.0 for core in taken.cores[:2]) / 2
-        for taken in snapshots("trn1.32xlarge", "ecc-burst")[:60]
-        if taken.cores[0].utilization_ratio is not None
-    ]
-    heading = next(line for line in lines(scene) if "ND 0 utilization" in line)
-    assert f"min {min(values):.0%}  mean {sum(values) / len(values):.0%}  max {max(values):.0%}" in heading
-    assert f"utilization {values[-1]:.0%}" in heading
+    signs = ((30.0, "✗"), (20.0, "▲"), (10.0, "•"))
+    assert found == {axis.cell_at(axis.shown_seconds - ago): sign for ago, sign in signs}
 
 
 def test_a_value_is_as_high_as_it_says() -> None:
@@ -132,21 +110,17 @@ def test_a_value_is_as_high_as_it_says() -> None:
     assert columns([0.0, 1.0], 2, BLOCKS, 1.0) == [" █", "▁█"]
     assert columns([0.25, 0.5, None, 1.0], 1, UNICODE, 1.0) == ["⣠⢸"]
     assert columns([9.0, -1.0, float(2**60), 0.0], 1, UNICODE, 1.0) == ["⣇⣇"]
+    assert glyphs_for(is_ascii=False, terminal="linux") is BLOCKS, "its console has no braille"
+    assert glyphs_for(is_ascii=False, terminal="xterm-256color") is UNICODE
+    assert glyphs_for(is_ascii=True, terminal="linux") is ASCII
 
 
-@pytest.mark.parametrize("height", range(1, 40))
-def test_plots_take_the_room_there_is(height: int) -> None:
+def test_plots_take_the_room_there_is() -> None:
     scene = scene_of()
     axis = time_axis(scene, WIDTH)
     assert axis is not None
     plots = [Plot(f"plot {number}", quantities.utilization(), 1.0, percent) for number in range(5)]
-    assert len(stacked(scene, plots, axis, WIDTH, height)) == height
-
-
-def test_the_console_of_linux_has_blocks() -> None:
-    assert glyphs_for(is_ascii=False, terminal="linux") is BLOCKS
-    assert glyphs_for(is_ascii=False, terminal="xterm-256color") is UNICODE
-    assert glyphs_for(is_ascii=True, terminal="linux") is ASCII
+    assert all(len(stacked(scene, plots, axis, WIDTH, height)) == height for height in range(1, 40))
 
 
 @pytest.mark.parametrize("page", ["history", "heatmap"])

@@ -1,8 +1,9 @@
-"""The pages of users and of the host: what is shown where."""
+"""The pages of users, of the host and of health: what is shown where."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -10,15 +11,21 @@ from neurontools.model import (
     Disk,
     EndedProcess,
     ExecutionCounters,
+    FaultState,
+    Host,
+    InjectedFault,
     NetworkInterface,
     PowerUtilization,
     RdmaPort,
     Snapshot,
     VcpuUsage,
 )
-from neurontools.views.drawing.line import Page, line_width
+from neurontools.views.drawing.columns import chosen, row_line, title_line
+from neurontools.views.drawing.line import Page, line_width, plain
 from neurontools.views.drawing.scene import Cost, Scene
+from neurontools.views.health_page import health_page
 from neurontools.views.host.page import host_page
+from neurontools.views.host.traffic import COLUMNS, traffic_rows
 from neurontools.views.overview.host_usage import host_usage
 from neurontools.views.pages import page_named
 from neurontools.views.usage.page import usage_page
@@ -43,7 +50,7 @@ ENDED = (
 
 
 def lines_of(page: Page) -> list[str]:
-    return ["".join(text for text, _ in line).rstrip() for line in page.lines]
+    return [plain(line).rstrip() for line in page.lines]
 
 
 def test_users_have_what_runs_and_what_ended() -> None:
@@ -55,26 +62,12 @@ def test_users_have_what_runs_and_what_ended() -> None:
     assert (bob[1:3], bob[-3]) == (["0", "0"], "0.500")
 
 
-def test_what_ended_is_called_by_its_script() -> None:
-    launched = replace(ENDED[0], command="/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1")
-    lines = lines_of(usage_page(Scene.of(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
-    row = next(line for line in lines if " 11 " in line)
-    assert row.endswith(" train.py --lr 1")
-
-
 @pytest.mark.parametrize("page", ["usage", "overview", "processes", "health"])
 def test_that_there_is_nothing_is_said_whole_or_with_a_sign_that_it_is_cut(page: str) -> None:
-    """On a terminal of 20 columns and on one with room."""
-    idle = ScenarioHost("trn1.2xlarge", "idle").at(30.0)
+    scene = Scene.of(ScenarioHost("trn1.2xlarge", "idle").at(30.0), page=page)
+    shown = (lines_of(page_named(page).draw(scene, width, 30)) for width in (20, 120))
     nothing = ("no process", "nobody holds", "nothing has")
-    narrow, wide = (
-        [
-            line
-            for line in lines_of(page_named(page).draw(Scene.of(idle, page=page), width, 30))
-            if line.strip().startswith(nothing)
-        ]
-        for width in (20, 120)
-    )
+    narrow, wide = ([line for line in lines if line.strip().startswith(nothing)] for lines in shown)
     assert narrow
     assert len(narrow) == len(wide)
     for cut, whole in zip(narrow, wide, strict=True):
@@ -89,6 +82,9 @@ def test_what_ended_is_listed_newest_first_with_how_it_ended() -> None:
     assert "1,234" in rows[0]
     assert "signal 9" in rows[2]
     assert page.list_count == 3
+    launched = replace(ENDED[0], command="/opt/venv/bin/python -u -m neurontools.runtime /home/ann/train.py --lr 1")
+    lines = lines_of(usage_page(Scene.of(SNAPSHOT, page="usage", ended=(launched,)), 200, 30))
+    assert next(line for line in lines if " 11 " in line).endswith(" train.py --lr 1")
 
 
 def test_of_many_users_some_are_told_as_a_number() -> None:
@@ -128,11 +124,11 @@ def test_the_host_in_all_its_parts() -> None:
     assert any(row.split()[:5] == ["net", "eth0", "-", "2.0", "KB/s"] for row in rows)
 
 
-@pytest.mark.parametrize("count", [1, 8, 128, 192, 448])
-@pytest.mark.parametrize(("width", "height"), [(80, 20), (120, 32), (200, 46), (20, 3), (1, 1)])
-def test_vcpus_of_any_number_fit(count: int, width: int, height: int) -> None:
-    page = host_page(Scene.of(busy_host(), page="host", vcpus=vcpus(count)), width, height)
-    assert {line_width(line) for line in page.lines} == {width}
+def test_vcpus_of_any_number_fit() -> None:
+    sizes = ((80, 20), (120, 32), (200, 46), (20, 3), (1, 1))
+    for count, (width, height) in product((1, 8, 128, 192, 448), sizes):
+        page = host_page(Scene.of(busy_host(), page="host", vcpus=vcpus(count)), width, height)
+        assert {line_width(line) for line in page.lines} == {width}, (count, height)
 
 
 def test_the_overview_tells_what_goes_in_and_out_where_there_is_room() -> None:
@@ -150,3 +146,41 @@ def test_the_overview_tells_which_device_draws_most() -> None:
     assert f"power up to 70% (ND {drawing.index})" in lines_of(host_usage(Scene.of(known), 200))[0]
     unknown = replace(host, devices=tuple(others))
     assert "power" not in lines_of(host_usage(Scene.of(unknown), 200))[0]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(999_999, "999,999"), (1_000_000, "1.0M"), (12_345_678, "12.3M"), (2**64 - 1, "18.4E")]
+)
+def test_counts_of_any_size_are_told_whole(count: int, text: str) -> None:
+    port = RdmaPort("rdmap0s6", 1, "ACTIVE", dropped_packets_total=count, failed_requests_total=count)
+    (row,) = traffic_rows(Host(rdma_ports=(port,)))
+    columns = chosen(COLUMNS, 160)
+    titles, line = plain(title_line(columns, 160)), plain(row_line(columns, row, 160))
+    for title in ("DROPS", "TROUBLE"):
+        end = titles.index(title) + len(title)
+        assert line[:end].split()[-1] == text
+
+
+FAULT = InjectedFault(
+    7, "dma-abort", FaultState.HOLDS, (0,), None, None, 0.0, injected_by_uid=1000, injected_by_pid=4321
+)
+
+
+def health_lines(*faults: InjectedFault, width: int) -> list[str]:
+    page = health_page(Scene.of(replace(SNAPSHOT, injected_faults=faults), page="health"), width, 40)
+    assert all(line_width(line) <= width for line in page.lines)
+    return lines_of(page)
+
+
+@pytest.mark.parametrize("width", [120, 40])
+def test_what_was_injected_is_listed_with_who_has_done_it(width: int) -> None:
+    assert not any("Injected" in line for line in health_lines(width=width))
+    lost = replace(FAULT, number=8, kind="host-lost", device_indices=(), state=FaultState.WAITING, injected_by_uid=None)
+    shown = health_lines(FAULT, lost, width=width)
+    (at,) = [number for number, line in enumerate(shown) if "Injected faults: 2" in line]
+    whole = [
+        "fault 7: dma-abort device 0, holds (by UID 1000, PID 4321)",
+        "fault 8: host-lost the host, waits (by PID 4321)",
+    ]
+    for line, wanted in zip(shown[at + 1 : at + 3], whole, strict=True):
+        assert wanted in line or (width < len(wanted) and wanted[:20] in line)

@@ -1,0 +1,259 @@
+"""The process list, the details of a process and where its time goes: what is shown where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from neurontools.health import Kind
+from neurontools.model import (
+    Attribution,
+    Finding,
+    Health,
+    OperatorTime,
+    Process,
+    ScriptAdvice,
+    Severity,
+    Snapshot,
+    TrainingCounters,
+    TrainingRates,
+)
+from neurontools.model.attribution import Job
+from neurontools.model.jobs.running_job import RunningJob, jobs
+from neurontools.views.drawing.line import line_width, plain
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.frame import frame
+from neurontools.views.job_rows import job_key, slowest_text
+from neurontools.views.processes.page import process_page
+from neurontools.views.top.document import csv_text, document
+from tests.harness import told_process
+from tests.harness.examples import examples
+from tests.harness.model_parts import parts
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.told_process import ADVICE, OPERATORS, with_told
+
+HOST = ScenarioHost("trn1.2xlarge", "steady").at(30.0)
+PID = HOST.processes[0].pid
+OPENED = frozenset(map(job_key, jobs(HOST)))
+PLACES = {
+    "train/bert-0": Attribution(pod_name="bert-0", pod_namespace="train", container_id="ab" * 32),
+    "bert-0": Attribution(pod_name="bert-0"),
+    "job 77.0": Attribution(slurm_job_id="77", slurm_step_id="0"),
+    "trainer": Attribution(container_name="trainer", container_id="ab" * 32),
+    "abababababab": Attribution(container_id="ab" * 32),
+}
+
+
+def changed(**fields: object) -> Snapshot:
+    """The host with its first process changed."""
+    first, *others = HOST.processes
+    return replace(HOST, processes=(replace(first, **fields), *others))  # type: ignore[arg-type]
+
+
+def text_of(scene: Scene, width: int) -> str:
+    return "\n".join("".join(part for part, _ in line) for line in process_page(scene, width, 20).lines)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
+    snapshot = changed(attribution=PLACES[place])
+    listed = text_of(Scene.of(snapshot, page="processes", unfolded=OPENED), 200).splitlines()
+    titles = next(line for line in listed if "PID" in line and "TAG" in line)
+    row = next(line for line in listed if str(snapshot.processes[0].pid) in line)
+    assert row[titles.index("WHERE") :].split("  ")[0].strip() == place
+    details = text_of(Scene.of(snapshot, details_pid=PID), 200).splitlines()
+    assert [line.split()[1:] for line in details if line.split()[:1] == ["where"]] == [place.split()]
+    assert "WHERE" not in text_of(Scene.of(changed(attribution=None), page="processes"), 200)
+
+
+def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
+    busy = Scene.of(changed(executions_per_second=123_456.7), page="processes", unfolded=OPENED)
+    titles, row = [line for line in text_of(busy, 200).splitlines() if "EXEC/S" in line or str(PID) in line]
+    end = titles.index("EXEC/S") + len("EXEC/S")
+    assert row[:end].split()[-1] == "123,457"
+    assert row[end] == " "
+
+
+COUNTERS = TrainingCounters(
+    steps_total=1200,
+    samples_total=38400,
+    compilations_total=3,
+    compile_seconds_total=1.25,
+    collectives_total=1200,
+    collective_seconds_total=60.0,
+    collective_bytes_total=3 * 2**30,
+    to_device_bytes_total=2**20,
+    from_device_bytes_total=4800,
+)
+RATES = TrainingRates(10.0, 320.0, 0.125, 2**20, 1024.0, None)
+
+
+def details(counters: TrainingCounters | None, rates: TrainingRates | None) -> dict[str, str]:
+    snapshot = changed(training=counters, training_rates=rates)
+    lines = text_of(Scene.of(snapshot, details_pid=PID), 200).splitlines()
+    assert {line[12] for line in lines[1:] if line[1:2].isalpha()} == {" "}, "names have a space behind them"
+    return {line[:13].strip(): line[13:].strip() for line in lines}
+
+
+def test_what_a_training_runtime_counts_is_among_the_details() -> None:
+    shown = details(COUNTERS, RATES)
+    assert shown["training"] == "10.0 steps/s, 1,200 so far; 320.0 samples/s, 38,400 so far"
+    assert shown["compiled"] == "3 graphs in 1.2 s"
+    assert shown["collectives"] == "12.50% of the time, 1.0 MB/s; 1,200 so far, 3.0 GB"
+    assert shown["transfers"] == "to device 1.0 KB/s, 1.0 MB so far; from device -, 4.7 KB so far"
+
+
+def test_where_the_time_goes_and_since_when_it_compiles() -> None:
+    now = HOST.taken_at_seconds
+    told = replace(
+        COUNTERS,
+        compiling_since_seconds=now - 12.0,
+        last_step_at_seconds=now - 3.1,
+        compute_seconds_total=9.0,
+        host_seconds_total=9.0,
+        compile_wait_seconds_total=9.0,
+        collective_wait_seconds_total=0.0,
+    )
+    rates = replace(RATES, compute_ratio=0.5, host_ratio=0.25, compile_wait_ratio=0.0, collective_wait_ratio=0.0)
+    shown = details(told, rates)
+    assert shown["compiling"] == "now, since 12.0 s"
+    assert shown["step time"] == "compute 50.0%  host 25.0%  compile 0.0%", "what there was"
+    assert shown["training"].startswith("10.0 steps/s, 1,200 so far; last step 3.1 s ago; 320.0 samples/s")
+    shown = details(COUNTERS, RATES)
+    assert not {"compiling", "step time"} & shown.keys()
+    assert "last step" not in shown["training"]
+
+
+def test_who_waits_in_a_collective_for_long_says_in_which() -> None:
+    told = replace(COUNTERS, collective_since_seconds=HOST.taken_at_seconds - 12.0, latest_collective="all_reduce")
+    waiting = changed(training=told, reporting=True)
+    assert "in all_reduce since 12.0 s" in text_of(Scene.of(waiting, details_pid=PID), 200)
+    short = replace(told, collective_since_seconds=HOST.taken_at_seconds - 0.5)
+    assert "collective" not in details(short, RATES)
+
+
+def test_unknown_rates_and_things_that_did_not_happen() -> None:
+    shown = details(TrainingCounters(steps_total=1), None)
+    assert shown["training"] == "- steps/s, 1 so far"
+    assert not {"compiled", "collectives", "transfers", "input wait", "checkpoints"} & shown.keys()
+    told = TrainingCounters(
+        steps_total=1, input_wait_seconds_total=2.0, checkpoints_total=3, checkpoint_seconds_total=1.2
+    )
+    shown = details(told, TrainingRates(input_wait_ratio=0.25))
+    assert shown["input wait"] == "25.00% of the time, 2.0 s so far"
+    assert shown["checkpoints"] == "3 in 1.2 s"
+    assert not {"training", "compiled", "collectives", "transfers"} & details(None, None).keys()
+
+
+def test_the_document_has_them_too() -> None:
+    snapshot = changed(training=COUNTERS, training_rates=RATES)
+    told, *silent = document(snapshot).processes
+    assert told.training is not None
+    (job,) = document(snapshot).jobs
+    for each in (told.training, job):
+        assert (each.compiling_for_seconds, each.since_last_step_seconds) == (None, None)
+    assert (told.training.samples_total, told.training.samples_per_second) == (38400, 320.0)
+    assert (told.training.collective_ratio, told.training.from_device_bytes_per_second) == (0.125, None)
+    assert [each.training for each in silent] == [None] * (len(HOST.processes) - 1)
+    (told, *_) = document(with_told(HOST, operators=OPERATORS, advice=ADVICE)).processes
+    assert (told.operators, told.advice) == (OPERATORS, ADVICE)
+    assert (told.models[0].busy_seconds_total, told.models[0].busy_ratio) == (33.0, 0.25)
+    assert "aten::mm" not in csv_text(document(with_told(HOST, operators=OPERATORS)))
+
+
+def test_what_the_script_could_do_better_is_among_the_details() -> None:
+    advice = (
+        ScriptAdvice("host-read", "read 9 times", "train.py:41", "read seldom", "faster"),
+        ScriptAdvice("float32", "97% \x1b[2Jfloat32", None, "bfloat16", "faster"),
+    )
+    lines = text_of(Scene.of(changed(advice=advice), details_pid=PID), 80).splitlines()
+    first, second = [line.split(maxsplit=1)[1] for line in lines if line.startswith(" advice")]
+    assert first.rstrip() == "host-read at train.py:41: read 9 times"
+    assert "\x1b" not in second
+
+
+TIMED = {"training": told_process.COUNTERS, "training_rates": told_process.RATES}
+
+
+def page_of(snapshot: Snapshot, width: int, height: int) -> list[str]:
+    scene = Scene.of(snapshot, page="processes", details_pid=snapshot.processes[0].pid, is_time_shown=True)
+    page = frame(scene, width, height)
+    assert [line_width(line) for line in page.lines] == [width] * height
+    return [plain(line) for line in page.lines]
+
+
+def test_what_is_not_known_is_said() -> None:
+    lines = page_of(with_told(HOST, training=None), 80, 24)
+    assert any("its runtime does not tell where the time of a step goes" in line for line in lines)
+    early = page_of(with_told(HOST, training=told_process.COUNTERS, operators=(OperatorTime("", 0.5, 90),)), 80, 24)
+    assert any("not told apart yet" in line for line in early)
+    assert not any("others" in line for line in early)
+    paused = tuple(replace(operator, ratio=0.0) for operator in OPERATORS)
+    lines = page_of(with_told(HOST, training=told_process.COUNTERS, operators=paused), 80, 40)
+    assert any(line.startswith(" OPERATORS, so far") for line in lines), "without a share of the last seconds"
+    (mm,) = [line for line in lines if line.startswith(" aten::mm")]
+    assert mm.split()[-3:] == ["50.0%", "7,200", "4.2ms"]
+
+
+def test_more_rows_than_lines_are_summed_in_one() -> None:
+    many = tuple(OperatorTime(f"aten::op{number}", 1.0, 10, 0.01) for number in range(16))
+    lines = page_of(with_told(HOST, **TIMED, operators=many), 80, 24)
+    (more,) = [line for line in lines if " more " in line]
+    shown = sum(line.startswith(" aten::op") for line in lines)
+    assert more.startswith(f" {16 - shown} more")
+    assert f"{(16 - shown) / 16:.1%}" in more
+
+
+@settings(max_examples=examples(150))
+@given(
+    st.tuples(st.integers(1, 400), st.integers(1, 120)),
+    st.none() | parts(TrainingCounters),
+    st.none() | parts(TrainingRates),
+    st.lists(parts(OperatorTime), max_size=17).map(tuple),
+    st.lists(parts(ScriptAdvice), max_size=4).map(tuple),
+    st.booleans(),
+)
+def test_whatever_a_process_tells_fits_any_terminal(
+    size: tuple[int, int],
+    counters: TrainingCounters | None,
+    rates: TrainingRates | None,
+    operators: tuple[OperatorTime, ...],
+    advice: tuple[ScriptAdvice, ...],
+    is_time_shown: bool,
+) -> None:
+    told = with_told(HOST, training=counters, training_rates=rates, operators=operators, advice=advice)
+    scene = Scene.of(told, page="processes", details_pid=told.processes[0].pid, is_time_shown=is_time_shown)
+    page = frame(scene, *size)
+    assert [line_width(line) for line in page.lines] == [size[0]] * size[1]
+    assert not any(ord(character) < 32 for line in page.lines for character in plain(line))
+
+
+def rank(number: int) -> Process:
+    return replace(process_of(100 + number, "python train.py", (0,)), job=Job("Slurm job 7", number, 2))
+
+
+def job_with(*findings: Finding) -> RunningJob:
+    (job,) = jobs(replace(snapshot_of("trn1.32xlarge", [rank(0), rank(1)]), health=Health(findings=findings)))
+    return job
+
+
+def slow(pid: int, part: str | None) -> Finding:
+    return Finding(Kind.SLOW_RANK, Severity.NOTICE, "reason", "action", 0.0, (0,), pid, (100, 101), part=part)
+
+
+@pytest.mark.parametrize(
+    ("findings", "text"),
+    [
+        ((), "-"),
+        ((slow(101, "input wait"),), "rank 1 input wait"),
+        ((slow(100, None),), "rank 0"),
+        ((slow(101, "host"), replace(slow(100, None), kind=Kind.STUCK)), "rank 0 stuck"),
+        ((slow(100, "host"), Finding(Kind.IDLE, Severity.NOTICE, "reason", "action", 0.0, (0,), 101)), "rank 0 host"),
+    ],
+)
+def test_the_rank_of_the_finding_is_shown_and_one_that_is_stuck_first(findings: tuple[Finding, ...], text: str) -> None:
+    assert slowest_text(job_with(*findings)) == text

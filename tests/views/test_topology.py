@@ -1,0 +1,162 @@
+"""The topology of a host and the UltraServer around it: as a picture in neuron-ls -t, and as a page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from neurontools import catalog
+from neurontools.catalog.ultraserver import node_of
+from neurontools.model import Snapshot, UltraServerNode
+from neurontools.views.drawing.line import plain
+from neurontools.views.drawing.scene import Scene
+from neurontools.views.topology.page import topology_page
+from neurontools.views.topology.picture import topology_picture
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.snapshots import snapshot_of
+
+TITLE = "Neuron Device Topology"
+
+
+def host(links: list[tuple[int, ...]], topology: str = "torus_2d") -> Snapshot:
+    """A host with these links and no other fact of interest."""
+    snapshot = snapshot_of("trn1.2xlarge")
+    devices = tuple(replace(snapshot.devices[0], index=i, connected_to=to) for i, to in enumerate(links))
+    return replace(snapshot, devices=devices, instance=replace(snapshot.instance, topology=topology))
+
+
+def torus(rows: int, columns: int) -> Snapshot:
+    def links(row: int, column: int) -> tuple[int, ...]:
+        near = ((row - 1, column), (row, column - 1), (row + 1, column), (row, column + 1))
+        return tuple(r % rows * columns + c % columns for r, c in near)
+
+    return host([links(row, column) for row in range(rows) for column in range(columns)])
+
+
+def test_torus_of_three_rows_and_five_columns() -> None:
+    verticals = "        ".join
+    up, bar, down, end = (f"      {verticals([mark] * 5)}      \n" for mark in "▲│▼*")
+    rows = (f"*––►{'◄––►'.join(f'[{5 * row + column:>2} ]' for column in range(5))}◄––*\n" for row in range(3))
+    assert topology_picture(torus(3, 5)) == (
+        f"{TITLE}\n{end}{bar}{down}{(up + bar + down).join(rows)}{up}{bar}{end}"
+        "\nLegend:\n\n        *––► = Wrap-around link\n"
+    )
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(3, 3), (4, 4), (5, 3), (8, 4), (4, 16)])
+def test_torus_of_any_shape(rows: int, columns: int) -> None:
+    lines = topology_picture(torus(rows, columns)).split("\n")
+    boxes = [line for line in lines if "[" in line]
+    assert len(boxes) == rows
+    assert all(line.count("[") == columns for line in boxes)
+    picture = lines[1 : 1 + 4 * rows + 2]
+    assert len({len(line) for line in picture}) == 1
+
+
+@pytest.mark.parametrize(
+    ("links", "topology", "picture"),
+    [
+        # 0 - 2 - 1 - 3 - 0
+        (
+            [(2, 3), (2, 3), (0, 1), (1, 0)],
+            "ring",
+            "  *––►[ 0 ]◄––►[ 2 ]◄––►[ 1 ]◄––►[ 3 ]◄––*\n\nLegend:\n\n        *––► = Wrap-around link\n",
+        ),
+        # 2 - 0 - 1, from its lower end
+        ([(1, 2), (0,), (0,)], "line", "  [ 1 ]◄––►[ 0 ]◄––►[ 2 ]\n"),
+        ([(1,), (0,)], "line", "  [ 0 ]◄––►[ 1 ]\n"),
+        ([()], "single", "  [ 0 ]\n"),
+        (
+            [()] * 5,
+            "switched",
+            (
+                "  [ 0 ]  [ 1 ]  [ 2 ]  [ 3 ]  [ 4 ]\n"
+                "    ▲      ▲      ▲      ▲      ▲\n"
+                "    │      │      │      │      │\n"
+                "    ▼      ▼      ▼      ▼      ▼\n"
+                "  [          NeuronSwitch         ]\n"
+            ),
+        ),
+        ([(), (), ()], "torus_2d", "  [ 0 ]\n  [ 1 ]\n  [ 2 ]\n"),
+        # links to devices that a container does not see
+        ([(12, 3, 4, 1), (13, 0, 5, 2)], "torus_2d", "  [ 0 ] ◄––► 12, 3, 4, 1\n  [ 1 ] ◄––► 13, 0, 5, 2\n"),
+    ],
+)
+def test_other_shapes(links: list[tuple[int, ...]], topology: str, picture: str) -> None:
+    assert topology_picture(host(links, topology)) == f"{TITLE}\n\n{picture}"
+
+
+def test_a_gap_in_the_indices_is_no_known_shape_and_inferred_links_are_said_to_be() -> None:
+    snapshot = snapshot_of("inf1.6xlarge")
+    assert "[ 1 ] ◄––► 2, 0\n" in topology_picture(replace(snapshot, devices=snapshot.devices[1:]))
+    inferred = replace(snapshot, instance=replace(snapshot.instance, inferred_fields=("topology",)))
+    assert topology_picture(inferred).startswith(f"{TITLE} (inferred)\n")
+
+
+def node_host(instance_type: str, index: int, name: str = "us-1") -> Snapshot:
+    snapshot = snapshot_of(instance_type)
+    node = node_of(catalog.load(instance_type).ultraserver, index)
+    return replace(snapshot, instance=replace(snapshot.instance, ultraserver_id=name, ultraserver_node=node))
+
+
+def test_a_ring_of_nodes_with_this_one_marked() -> None:
+    below = topology_picture(node_host("trn2u.48xlarge", 1)).split("\n\n")[1:]
+    assert below[0] == "UltraServer us-1 (Trn2 UltraServer): this host is node 1 of 4"
+    assert below[1] == "*––►[node 0 ]◄––►[node 1 here ]◄––►[node 2 ]◄––►[node 3 ]◄––*"
+    assert below[2] == (
+        "Each device is linked to those of the same index on the node before and the one after (inferred), "
+        "256 GB/s a device.\nAll nodes together: 64 devices, 256 NeuronCores."
+    )
+    assert below[3:] == ["Legend:", "        *––► = Wrap-around link\n"]
+    assert "512 NeuronCores" in topology_picture(node_host("trn2u.48xlarge", 1), 1)
+
+
+def test_a_switch_joins_more_nodes_than_a_row_has_room_for() -> None:
+    text = topology_picture(node_host("trn3e.24xlarge", 20))
+    assert "(Trn3 Gen2 UltraServer (inferred)): this host is node 20 of 36 (inferred)" in text
+    assert text.count("[node ") == 36
+    assert text.count(" here ]") == 1
+    assert max(map(len, text.splitlines())) < 120
+    assert "All nodes together: 144 devices, 576 NeuronCores (inferred)." in text
+
+
+def test_a_host_in_no_ultraserver_has_no_such_lines() -> None:
+    assert "UltraServer" not in topology_picture(snapshot_of("trn2u.48xlarge"))
+
+
+@pytest.mark.parametrize("index", [None, 0])
+def test_what_is_not_known_is_not_drawn(index: int | None) -> None:
+    snapshot = snapshot_of("trn2u.48xlarge")
+    bare = replace(snapshot.instance, ultraserver_id="\x1b[2Jus", ultraserver_node=UltraServerNode(index, None))
+    lines = topology_picture(replace(snapshot, instance=bare)).splitlines()
+    assert lines[lines.index("Legend:") - 2] == (
+        f"UltraServer \\x1b[2Jus: this host is node {'-' if index is None else 0}"
+    )
+
+
+def test_the_page_says_where_the_links_of_a_device_lead() -> None:
+    def rows(snapshot: Snapshot, device: int) -> list[str]:
+        page = topology_page(Scene.of(snapshot, page="topology", device_index=device), 100, 40)
+        return [plain(line).strip() for line in page.lines]
+
+    ring = rows(node_host("trn2u.48xlarge", 0), 5)
+    assert "UltraServer us-1 (Trn2 UltraServer): this host is node 0 of 4" in ring
+    assert "nodes    ND 5 of nodes 1 and 3 (inferred)" in ring
+    assert "nodes    all devices of the other nodes, through the switch" in rows(node_host("trn3s.48xlarge", 3), 0)
+    assert not any(row.startswith("nodes") for row in rows(snapshot_of("trn2u.48xlarge"), 5))
+
+
+def test_devices_without_room_are_told_by_a_sign_and_those_with_room_have_their_figures() -> None:
+    host = ScenarioHost("trn1.32xlarge", "steady")
+    host.at(29.0)
+    snapshot = host.at(30.0)
+    narrow, wide = (
+        [row for row in map(plain, topology_page(Scene.of(snapshot, page="topology"), width, 30).lines) if "[ND" in row]
+        for width in (40, 80)
+    )
+    assert all(row.endswith("…") for row in narrow)
+    mean = sum(core.utilization_ratio or 0.0 for core in snapshot.cores[:2]) / 2
+    assert f"[ND0 {mean:>5.0%} 0h]" in narrow[0]
+    assert len(wide) == 4
+    assert not any("…" in row for row in wide)
