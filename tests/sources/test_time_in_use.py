@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neurond.sources.sysfs.time_in_use import UNITS_PER_SECOND, TimeInUse
+from neurond.sources.sysfs.time_in_use import TimeInUse
 
 LIVE, OLD = (2, 30, 2, 0), (2, 24, 7, 0)
 
 
 def _run(
-    time_in_use: TimeInUse, counts: list[int], *, attached: bool = True, interval_seconds: float = 1.0
+    time_in_use: TimeInUse, counts: Sequence[int | None], *, attached: bool = True, interval_seconds: float = 1.0
 ) -> list[float | None]:
     return [
         time_in_use.measure(0, raw, tick * interval_seconds, (1,) if attached else (), is_attached=attached)
@@ -21,27 +23,50 @@ def _at(time_in_use: TimeInUse, at_seconds: float, raw: int | None, core: int = 
     return time_in_use.measure(core, raw, at_seconds, (1,), is_attached=True)
 
 
-def test_microseconds_are_taken_at_their_word() -> None:
-    time_in_use = TimeInUse(None, LIVE)
-    assert _run(time_in_use, [0, 900_000, 1_800_000]) == [0.0, 0.9, 1.8]
-    assert (time_in_use.unit, time_in_use.warnings) == ("us", ())
+ATTACHED, ALONE = True, False
 
 
-def test_one_interval_that_cannot_be_proves_nothing() -> None:
-    time_in_use = TimeInUse(None, LIVE)
-    assert _run(time_in_use, [0, 50_000_000, 50_500_000]) == [0.0, None, 50.5]
-    assert time_in_use.unit == "us"
-
-
-@pytest.mark.parametrize("unit", ["ns", "ps"])
-def test_the_unit_becomes_finer_after_two_intervals_that_cannot_be(unit: str) -> None:
-    second = UNITS_PER_SECOND[unit]
-    time_in_use = TimeInUse(None, LIVE)
-    counts = [int(second * busy) for busy in (0, 0.5, 1.0, 1.5)]
-    assert _run(time_in_use, counts) == [0.0, None, 1.0, 1.5]
+@pytest.mark.parametrize(
+    ("given", "version", "attached", "counts", "seen", "unit"),
+    [
+        # Microseconds are taken at their word, and one interval that can't be proves nothing.
+        (None, LIVE, ATTACHED, [0, 900_000, 1_800_000], [0.0, 0.9, 1.8], "us"),
+        (None, LIVE, ATTACHED, [0, 50_000_000, 50_500_000], [0.0, None, 50.5], "us"),
+        (None, LIVE, ATTACHED, [0, 2_500_000, 3_000_000, 5_500_001], [0.0, 2.5, 3.0, None], "us"),
+        # Two intervals that can't be make the unit finer: the coarsest that is possible, if there is one.
+        (None, LIVE, ATTACHED, [0, 10**9 // 2, 10**9, 3 * 10**9 // 2], [0.0, None, 1.0, 1.5], "ns"),
+        (None, LIVE, ATTACHED, [0, 10**12 // 2, 10**12, 3 * 10**12 // 2], [0.0, None, 1.0, 1.5], "ps"),
+        (None, LIVE, ATTACHED, [0, 1_050_000_000, 2_100_000_000], [0.0, None, 2.1], "ns"),
+        (None, LIVE, ATTACHED, [0, 1_060_000_000, 2_120_000_000], [0.0, None, 0.00212], "ps"),
+        (None, LIVE, ATTACHED, [0, 10**15, 2 * 10**15], [0.0, None, None], "us"),
+        # A unit that was told is kept, and nothing is above one second a second.
+        ("us", LIVE, ATTACHED, [0, 10**12, 2 * 10**12, 3 * 10**12], [0.0, None, None, None], "us"),
+        ("ps", LIVE, ATTACHED, [0, 10**12], [0.0, 1.0], "ps"),
+        # A counter that was cleared begins anew; one that can't be read comes back.
+        (None, LIVE, ATTACHED, [500_000, 900_000, 0, 100_000], [0.5, 0.9, 0.0, 0.1], "us"),
+        (None, LIVE, ATTACHED, [0, None, 500_000, 600_000], [0.0, None, 0.5, 0.6], "us"),
+        # An old driver is believed when nobody is attached, and when its counters move without a rest between.
+        (None, OLD, ALONE, [0, 0, 0], [0.0, 0.0, 0.0], "us"),
+        (None, OLD, ALONE, [0, 100_000, 200_000, 300_000], [0.0, 0.1, 0.2, 0.3], "us"),
+        (None, OLD, ALONE, [0, 10**12, 2 * 10**12, 3 * 10**12], [0.0, None, None, None], "us"),
+        (None, OLD, ATTACHED, [0, 0, 0], [None, None, None], "us"),
+        (None, OLD, ATTACHED, [0, 500_000, 1_000_000], [None, None, 1.0], "us"),
+        (None, OLD, ATTACHED, [0, 500_000, 500_000, 900_000], [None] * 4, "us"),
+    ],
+)
+def test_what_is_known_of_each_interval(
+    given: str | None,
+    version: tuple[int, ...],
+    attached: bool,
+    counts: list[int | None],
+    seen: list[float | None],
+    unit: str,
+) -> None:
+    time_in_use = TimeInUse(given, version)
+    assert _run(time_in_use, counts, attached=attached) == [at if at is None else pytest.approx(at) for at in seen]
     assert time_in_use.unit == unit
-    assert time_in_use.highest_units_per_second == second / 2
-    assert f"{second / 2:.3g} units a second" in time_in_use.warnings[0]
+    assert len(time_in_use.warnings) == (unit != "us" and given is None)
+    assert time_in_use.is_live == (version == LIVE or (attached and seen[-1] is not None))
 
 
 def test_a_driver_that_updates_its_counters_seldom_counts_no_finer_for_that() -> None:
@@ -67,24 +92,6 @@ def test_more_than_possible_on_the_whole_of_half_a_minute_proves_a_finer_unit() 
     assert seen[-1] == pytest.approx(1.4e6 * 39 / 1e9)
 
 
-def test_a_unit_that_was_told_is_kept_and_nothing_is_above_one_second_a_second() -> None:
-    time_in_use = TimeInUse("us", LIVE)
-    assert _run(time_in_use, [0, 10**12, 2 * 10**12, 3 * 10**12]) == [0.0, None, None, None]
-    assert (time_in_use.unit, time_in_use.warnings) == ("us", ())
-    assert _run(TimeInUse("ps", LIVE), [0, 10**12]) == [0.0, 1.0]
-
-
-def test_an_old_driver_is_believed_when_nobody_is_attached() -> None:
-    assert _run(TimeInUse(None, OLD), [0, 0, 0], attached=False) == [0.0, 0.0, 0.0]
-    assert _run(TimeInUse(None, OLD), [0, 0, 0], attached=True) == [None, None, None]
-
-
-def test_an_old_driver_whose_counters_move_is_believed_too() -> None:
-    time_in_use = TimeInUse(None, OLD)
-    assert _run(time_in_use, [0, 500_000, 1_000_000]) == [None, None, 1.0]
-    assert time_in_use.is_live
-
-
 def test_the_jump_when_a_process_ends_does_not_change_the_unit() -> None:
     time_in_use = TimeInUse(None, OLD)
     owners = [(7,), (7,), (), (), (), ()]
@@ -95,10 +102,6 @@ def test_the_jump_when_a_process_ends_does_not_change_the_unit() -> None:
     ]
     assert seen == [None, None, None, None, 3600.0, 3600.0]
     assert (time_in_use.unit, time_in_use.is_live) == ("us", False)
-
-
-def test_a_counter_that_was_cleared_begins_anew() -> None:
-    assert _run(TimeInUse(None, LIVE), [500_000, 900_000, 0, 100_000]) == [0.5, 0.9, 0.0, 0.1]
 
 
 @pytest.mark.parametrize("interval_seconds", [0.25, 4.0])
@@ -142,8 +145,6 @@ def test_the_jump_when_somebody_comes_or_goes_is_no_part_of_half_a_minute() -> N
 
 
 def test_what_is_just_possible_proves_nothing() -> None:
-    packed = TimeInUse(None, LIVE)
-    assert _run(packed, [0, 2_500_000, 3_000_000, 5_500_001]) == [0.0, 2.5, 3.0, None]
     far = TimeInUse(None, LIVE)
     _run(far, [0, 10_000_000, 20_000_000, 30_000_000])
     assert far.unit == "us"
@@ -155,13 +156,6 @@ def test_what_is_just_possible_proves_nothing() -> None:
         sustained = TimeInUse(None, LIVE)
         _run(sustained, [second * growth for second in range(40)])
         assert sustained.unit == unit
-
-
-@pytest.mark.parametrize(("units_per_second", "unit"), [(1_050_000_000, "ns"), (1_060_000_000, "ps"), (10**15, "us")])
-def test_the_unit_becomes_the_coarsest_that_is_possible_if_there_is_one(units_per_second: int, unit: str) -> None:
-    time_in_use = TimeInUse(None, LIVE)
-    _run(time_in_use, [0, units_per_second, 2 * units_per_second])
-    assert time_in_use.unit == unit
 
 
 def test_intervals_far_beyond_what_is_possible_must_follow_each_other() -> None:
@@ -192,22 +186,12 @@ def test_a_finer_unit_makes_the_proof_of_other_cores_begin_anew() -> None:
     assert time_in_use.highest_units_per_second > 1e9
 
 
-def test_an_old_driver_is_not_live_for_growth_with_a_rest_between_or_while_nobody_is_attached() -> None:
-    resting = TimeInUse(None, OLD)
-    assert _run(resting, [0, 500_000, 500_000, 900_000]) == [None] * 4
-    unattached = TimeInUse(None, OLD)
-    assert _run(unattached, [0, 100_000, 200_000, 300_000], attached=False) == [0.0, 0.1, 0.2, 0.3]
+def test_an_old_drivers_growth_counts_anew_once_nobody_comes_or_goes() -> None:
     changing = TimeInUse(None, OLD)
     for second, pids in enumerate([(7,), (7,), (7, 8), (7, 8), (7, 8), (7, 8)]):
         changing.measure(0, second * 500_000, float(second), pids, is_attached=True)
-        assert changing.is_live == (second == 5), "growth counts anew once nobody comes or goes"
-    assert [resting.is_live, unattached.is_live, TimeInUse(None, (2, 30)).is_live] == [False, False, True]
-
-
-def test_an_old_driver_whose_unit_is_not_known_is_asked_for_no_proof() -> None:
-    time_in_use = TimeInUse(None, OLD)
-    _run(time_in_use, [0, 10**12, 2 * 10**12, 3 * 10**12], attached=False)
-    assert time_in_use.unit == "us"
+        assert changing.is_live == (second == 5)
+    assert TimeInUse(None, (2, 30)).is_live
 
 
 def test_cores_that_are_gone_begin_anew_and_others_go_on() -> None:
@@ -217,16 +201,6 @@ def test_cores_that_are_gone_begin_anew_and_others_go_on() -> None:
     time_in_use.forget({1})
     assert _at(time_in_use, 1.0, 9_000_000, 0) == 9.0
     assert _at(time_in_use, 1.0, 9_000_000, 1) is None, "more than possible since it was last read"
-
-
-def test_a_counter_that_cannot_be_read_is_unknown_and_comes_back() -> None:
-    time_in_use = TimeInUse(None, LIVE)
-    assert [_at(time_in_use, float(second), raw) for second, raw in enumerate((0, None, 500_000, 600_000))] == [
-        0.0,
-        None,
-        0.5,
-        0.6,
-    ]
 
 
 def test_the_warning_tells_the_growth_and_the_unit_and_the_setting() -> None:

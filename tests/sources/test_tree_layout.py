@@ -17,6 +17,7 @@ from neurontools.model import DeviceMemory, EccCounters, HostMemory
 from neurontools.sysfs.host_snapshot import read_host
 from neurontools.sysfs.tree_walk import MAX_ENTRIES_PER_DIRECTORY
 from neurontools.testing import DriverTree, process_on
+from tests.harness.examples import examples
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.waiting import wait_until
 
@@ -39,14 +40,14 @@ def with_values(tree: DriverTree) -> DriverTree:
     return tree
 
 
-@pytest.mark.parametrize(
-    "version",
-    [
-        *("2.6.33", "2.7", "2.8", "2.9", "2.10", "2.12", "2.14", "2.15", "2.16", "2.17", "2.18", "2.19", "2.20"),
-        *("2.21", "2.22", "2.23", "2.24.7.0", "2.25.4", "2.27", "2.28", "2.29", "2.30.2.0"),
-    ],
-)
-@pytest.mark.parametrize("instance_type", ["trn1.2xlarge", "trn2.3xlarge"])
+VERSIONS = (
+    "2.6.33 2.7 2.8 2.9 2.10 2.12 2.14 2.15 2.16 2.17 2.18 2.19 2.20 2.21 2.22 2.23 2.24.7.0 2.25.4 2.27 2.28 2.29 "
+    "2.30.2.0"
+).split()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("instance_type", ["trn1.2xlarge", pytest.param("trn2.3xlarge", marks=pytest.mark.slow)])
 def test_an_older_driver_is_no_warning(version: str, instance_type: str) -> None:
     with DriverTree(instance_type, driver_version=version) as tree:
         with_values(tree)
@@ -105,7 +106,7 @@ def move(directory: Path, moves: dict[str, str]) -> None:
             shutil.move(directory / before, directory / after)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     moves=st.fixed_dictionaries({}, optional={before: st.sampled_from(after) for before, after in MOVES.items()}),
     cores_below=st.sampled_from(["", "cores", "x/y"]),
@@ -158,32 +159,28 @@ def test_a_layout_without_sense_is_unknown_and_neither_zero_nor_healthy(tree: Dr
     reading = source.read()
     source.close()
     assert "driver 2.31.7.0 has a layout that this version can't make sense of: below neuron0" in reading.warnings[0]
-    for core in reading.cores:
-        assert set(asdict(core.memory).values()) == {None}
-        assert core.status is not None
-        assert set(asdict(core.status).values()) == {None}
-        assert (core.busy_seconds_total, core.flop_total, core.executions_total) == (None, None, None)
     device = reading.devices[0]
-    assert set(asdict(device.ecc).values()) == {None}
-    assert set(asdict(device.host_memory).values()) == {None}
+    for core in reading.cores:
+        assert core.status is not None
+        for part in (core.memory, core.status, device.ecc, device.host_memory):
+            assert set(asdict(part).values()) == {None}
+        assert (core.busy_seconds_total, core.flop_total, core.executions_total) == (None, None, None)
     assert device.power is None
     assert [stack.used_bytes for stack in device.hbm_stacks] == [None] * len(device.hbm_stacks)
     owner = next(process for process in reading.processes if process.pid == 4711)
     assert (owner.executions, owner.errors) == (None, None)
 
 
-def test_what_a_driver_has_twice_is_taken_from_neither(tree: DriverTree) -> None:
+def test_what_a_driver_has_twice_or_by_a_link_is_not_taken(tree: DriverTree, tmp_path: Path) -> None:
     device = tree.device_path(0)
     shutil.copytree(device / "stats/hardware", device / "old/hardware")
     move(device, {"stats/hardware": "new/hardware"})
     reading = read(tree).read()
     assert reading.devices[0].ecc == EccCounters()
     assert any("in several places in the tree of driver 2.31.7.0: taken from none" in line for line in reading.warnings)
-
-
-def test_links_are_not_followed(tree: DriverTree, tmp_path: Path) -> None:
-    device = tree.device_path(0)
-    shutil.move(device / "stats/hardware", tmp_path / "hardware")
+    # Links are not followed.
+    shutil.rmtree(device / "new")
+    shutil.move(device / "old/hardware", tmp_path / "hardware")
     (device / "elsewhere").symlink_to(tmp_path)
     (device / "loop").symlink_to(device)
     reading = read(tree).read()
@@ -191,6 +188,7 @@ def test_links_are_not_followed(tree: DriverTree, tmp_path: Path) -> None:
     assert any("not in the tree of driver 2.31.7.0" in line for line in reading.warnings)
 
 
+@pytest.mark.slow
 def test_a_directory_with_a_hundred_thousand_entries(tree: DriverTree) -> None:
     """It is given up on, and what stands beside it is found all the same."""
     device = tree.device_path(0)
@@ -234,21 +232,22 @@ def test_what_is_missing_is_looked_for_again(tree: DriverTree, tmp_path: Path) -
     source.close()
 
 
+@pytest.mark.slow
 def test_one_device_of_another_layout_does_not_take_the_others_along() -> None:
     with DriverTree("trn1.32xlarge", driver_version="2.31.7.0") as tree:
         make_rubbish(tree.device_path(0))
         for part in range(12):
-            (tree.device_path(0) / f"heap{part}").mkdir()
+            heap = tree.device_path(0) / f"heap{part}"
+            heap.mkdir()
             for number in range(1000):
-                (tree.device_path(0) / f"heap{part}/{number}").touch()
+                (heap / str(number)).touch()
         for index in range(2, 16):
             for core in tree.device_path(index).glob("neuron_core*"):
                 move(core, {"stats": "telemetry"})
         reading = read(tree).read()
         assert "below neuron0 is none of" in reading.warnings[0]
         assert any("too large" in line for line in reading.warnings)
-        known = [core.memory.total_bytes is not None for core in reading.cores]
-        assert known == [False] * 2 + [True] * 30
+        assert [core.memory.total_bytes is not None for core in reading.cores] == [False] * 2 + [True] * 30
 
 
 def test_names_in_a_tree_reach_no_log_in_a_form_that_a_terminal_obeys(tree: DriverTree) -> None:
@@ -258,11 +257,7 @@ def test_names_in_a_tree_reach_no_log_in_a_form_that_a_terminal_obeys(tree: Driv
     assert reading.devices[0].ecc.mem_uncorrected_total == 2
     assert "\\x1b[31m/red\\x0a/hardware" in reading.warnings[0]
     assert all(line.isprintable() for line in reading.warnings)
-
-
-def test_neuron_ls_finds_what_a_device_is(tree: DriverTree) -> None:
-    """Without a daemon: with the firmware silent, only the device itself tells its family."""
-    device = tree.device_path(0)
+    # Without a daemon, and with the firmware silent, only the device itself tells its family.
     move(device, {"info": "about/this/device"})
     tree.write("sys/devices/virtual/dmi/id/product_name", "\n")
     snapshot = read_host(tree.roots)
@@ -279,9 +274,6 @@ def test_the_daemon_says_which_layout_it_found(start_daemon: StartDaemon, tree: 
     told = "the tree of driver 2.31.7.0 has a layout that this version doesn't know: "
     assert any(line.startswith(told) for line in snapshot.warnings)
     wait_until(lambda: daemon.log.count(told) == 1)
-
-
-def test_the_daemon_says_so_when_it_knows_the_layout(start_daemon: StartDaemon) -> None:
     with DriverTree("trn1.2xlarge") as known:
-        daemon = start_daemon(*known.flags, "--interval", "0.05")
-        wait_until(lambda: "the tree of driver 2.30.2.0 has the layout that is known" in daemon.log)
+        other = start_daemon(*known.flags, "--interval", "0.05", name="other.sock")
+        wait_until(lambda: "the tree of driver 2.30.2.0 has the layout that is known" in other.log)
