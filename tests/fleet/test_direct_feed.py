@@ -39,15 +39,10 @@ def state_of(feed: DirectFeed, name: str) -> HostState:
     return next(state for state in feed.states if state.place.name == name)
 
 
-def test_the_rate_follows_the_number_of_hosts() -> None:
+def test_the_rate_follows_the_number_of_hosts_and_who_seldom_takes_snapshots_may_be_silent_for_longer() -> None:
     assert [interval_for(count) for count in (1, 10, 11, 100, 200, 1000)] == [1.0, 1.0, 2.0, 3.0, 5.0, 10.0]
-
-
-def test_who_seldom_takes_snapshots_may_be_silent_for_longer() -> None:
-    assert silence_seconds(1.0, 1.0) == 10.0
-    assert silence_seconds(5.0, 1.0) == 15.0
-    assert silence_seconds(5.0, 20.0) == 60.0
-    assert silence_seconds(5.0, 1e300) == 10_800.0
+    intervals = ((1.0, 1.0), (5.0, 1.0), (5.0, 20.0), (5.0, 1e300))
+    assert [silence_seconds(*each) for each in intervals] == [10.0, 15.0, 60.0, 10_800.0]
 
 
 def test_a_host_that_dies_is_lost_alone_and_keeps_what_was_known() -> None:
@@ -66,6 +61,7 @@ def test_a_host_that_dies_is_lost_alone_and_keeps_what_was_known() -> None:
             assert gone.age_seconds(since + 7.0) == 7.0
 
 
+@pytest.mark.slow
 def test_a_host_that_stands_still_is_no_stall_and_comes_back() -> None:
     with SimulatedFleet(2, mix="inf2.xlarge", interval_seconds=0.1, processes=2) as fleet:
         with watching(*fleet.places) as feed:
@@ -85,21 +81,19 @@ def test_one_that_is_not_there_is_found_when_it_comes(socket_directory: Path, sh
         assert (state.link, state.trouble, state.summary) == (Link.LOST, "no daemon: no such file or directory", None)
         path.symlink_to(shared_daemon.socket)
         wait_until(lambda: state_of(feed, "a").link is Link.LIVE)
-
-
-def test_a_daemon_from_before_summaries_says_so(socket_directory: Path) -> None:
-    path = str(socket_directory / "old.sock")
-    older = OlderDaemon(path)
+    older = OlderDaemon(str(socket_directory / "old.sock"))
     try:
-        with watching(at(path)) as feed:
+        with watching(at(str(socket_directory / "old.sock"))) as feed:
             assert state_of(feed, "a").trouble == "its neurond gives no summaries; update it"
     finally:
         older.close()
 
 
-HUGE = raw_server.frame(raw_server.DATA, b"\0" + (2**24).to_bytes(4), 0, 1)
-GARBAGE = raw_server.frame(raw_server.DATA, raw_server.message(b"\xff" * 9), 0, 1)
-NAN = b"\x0a\x09\x59" + b"\0\0\0\0\0\0\xf8\x7f"  # a summary whose taken_at_unix_seconds is no number
+BEGUN = raw_server.GREETING + raw_server.START
+HUGE = BEGUN + raw_server.frame(raw_server.DATA, b"\0" + (2**24).to_bytes(4), 0, 1)
+GARBAGE = BEGUN + raw_server.frame(raw_server.DATA, raw_server.message(b"\xff" * 9), 0, 1)
+# a summary whose taken_at_unix_seconds is no number
+NAN = BEGUN + raw_server.frame(raw_server.DATA, raw_server.message(b"\x0a\x09\x59\0\0\0\0\0\0\xf8\x7f"), 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -108,12 +102,8 @@ NAN = b"\x0a\x09\x59" + b"\0\0\0\0\0\0\xf8\x7f"  # a summary whose taken_at_unix
         (b"SSH-2.0-OpenSSH_9\r\n" + b"x" * 64, "its answer can't be read"),
         (b"", "the server closed the connection|connection lost"),
         (raw_server.VALID, "its answer can't be read"),
-        (raw_server.GREETING + raw_server.START + HUGE, "more than the 32768 allowed"),
-        (raw_server.GREETING + raw_server.START + GARBAGE, "its answer can't be read"),
-        (
-            raw_server.GREETING + raw_server.START + raw_server.frame(raw_server.DATA, raw_server.message(NAN), 0, 1),
-            "its answer can't be read",
-        ),
+        (HUGE, "more than the 32768 allowed"),
+        *((said, "its answer can't be read") for said in (GARBAGE, NAN)),
         (raw_server.GREETING + raw_server.frame(raw_server.PING, b"12345678") * 1_000_000, "says much|takes nothing"),
         (raw_server.trailers_only((b"grpc-status", b"13"), (b"grpc-message", b"\x1b[2Jno")), r"\x1b[2Jno"),
     ],
@@ -162,10 +152,6 @@ def test_hosts_by_ssh_and_why_one_is_not_reached(
         with Client(path) as client:
             assert client.snapshot().daemon_pid == shared_daemon.pid
     assert not Path(path).exists()
-    monkeypatch.undo()
-
-
-def test_a_host_by_ssh_without_a_daemon(socket_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ssh_environment(socket_directory, "/nowhere/neurond.sock").items():
         monkeypatch.setenv(name, value)
     with watching(Place("one", Reach.SSH, "one")) as feed:

@@ -53,6 +53,13 @@ def hosts(waits: tuple[float | None, ...] = WAITS, here: int = 2, **changes: obj
     return [live(f"host-{at // here}", host(ranks[at : at + here])) for at in range(0, len(ranks), here)]
 
 
+def standing(of: HostState, **changes: object) -> HostState:
+    """A host whose only job does this."""
+    assert of.summary is not None
+    (job,) = of.summary.jobs
+    return replace(of, summary=replace(of.summary, jobs=(replace(job, **changes),)))  # type: ignore[arg-type]
+
+
 def only(states: Iterable[HostState]) -> FleetJob:
     (job,) = fleet_jobs(states)
     return job
@@ -67,15 +74,10 @@ def test_ranks_of_one_run_are_one_job_wherever_they_are() -> None:
     assert (job.step_seconds.least, job.step_seconds.median, job.step_seconds.most) == (1.0, 1.0, 1.0)
 
 
-def test_what_no_launcher_says_is_one_run_is_not() -> None:
+def test_what_no_launcher_says_is_one_run_is_not_and_two_with_the_same_ranks_are_two() -> None:
     alone = fleet_jobs(hosts(run_id=None))
-    assert [(job.name, job.host_names) for job in alone] == [
-        ("torchrun exp1", ("host-0",)),
-        ("torchrun exp1", ("host-1",)),
-    ]
-
-
-def test_two_runs_that_have_the_same_ranks_are_two_whatever_they_call_themselves() -> None:
+    assert [job.name for job in alone] == ["torchrun exp1"] * 2
+    assert [job.host_names for job in alone] == [("host-0",), ("host-1",)]
     twice = [live(name, host([rank(0, 0.1), rank(1, 0.1)])) for name in ("a", "b")]
     assert [job.host_names for job in fleet_jobs(twice)] == [("a",), ("b",)]
 
@@ -88,23 +90,16 @@ def test_the_slow_rank_is_named_with_its_host_and_part() -> None:
     assert held_up_by(only(hosts())) == "rank 3 of host-1 (input wait): 50% of each step"
 
 
-@pytest.mark.parametrize(
-    "states",
-    [
+def test_nobody_is_called_slow_where_none_clearly_is_or_not_all_are_known() -> None:
+    odd = replace(rank(3, 0.25), recent_steps=steps(0.25, spread=0.25))  # one odd span is chance
+    for states in (
         hosts((0.5, 0.5, 0.5, 0.45)),
         hosts((0.5, 0.0, 0.5, 0.0)),  # one of each host: no single rank is the cause
         hosts((0.5, 0.5, 0.5, None)),
         hosts()[1:],  # on the other host there may be a slower one
-    ],
-)
-def test_nobody_is_called_slow_where_none_clearly_is_or_not_all_are_known(states: list[HostState]) -> None:
-    assert only(states).slow_rank is None
-
-
-def test_one_odd_span_is_chance() -> None:
-    odd = replace(rank(3, 0.25), recent_steps=steps(0.25, spread=0.25))
-    states = [live("a", host([rank(0, 0.5), rank(1, 0.5)])), live("b", host([rank(2, 0.5), odd]))]
-    assert only(states).slow_rank is None
+        [live("a", host([rank(0, 0.5), rank(1, 0.5)])), live("b", host([rank(2, 0.5), odd]))],
+    ):
+        assert only(states).slow_rank is None
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=4, max_size=64), st.sampled_from([1, 2, 3, 8]))
@@ -116,47 +111,33 @@ def test_hosts_find_together_whom_one_host_would_find_that_had_all_ranks(waits: 
         assert many.slow_rank.gain_seconds == pytest.approx(one.slow_rank.gain_seconds, abs=1e-9)
 
 
-def test_a_rank_that_has_ended_is_missed_on_its_host() -> None:
-    states = [live("a", host([rank(0, 0.1), rank(1, 0.1)])), live("b", host([rank(2, 0.1)]))]
-    job = only(states)
+def test_missing_ranks_are_told_as_far_as_they_are_known() -> None:
+    job = only([live("a", host([rank(0, 0.1), rank(1, 0.1)])), live("b", host([rank(2, 0.1)]))])
     assert (job.rank_count, job.world_size, job.missing_ranks) == (3, 4, (MissingRank(3, "b", False),))
     assert held_up_by(job) == "rank 3 of b is missing"
-
-
-def test_the_ranks_of_a_host_that_is_lost_are_missed_there() -> None:
     first, second = hosts()
     job = only([first, lost("host-1", "gone", second)])
     assert job.missing_ranks == (MissingRank(2, "host-1", True), MissingRank(3, "host-1", True))
     assert held_up_by(job) == "ranks 2-3 of host-1 (lost) are missing"
     assert job.slow_rank is None
-
-
-def test_of_ranks_that_nobody_has_seen_there_is_only_their_number() -> None:
-    unknown = HostState(Place("host-1", Reach.SSH, "host-1"))
-    assert held_up_by(only([hosts()[0], unknown])) == "ranks 2-3 are missing"
+    unseen = HostState(Place("host-1", Reach.SSH, "host-1"))
+    assert held_up_by(only([first, unseen])) == "ranks 2-3 are missing"
     nameless = replace(rank(0, 0.1), job=Job("Slurm job 7", None, 4, RUN))
     assert held_up_by(only([live("a", host([nameless]))])) == "3 ranks missing"
 
 
 def test_while_one_rank_compiles_those_who_wait_for_it_are_not_stuck() -> None:
     compiling = replace(rank(3, 0.0), training=TrainingCounters(steps_total=50, compiling_since_seconds=-9.0))
-    first, _ = hosts()
-    assert first.summary is not None
-    (job,) = first.summary.jobs
-    stuck = replace(first, summary=replace(first.summary, jobs=(replace(job, state=JobState.STUCK),)))
+    stuck = standing(hosts()[0], state=JobState.STUCK)
     states = [stuck, live("b", host([rank(2, 0.5), compiling]))]
     assert (only(states).state, only(states).state_seconds) == (JobState.COMPILING, 10.0)
 
 
 def test_mfu_and_steps_are_of_the_whole_job() -> None:
-    first, second = hosts()
-    told = []
-    for state, mfu, rate in ((first, 0.2, 3.0), (second, 0.4, 2.0)):
-        assert state.summary is not None
-        (job,) = state.summary.jobs
-        changed = replace(job, mfu_ratio=mfu, steps_per_second=rate, severity=Severity.OK)
-        told.append(replace(state, summary=replace(state.summary, jobs=(changed,))))
-    whole = only(told)
+    first, second = (standing(each, severity=Severity.OK) for each in hosts())
+    whole = only(
+        [standing(first, mfu_ratio=0.2, steps_per_second=3.0), standing(second, mfu_ratio=0.4, steps_per_second=2.0)]
+    )
     assert whole.mfu_ratio == pytest.approx(0.3)
     assert whole.steps_per_second == 2.0
 
@@ -165,42 +146,25 @@ def test_sixty_four_ranks_of_a_host_fit_its_summary_in_whatever_order_they_are_d
     for dealt in (range(64), range(7, 512, 8)):
         ranks = [replace(rank(number, 0.1, world=512), core_indices=(at % 32,)) for at, number in enumerate(dealt)]
         (job,) = summarize(host(ranks), "a").jobs
-        assert job.ranks == frozenset(dealt)
-        assert len(job.rank_runs) == 3
+        assert (job.ranks, len(job.rank_runs)) == (frozenset(dealt), 3)
     scattered = [rank(number * number, 0.1, world=512) for number in range(20)]
-    (job,) = summarize(host(scattered), "a").jobs
-    assert job.ranks is None
-
-
-def standing(of: HostState, **changes: object) -> HostState:
-    """A host whose only job does this."""
-    assert of.summary is not None
-    (job,) = of.summary.jobs
-    return replace(of, summary=replace(of.summary, jobs=(replace(job, **changes),)))  # type: ignore[arg-type]
+    assert summarize(host(scattered), "a").jobs[0].ranks is None
 
 
 def test_who_has_not_come_to_a_collective_is_told_with_its_host() -> None:
     first, second = hosts()
     waits = {"state": JobState.WAITING, "state_seconds": 90.0}
-    job = only(
-        [
-            standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0)),
-            standing(second, state=JobState.STUCK, standstill=JobStandstill("all_reduce", 1, 1, (3,), 88.0)),
-        ]
-    )
+    waiting = standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0))
+    stuck = standing(second, state=JobState.STUCK, standstill=JobStandstill("all_reduce", 1, 1, (3,), 88.0))
+    job = only([waiting, stuck])
     assert (job.state, job.standstill) == (
         JobState.STUCK,
         FleetStandstill("all_reduce", 3, 1, (AbsentRank(3, "host-1"),), 88.0),
     )
     assert held_up_by(job) == "3 ranks wait in all_reduce for rank 3 of host-1"
-    nobody = only([standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0)), second])
+    nobody = only([waiting, second])
     assert held_up_by(replace(nobody, slow_rank=None)) == "", "the other host trains, as far as it has told"
-    alone = only(
-        [
-            standing(first, **waits, standstill=JobStandstill("all_reduce", 2, 0, (), 89.0)),
-            standing(second, **waits),
-        ]
-    )
+    alone = only([waiting, standing(second, **waits)])
     assert held_up_by(alone) == "2 ranks wait in all_reduce for ranks 2-3 of host-1"
 
 

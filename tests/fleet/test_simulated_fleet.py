@@ -19,7 +19,7 @@ from neurontools.faults.request import FaultRequest
 from neurontools.model import InjectedFault
 from neurontools.rpc import faults
 from neurontools.testing import SimulatedFleet
-from tests.harness.ports import free_port
+from tests.harness.ports import free_ports
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "neurond.fleet.command"]
@@ -38,15 +38,10 @@ def test_shares_are_kept_and_a_seed_gives_the_same_fleet_again() -> None:
     assert kinds(fleet) != kinds(plan(10, mix, "/d", seed=8))
     assert [host.place.name for host in fleet] == [f"host-{number:03d}" for number in range(10)]
     assert len({host.settings.load_seed for host in fleet}) == 10
-
-
-def test_nodes_fill_one_ultraserver_after_the_other() -> None:
+    # Nodes fill one UltraServer after the other.
     places = [host.settings.ultraserver for host in plan(6, parse_mix("trn2u.48xlarge"), "/d")]
     assert places == ["us-1:0", "us-1:1", "us-1:2", "us-1:3", "us-2:0", "us-2:1"]
-
-
-def test_every_host_has_a_port_of_its_own() -> None:
-    mix = parse_mix("inf2.xlarge")
+    # Every host has a port of its own.
     listens = [host.settings.metrics_listen for host in plan(3, mix, "/d", first_metrics_port=9000)]
     assert listens == ["127.0.0.1:9000", "127.0.0.1:9001", "127.0.0.1:9002"]
     with pytest.raises(ValueError, match="there are no 10 ports from 65530 on"):
@@ -54,9 +49,18 @@ def test_every_host_has_a_port_of_its_own() -> None:
 
 
 def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
-    with SimulatedFleet(3, mix="inf2.xlarge=2,trn1.2xlarge/steady", processes=3) as fleet:
+    first_port = free_ports(3)[0]
+    mix = "inf2.xlarge=2,trn1.2xlarge/steady"
+    with SimulatedFleet(3, mix=mix, processes=3, metrics_from=first_port) as fleet:
         directory, pids = Path(fleet.directory), fleet.pids
+        target = json.loads((directory / "file_sd.json").read_text())[0]  # where Prometheus is told to look
+        labels = {"node": "host-000", "__neuron_place__": fleet.places[0].text}
+        assert target == {"targets": [f"127.0.0.1:{first_port}"], "labels": labels}
+        with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=HANG_SECONDS) as reply:
+            assert b"neuron" in reply.read()
         assert len(set(pids.values())) == 3
+        kept = [int(line.split()[1]) for line in (directory / "pids").read_text().splitlines()]
+        assert [os.getpgid(pid) for pid in kept] == kept, "Ctrl-C is for the command alone"
         found = []
         for place in fleet.places:
             with Client(place.address) as client:
@@ -64,61 +68,58 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
         assert sorted(found) == ["inf2.xlarge", "inf2.xlarge", "trn1.2xlarge"]
         fleet.stop("host-001")
         wait_until(lambda: "host-001" in fleet.log)
+        again = [*COMMAND, "--hosts", "1", "--mix", "inf2.xlarge", "--directory", fleet.directory]
+        ended = subprocess.run(again, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
+        assert ended.returncode == 1
+        assert "another" in ended.stderr
         with Client(fleet.places[0].address) as client:
             client.snapshot()
     assert not directory.exists()
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()))
 
 
-def test_metrics_are_served_where_prometheus_is_told() -> None:
-    port = free_port()
-    with SimulatedFleet(1, mix="inf2.xlarge", metrics_from=port) as fleet:
-        (target,) = json.loads(Path(fleet.directory, "file_sd.json").read_text())
-        labels = {"node": "host-000", "__neuron_place__": fleet.places[0].text}
-        assert target == {"targets": [f"127.0.0.1:{port}"], "labels": labels}
-        with urllib.request.urlopen(f"http://{target['targets'][0]}/metrics", timeout=HANG_SECONDS) as reply:
-            assert b"neuron" in reply.read()
+RUNS = """
+import json, os, sys
+from neurond.fleet.command import main
+for arguments in json.loads(sys.argv[1]):
+    if not os.fork():
+        sys.argv[1:] = arguments
+        main()
+    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+"""
+REFUSED = {
+    ("--hosts", "0"): "--hosts 0: give a whole number from 1 to 2000",
+    ("--hosts", "2001"): "--hosts 2001: give a whole number from 1 to 2000",
+    ("--hosts", "x"): "argument --hosts: invalid int value: 'x'",
+    ("--mix", "trn9"): '--mix: no instance type "trn9" is known',
+    ("--mix", "trn1.2xlarge/storm"): "--mix: 'trn1.2xlarge/storm': there is no scenario 'storm'",
+    ("--mix", "trn1.2xlarge=0"): "--mix: 'trn1.2xlarge=0': give a share as a whole number from 1",
+    ("--mix", ","): "--mix: names no instance type",
+    ("--interval", "0"): "--interval: give a number of seconds from 0.05 to 3600",
+    ("--metrics-from", "65530"): "--metrics-from: there are no 16 ports from 65530 on",
+    ("--directory", "/proc/nothing"): "--directory /proc/nothing",
+}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "cause"),
-    [
-        (["--hosts", "0"], "--hosts 0: give a whole number from 1 to 2000"),
-        (["--hosts", "2001"], "--hosts 2001: give a whole number from 1 to 2000"),
-        (["--hosts", "x"], "argument --hosts: invalid int value: 'x'"),
-        (["--mix", "trn9"], '--mix: no instance type "trn9" is known'),
-        (["--mix", "trn1.2xlarge/storm"], "--mix: 'trn1.2xlarge/storm': there is no scenario 'storm'"),
-        (["--mix", "trn1.2xlarge=0"], "--mix: 'trn1.2xlarge=0': give a share as a whole number from 1"),
-        (["--mix", ","], "--mix: names no instance type"),
-        (["--interval", "0"], "--interval: give a number of seconds from 0.05 to 3600"),
-        (["--metrics-from", "65530"], "--metrics-from: there are no 16 ports from 65530 on"),
-        (["--directory", "/proc/nothing"], "--directory /proc/nothing"),
-    ],
-)
-def test_what_cannot_be_meant_is_told_in_a_line(arguments: list[str], cause: str) -> None:
-    ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert ended.stderr.startswith(f"neuron-fleet-sim: {cause}")
-    assert ended.stderr.count("\n") == 1
+def test_what_cannot_be_meant_is_told_in_a_line() -> None:
+    runs = [sys.executable, "-c", RUNS, json.dumps(list(REFUSED))]
+    ended = subprocess.run(runs, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
+    assert ended.stdout.split() == ["2"] * len(REFUSED)
+    for line, cause in zip(ended.stderr.splitlines(), REFUSED.values(), strict=True):
+        assert line.startswith(f"neuron-fleet-sim: {cause}")
 
 
-def test_a_host_is_lost_while_the_others_stay() -> None:
+@pytest.mark.slow
+def test_a_host_is_lost_while_the_others_stay_and_comes_back_with_the_rest_of_its_story() -> None:
     with SimulatedFleet(2, mix="inf2.xlarge", interval_seconds=0.1) as fleet:
-        lost, stays = (place.address for place in fleet.places)
+        lost, returns = (place.address for place in fleet.places)
         (fault,) = faults.inject(lost, [FaultRequest("host-lost")])
         assert fault.device_indices == ()
         wait_until(lambda: not Path(lost).exists())
-        with Client(stays) as client:
-            assert client.snapshot().devices
-
-
-def test_a_host_comes_back_with_the_rest_of_its_story() -> None:
-    with SimulatedFleet(1, mix="inf2.xlarge", interval_seconds=0.1) as fleet:
-        (place,) = fleet.places
         story = [FaultRequest("host-lost", for_seconds=0.2), FaultRequest("bit-flip", device_index=0)]
-        assert [fault.number for fault in faults.inject(place.address, story)] == [1, 2]
-        wait_until(lambda: [(fault.kind, fault.number) for fault in _faults(place.address)] == [("bit-flip", 1)])
+        assert [fault.number for fault in faults.inject(returns, story)] == [1, 2]
+        wait_until(lambda: [(fault.kind, fault.number) for fault in _faults(returns)] == [("bit-flip", 1)])
+        assert not Path(lost).exists()
 
 
 def _faults(address: str) -> tuple[InjectedFault, ...]:
@@ -127,16 +128,6 @@ def _faults(address: str) -> tuple[InjectedFault, ...]:
         return faults.listed(address)
     except UserError:
         return ()
-
-
-def test_a_place_that_is_taken_is_told_and_nothing_stays_behind(tmp_path: Path) -> None:
-    with SimulatedFleet(1, mix="inf2.xlarge") as fleet:
-        again = [*COMMAND, "--hosts", "1", "--mix", "inf2.xlarge", "--directory", fleet.directory]
-        ended = subprocess.run(again, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
-        assert ended.returncode == 1
-        assert "another" in ended.stderr
-        with Client(fleet.places[0].address) as client:
-            client.snapshot()
 
 
 def test_a_signal_takes_the_directory_away_too() -> None:
@@ -155,12 +146,6 @@ def test_a_signal_takes_the_directory_away_too() -> None:
     assert not hostfile.parent.exists()
 
 
-def test_ctrl_c_is_for_the_command_alone() -> None:
-    with SimulatedFleet(2, mix="inf2.xlarge", processes=2) as fleet:
-        pids = [int(line.split()[1]) for line in (Path(fleet.directory) / "pids").read_text().splitlines()]
-        assert [os.getpgid(pid) for pid in pids] == pids
-
-
 KILLED = """
 import os, signal, sys
 from neurontools.testing import SimulatedFleet
@@ -170,6 +155,7 @@ with SimulatedFleet(2, mix="inf2.xlarge", processes=2) as fleet:
 """
 
 
+@pytest.mark.slow
 def test_it_ends_and_leaves_nothing_when_its_user_is_killed() -> None:
     killed = subprocess.run(
         [sys.executable, "-c", KILLED], capture_output=True, text=True, timeout=HANG_SECONDS, check=False

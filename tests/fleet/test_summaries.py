@@ -1,14 +1,20 @@
-"""What a host says of itself in short is what its snapshot says, and never more than its bound."""
+"""What a host says of itself in short: its snapshot, within a bound; what makes no sense is refused."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
+from math import inf, nan
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from neurontools.fleet.summarize import MOST_BYTES, summarize
 from neurontools.fleet.summary import HostSummary
+from neurontools.fleet.summary_job import MOST_RUNS, JobStandstill, SummaryJob, rank_runs
 from neurontools.model import Finding, Health, Job, RecentSteps, Severity, Snapshot, TrainingCounters
+from neurontools.model.jobs.slow_rank import JobSteps, RankSteps
 from neurontools.model.training import STEP_PARTS
 from neurontools.rpc.convert import from_message, to_message
 from tests.harness.scenario_host import ScenarioHost
@@ -26,6 +32,7 @@ def owned(*users: str | None) -> Snapshot:
     )
 
 
+@cache
 def burst() -> Snapshot:
     host = ScenarioHost("trn1.32xlarge", "ecc-burst")
     for seconds in range(0, 200, 10):
@@ -60,31 +67,24 @@ def test_a_host_at_work_with_something_wrong() -> None:
     (job,) = summary.jobs
     assert (job.neuroncore_count, job.rank_count) == (32, 32)
     assert summary.job_count == 1
-    marked = (
-        {index for finding in snapshot.health.findings for index in finding.device_indices}
-        if snapshot.health
-        else set()
-    )
+    assert snapshot.health is not None
+    marked = {index for finding in snapshot.health.findings for index in finding.device_indices}
     assert {cell.index for cell in summary.devices if cell.severity} == marked
 
 
-def test_a_finding_names_all_devices_that_a_host_can_have() -> None:
-    snapshot = snapshot_of("trn1.32xlarge")
-    every = tuple(range(16))
-    alike = tuple(Finding("ecc", Severity.WARNING, "errors", "wait", 1.0, device_indices=(index,)) for index in every)
-    (told,) = summarize(replace(snapshot, health=Health(every, (), alike)), "a").findings
-    assert told.device_indices == every
-
-
 def test_a_device_that_is_missing_has_its_place() -> None:
-    snapshot = snapshot_of("trn1.32xlarge")
+    snapshot, every = snapshot_of("trn1.32xlarge"), tuple(range(16))
     missing = Finding("device_missing", Severity.CRITICAL, "gone", "restart", 1.0, device_indices=(3,))
     there = tuple(device for device in snapshot.devices if device.index != 3)
-    summary = summarize(replace(snapshot, devices=there, health=Health(tuple(range(16)), (), (missing,))), "a")
-    assert [cell.index for cell in summary.devices] == list(range(16))
+    summary = summarize(replace(snapshot, devices=there, health=Health(every, (), (missing,))), "a")
+    assert [cell.index for cell in summary.devices] == list(every)
     assert [cell.index for cell in summary.devices if not cell.is_present] == [3]
     assert summary.devices[3].severity == Severity.CRITICAL
     assert summary.devices[3].utilization_ratio is None
+    # A finding names all devices that a host can have.
+    alike = tuple(Finding("ecc", Severity.WARNING, "errors", "wait", 1.0, device_indices=(index,)) for index in every)
+    (told,) = summarize(replace(snapshot, health=Health(every, (), alike)), "a").findings
+    assert told.device_indices == every
 
 
 def test_it_goes_over_the_wire_as_it_is() -> None:
@@ -103,11 +103,11 @@ def test_whose_the_jobs_are() -> None:
     assert all(job.users == () and job.user_count is None for job in hidden.jobs)
     assert [job.name for job in hidden.jobs] == [job.name for job in summary.jobs]
     assert (hidden.job_count, hidden.process_count) == (5, 5)
-
-
-def test_nobody_is_a_number_and_not_known_is_none() -> None:
     assert summarize(snapshot_of("trn1.2xlarge"), "a").user_count == 0
-    assert summarize(owned(None), "a").user_count is None
+    assert summarize(owned(None), "a").user_count is None, "not known, which is not nobody"
+    (process,) = owned(None).processes
+    nameless = summarize(replace(owned(None), processes=(replace(process, uid=1000),)), "a")
+    assert (nameless.users, nameless.user_count) == (("1000",), 1)
 
 
 def test_of_many_users_the_number_is_told() -> None:
@@ -117,12 +117,6 @@ def test_of_many_users_the_number_is_told() -> None:
     assert (job.users, job.user_count) == (names[:4], 20)
     summary = summarize(each, "a")
     assert (summary.users, summary.user_count) == (names[:11], 20)
-
-
-def test_a_user_without_a_name_has_a_number() -> None:
-    (process,) = owned(None).processes
-    summary = summarize(replace(owned(None), processes=(replace(process, uid=1000),)), "a")
-    assert (summary.users, summary.user_count) == (("1000",), 1)
 
 
 def test_a_user_is_called_the_same_however_much_else_is_told() -> None:
@@ -189,3 +183,51 @@ def test_however_long_the_names_are_it_stays_within_its_bound(letter: str) -> No
     assert all(job.standstill is not None and len(job.standstill.absent_ranks) == 4 for job in summary.jobs)
     assert [job.recent_steps is not None for job in summary.jobs] == [True, False, False]
     assert all(len(job.missing_ranks) == 4 and job.run_id for job in summary.jobs)
+
+
+PARTS = (0.25,) * len(STEP_PARTS)
+STEPS = JobSteps(2, PARTS, 1.5, 1.5, 1.5, RankSteps(0, 100, PARTS, 0.25, 0.25), 0.25)
+STANDSTILL = JobStandstill("all_reduce", 1, 1, (1,), 70.0)
+JOB = SummaryJob(
+    "j", 2, 2, 4, 0.5, 1.0, 0.3, Severity.OK, "0123456789ab", (0, 1, 2), (3,), recent_steps=STEPS, standstill=STANDSTILL
+)
+
+
+def with_steps(**changes: object) -> SummaryJob:
+    return replace(JOB, recent_steps=replace(STEPS, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        *(replace(JOB, rank_runs=runs) for runs in ((0, 1), (0, 1, 1) * (MOST_RUNS + 1), (0, 1, 2**31))),
+        *(replace(JOB, rank_runs=runs) for runs in ((0, 0, 2), (2**30, 1, 2))),
+        replace(JOB, missing_ranks=(2**30,)),
+        replace(JOB, standstill=replace(STANDSTILL, absent_ranks=(2**30,))),
+        replace(JOB, standstill=replace(STANDSTILL, seconds=nan)),
+        *(with_steps(rank_count=count) for count in (0, 2**31)),
+        with_steps(most_step_seconds=inf),
+        with_steps(others_wait_seconds=-1.0),
+        *(with_steps(part_seconds=parts) for parts in (PARTS[1:], (nan, *PARTS[1:]))),
+        with_steps(busiest=replace(STEPS.busiest, part_seconds=())),
+        with_steps(busiest=replace(STEPS.busiest, most_wait_seconds=nan)),
+    ],
+)
+def test_what_no_host_can_mean_is_refused(job: SummaryJob) -> None:
+    with pytest.raises(ValueError, match="it has "):
+        job.check()
+
+
+@given(st.sets(st.integers(0, 511), min_size=1, max_size=64))
+def test_ranks_are_told_exactly_or_not_at_all(ranks: set[int]) -> None:
+    told = replace(JOB, rank_runs=rank_runs(ranks))
+    told.check()
+    assert told.ranks in (None, frozenset(ranks))
+    assert len(told.rank_runs) <= 3 * MOST_RUNS
+
+
+def test_what_a_host_tells_is_taken_and_a_rank_without_a_number_leaves_all_unknown() -> None:
+    JOB.check()
+    assert JOB.ranks == frozenset((0, 1))
+    assert rank_runs([0, None, 2]) == ()
+    assert rank_runs([]) == ()

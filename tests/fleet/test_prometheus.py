@@ -1,0 +1,396 @@
+"""Hosts from the answers of a Prometheus, and what else answers where one should."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from neurontools.errors import UserError
+from neurontools.fleet.prometheus import quantities
+from neurontools.fleet.prometheus.access import Access, read_access
+from neurontools.fleet.prometheus.overview import Moment, hosts
+from neurontools.fleet.prometheus.queries import PROBE, Overview, Packed, Part, has_rules
+from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample
+from neurontools.fleet.states import HostState, Link
+from neurontools.model import Severity, SourceKind
+from tests.harness.waiting import HANG_SECONDS
+
+ASKED = Overview(is_recorded=True)
+NOW = Moment(1000.0, 1.7e9)
+
+
+def sample(value: float, instance: str = "a:8000", **labels: str) -> Sample:
+    return Sample({"instance": instance, **labels}, value)
+
+
+def of(before: Mapping[str, HostState] | None = None, **answers: tuple[Sample, ...]) -> dict[str, HostState]:
+    return {state.place.name: state for state in hosts(ASKED, answers, before or {}, NOW)}
+
+
+def packed(packed: Packed, **values: int | None) -> float:
+    """The sample that a Prometheus makes of these."""
+    number = 0
+    for part in packed.parts:
+        value = values.pop(part.name, None)
+        number = number * part.base + (part.unknown if value is None else value)
+    assert not values
+    return float(number)
+
+
+def test_several_numbers_are_read_from_one_sample() -> None:
+    asked = Packed(Part("cores", 1000, "c"), Part("held", 1000, "h"), Part("ratio", 10_000, "r"))
+    assert asked.read(128_032_0500) == {"cores": 128, "held": 32, "ratio": 500}
+    assert asked.read(999_000_9999) == {"cores": None, "held": 0, "ratio": None}
+    assert Packed(Part("a", 600, "a"), Part("b", 100, "b")).read(598 * 100 + 7) == {"a": 598, "b": 7}
+    for none in (float("nan"), float("inf"), -1.0, 2.0**60):
+        assert asked.read(none) == {"cores": None, "held": None, "ratio": None}
+
+
+@pytest.mark.parametrize("parts", [ASKED.counts, ASKED.states])
+def test_what_is_packed_is_held_exactly(parts: Packed) -> None:
+    assert prod(part.base for part in parts.parts) < 2**53
+    assert quantities.CONDITIONS**quantities.DIGITS < 2**53
+
+
+def test_a_host_that_only_answers_is_live_and_all_else_unknown() -> None:
+    state = of(identity=(sample(7.0),))["a:8000"]
+    found = state.summary
+    assert found is not None
+    assert (state.link, state.received_at_seconds, state.severity) == (Link.LIVE, 993.0, None)
+    unknown = (found.neuroncore_count, found.held_neuroncore_count, found.free_neuroncore_count, found.job_count)
+    assert unknown == (None,) * 4
+    assert (found.utilization_ratio, found.mfu_ratio, state.steps_per_second, found.source) == (None,) * 4
+    assert (found.devices, found.findings, found.is_judged) == ((), (), False)
+
+
+def test_all_of_a_host() -> None:
+    counts = {"neuroncore_count": 4, "held_neuroncore_count": 2, "busy_neuroncore_count": 1, "free_neuroncore_count": 2}
+    counts |= {"job_count": 0, "problem_count": 3}
+    finding = {"finding": "stuck", "severity": "critical", "neuron_devices": "1,3-4", "reason": "stands\x1b[2J still"}
+    state = of(
+        identity=(sample(1.0, instance_type="trn1.2xlarge", instance_id="i-simulated", node="one"),),
+        counts=(sample(packed(ASKED.counts, **counts)),),
+        states=(sample(packed(ASKED.states, utilization=500, mfu=250, severity=3, critical=1)),),
+        devices=(sample(8 + 9 * 2 + 81 * 3 + 729 * 5 + 6561 * 0 + 59049 * 1),),
+        steps=(sample(2.5),),
+        findings=(sample(60.0, **finding), sample(90.0, **(finding | {"severity": "warning", "reason": "hot"}))),
+        clocks=(sample(3600.0),),
+    )["one"]
+    found = state.summary
+    assert found is not None
+    assert (state.place.text, state.clock_ahead_seconds, state.severity) == ("ssh:one", 3600.0, Severity.CRITICAL)
+    assert (found.source, found.utilization_ratio, found.mfu_ratio) == (SourceKind.SIMULATED, 0.5, 0.25)
+    assert {name: getattr(found, name) for name in counts} == counts
+    assert (found.unknown_neuroncore_count, state.steps_per_second) == (0, 2.5)
+    assert [finding.severity for finding in found.findings] == [Severity.CRITICAL, Severity.WARNING]
+    assert found.findings[0].device_indices == (1, 3, 4)
+    assert "\x1b" not in found.findings[0].reason
+    assert [
+        (cell.index, cell.severity, cell.utilization_ratio, cell.held_neuroncore_count) for cell in found.devices
+    ] == [
+        (0, Severity.CRITICAL, None, None),
+        (1, Severity.OK, None, 0),
+        (2, Severity.OK, 0.0, None),
+        (3, Severity.OK, 0.667, None),
+        (5, Severity.OK, None, None),
+    ]
+
+
+def test_users_come_with_the_counts_where_they_are_asked_for() -> None:
+    assert "user" not in " ".join(ASKED.texts.values())
+    asked = Overview(is_recorded=True, are_users_wanted=True)
+    assert asked.texts.keys() == ASKED.texts.keys(), "they are no further query"
+    busy, idle = (
+        packed(ASKED.counts, neuroncore_count=4, held_neuroncore_count=held, job_count=held) for held in (2, 0)
+    )
+    counts = (
+        sample(busy, user="eve"),
+        sample(busy, user="\x1b[2Jada"),
+        sample(busy, uid="1000"),
+        sample(busy, "b:8000", user="bob"),
+        sample(idle, "c:8000"),
+    )
+    found = of(identity=(sample(1.0), sample(1.0, "b:8000"), sample(1.0, "c:8000")), counts=counts)
+    a, b, c = (summary for state in found.values() if (summary := state.summary) is not None)
+    assert [summary.held_neuroncore_count for summary in (a, b, c)] == [2, 2, 0], "and each host has its counts once"
+    assert (a.user_count, b.users, c.users, c.user_count) == (3, ("bob",), (), None)
+    assert a.users == ("1000", *sorted(user for user in a.users if user != "1000"))
+    assert "\x1b" not in "".join(a.users)
+
+
+def test_one_that_was_not_read_for_long_is_lost() -> None:
+    ages = (sample(600.0, "old:1"), sample(15.0, "b:1"), sample(20.0, "c:1"))
+    found = of(identity=ages)
+    assert (found["old:1"].link, found["old:1"].trouble) == (Link.LOST, "Prometheus has not read it for 10 m 0 s")
+    assert found["b:1"].link is found["c:1"].link is Link.LIVE
+    assert all(state.link is Link.LIVE for state in of(identity=(sample(300.0, "a:1"), sample(290.0, "b:1"))).values())
+
+
+def test_lost_ones_keep_what_was_known_of_them() -> None:
+    before = of(identity=(sample(1.0, instance_type="trn1.2xlarge"), sample(1.0, "b:8000")))
+    found = of(before, identity=(), lost=(sample(40.0, link="down"), sample(90.0, "b:8000", link="gone")))
+    assert found["a:8000"].trouble == "it does not answer Prometheus"
+    assert found["a:8000"].summary == before["a:8000"].summary
+    assert found["a:8000"].age_seconds(NOW.seconds) == 40.0
+    assert found["b:8000"].trouble == "Prometheus no longer asks it"
+    never = of(identity=(), lost=(sample(-1.0, link="down"),))["a:8000"]
+    assert (never.summary, never.age_seconds(NOW.seconds)) == (None, None)
+
+
+def test_hosts_are_called_by_their_node_where_that_is_one() -> None:
+    places = {"[::1]:8000": {}, "b:1": {"node": "twice"}, "c:1": {"node": "twice"}, "d:1": {"node": "d"}}
+    found = of(identity=tuple(sample(1, instance, **labels) for instance, labels in places.items()))
+    addresses = {name: state.place.address for name, state in found.items()}
+    assert addresses == {"[::1]:8000": "::1", "b:1": "b", "c:1": "c", "d": "d"}
+
+
+def test_rules_count_when_they_are_recorded_for_nearly_all() -> None:
+    rule, taken = quantities.DEVICES.rule, quantities.TAKEN
+    assert rule in PROBE
+    assert not has_rules({taken: 10.0})
+    assert not has_rules({})
+    assert not has_rules({taken: 10.0, rule: 5.0}), "one of two shards has them"
+    assert has_rules({taken: 10.0, rule: 9.0})
+
+
+VECTOR = {"resultType": "vector", "result": [{"metric": {"instance": "a"}, "value": [1.5, "2"]}]}
+NONE = "it is no Prometheus"
+MATRIX = b'{"status": "success", "data": {"resultType": "matrix", "result": []}}'
+GOOD = json.dumps({"status": "success", "data": VECTOR}).encode()
+ASK_SECONDS = HANG_SECONDS
+
+
+@dataclass
+class Reply:
+    body: bytes = GOOD
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+def redirection(to: str) -> Reply:
+    return Reply(b"", 307, {"Location": to})
+
+
+@dataclass
+class Asked:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: str
+    connection: object
+
+
+@contextmanager
+def answering(reply: Callable[[Asked], Reply] | Reply) -> Iterator[tuple[str, list[Asked]]]:
+    """The address of a server with these answers, and what it is asked."""
+    asked: list[Asked] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
+            asked.append(Asked(self.command, self.path, dict(self.headers), body, self.client_address))
+            found = reply if isinstance(reply, Reply) else reply(asked[-1])
+            self.send_response(found.status)
+            for name, value in found.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(found.body)))
+            self.end_headers()
+            with suppress(OSError):
+                self.wfile.write(found.body)
+
+        do_GET = do_POST  # noqa: N815 - as http.server calls it
+
+        def log_message(self, *_: object) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def answers(url: str, times: int = 1) -> list[Answer]:
+    """What the server answers to one question after the other on one connection."""
+    with closing(PrometheusServer(url, Access())) as server:
+        return [server.query("up", ASK_SECONDS) for _ in range(times)]
+
+
+def problem(url: str, seconds: float = ASK_SECONDS) -> str:
+    with closing(PrometheusServer(url, Access())) as server, pytest.raises(PrometheusProblem) as raised:
+        server.query("up", seconds)
+    return str(raised.value)
+
+
+def test_an_answer_below_a_path_on_a_connection_that_is_kept() -> None:
+    packed = Reply(gzip.compress(GOOD), headers={"Content-Encoding": "gzip"})
+    with answering(packed) as (url, asked):
+        server = PrometheusServer(f"{url}/prometheus/", Access(tenant="team"))
+        for _ in range(2):
+            answer = server.query("sum(up)", ASK_SECONDS)
+            assert [(dict(each.labels), each.value) for each in answer.samples] == [({"instance": "a"}, 2.0)]
+            assert answer.size_bytes == len(packed.body)
+        server.close()
+    assert {(each.method, each.path) for each in asked} == {("POST", "/prometheus/api/v1/query")}
+    assert asked[0].headers["X-Scope-OrgID"] == "team"
+    assert "query=sum%28up%29" in asked[0].body
+    assert asked[0].connection == asked[1].connection
+
+
+def test_one_that_wants_get_is_asked_so() -> None:
+    def reply(asked: Asked) -> Reply:
+        return Reply(b"", 405) if asked.method == "POST" else Reply()
+
+    with answering(reply) as (url, asked):
+        answers(url, 2)
+    assert [each.method for each in asked] == ["POST", "GET", "GET"]
+
+
+def test_a_redirection_within_the_server_is_followed() -> None:
+    def reply(asked: Asked) -> Reply:
+        return Reply() if asked.path == "/there/query" else redirection("/there/query")
+
+    with answering(reply) as (url, _):
+        assert answers(url)[0].samples
+
+
+def test_a_connection_that_was_closed_meanwhile_is_made_again() -> None:
+    with answering(Reply(headers={"Connection": "close"})) as (url, asked):
+        answers(url, 2)
+    assert asked[0].connection != asked[1].connection
+
+
+@pytest.mark.parametrize(
+    ("document", "told"),
+    [
+        ({"warnings": ["store s3 is away"]}, ("store s3 is away",)),
+        ({"isPartial": True}, ("partial answer",)),
+        ({"warnings": ["x\x1b[2J"]}, ("x\\x1b[2J",)),
+        ({"isPartial": False, "warnings": None}, ()),
+    ],
+)
+def test_partial_answers_say_so(document: dict[str, object], told: tuple[str, ...]) -> None:
+    with answering(Reply(json.dumps({"status": "success", "data": VECTOR, **document}).encode())) as (url, _):
+        assert answers(url)[0].warnings == told
+
+
+@pytest.mark.parametrize(
+    ("reply", "cause"),
+    [
+        (Reply(b"<html>", headers={"Content-Type": "text/html; charset=utf-8"}), f"{NONE}: status 200 with text/html"),
+        (Reply(b"no", 404), "is the path right?"),
+        *((Reply(body), NONE) for body in (b"[]", MATRIX, GOOD.replace(b'"2"', b"2"), GOOD.replace(b'"a"', b"[]"))),
+        *((Reply(body), NONE) for body in (b"[" * 200_000, b"\xff\xfe")),
+        (Reply(b"", 401), "it wants credentials (status 401); name them in --prometheus-config"),
+        (Reply(b"", 403), "it refuses these credentials (status 403)"),
+        (Reply(b'{"status":"error","error":"query timed out"}', 503), "query timed out (status 503)"),
+        (Reply(b'{"status":"error","error":"many \\u001b[2J samples"}', 422), "many \\x1b[2J samples (status 422)"),
+        (Reply(b"no gzip", headers={"Content-Encoding": "gzip"}), "its answer can't be unpacked"),
+        (redirection("http://192.0.2.1/login"), "it redirects to http://192.0.2.1/login, which is not followed"),
+        (redirection("/again"), "it redirects in a circle"),
+        (redirection("http://[x"), "it redirects to"),
+    ],
+)
+def test_what_is_no_answer(reply: Reply, cause: str) -> None:
+    with answering(reply) as (url, _):
+        told = problem(url)
+    assert cause in told
+    assert "\n" not in told
+    assert "\x1b" not in told
+
+
+def test_an_answer_without_end_is_not_read() -> None:
+    bomb = gzip.compress(b" " * (33 * 2**20), 9)
+    with answering(Reply(bomb, headers={"Content-Encoding": "gzip"})) as (url, _):
+        assert problem(url) == "its answer is larger than 32 MiB"
+
+
+def test_one_that_says_nothing_or_no_http() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert problem(url, 0.2) == "no answer within 0.2 s"
+        with suppress(TimeoutError):
+            listener.accept()[0].close()
+
+        def garble() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
+
+        thread = threading.Thread(target=garble)
+        thread.start()
+        assert "no HTTP" in problem(url)
+        thread.join()
+    assert problem(url) == "not reached: connection refused"
+
+
+def test_addresses_that_cannot_be_meant() -> None:
+    causes = dict.fromkeys(("prometheus:9090", "ftp://a", "http://", "http://a/?q=1"), "is no address")
+    causes |= {"http://a:99999": "give an address", "http://me:secret@a": "can be read by all users"}
+    for url, cause in causes.items():
+        with pytest.raises(UserError, match=f"--prometheus.*{cause}") as raised:
+            PrometheusServer(url, Access())
+        assert "secret" not in str(raised.value)
+
+
+def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("s3cret\n")
+    (tmp_path / "password").write_text("pass\n")
+    file = tmp_path / "access.toml"
+    file.write_text(f'bearer_token_file = "{tmp_path}/token"\n')
+    bearer = read_access(str(file))
+    with pytest.raises(UserError, match="not sent over plain http"):
+        PrometheusServer("http://prometheus.example:9090", bearer)
+    with answering(Reply()) as (url, asked):
+        for token in ("s3cret", "renewed"):
+            (tmp_path / "token").write_text(f"{token}\n")
+            with closing(PrometheusServer(url, bearer)) as server:
+                server.query("up", ASK_SECONDS)
+        file.write_text(f'basic_user = "me"\nbasic_password_file = "{tmp_path}/password"\n')
+        with closing(PrometheusServer(url, read_access(str(file)))) as server:
+            server.query("up", ASK_SECONDS)
+    assert [each.headers["Authorization"] for each in asked] == [
+        "Bearer s3cret",
+        "Bearer renewed",
+        "Basic bWU6cGFzcw==",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ('token = "x"', "'token' is not known; there are tenant, bearer_token_file"),
+        ("tenant = 3", "tenant is no text in quotes"),
+        ('tenant = "a\\nb"', "is no line of ASCII"),
+        ("= no", "is no TOML"),
+        ('basic_user = "me"', "go together"),
+        ('tls_key = "k"', "tls_key needs tls_certificate"),
+        ('bearer_token_file = "/nowhere"', "bearer_token_file: /nowhere: No such file"),
+        ('tls_ca = "/nowhere"', "tls_ca, tls_certificate, tls_key: No such file"),
+    ],
+)
+def test_files_that_cannot_be_meant(tmp_path: Path, text: str, cause: str) -> None:
+    file = tmp_path / "access.toml"
+    file.write_text(text)
+    with pytest.raises(UserError) as raised:
+        read_access(str(file))
+    assert str(raised.value).startswith(f"--prometheus-config {file}: ")
+    assert cause in str(raised.value)
+    assert "\n" not in str(raised.value)
