@@ -38,34 +38,17 @@ class Graphs(TrainerCallback):
 
 
 set_seed(1)
-config = GPT2Config(
-    vocab_size=64,
-    n_positions=16,
-    n_embd=32,
-    n_layer=2,
-    n_head=2,
-    resid_pdrop=DROPOUT,
-    embd_pdrop=DROPOUT,
-    attn_pdrop=DROPOUT,
-    bos_token_id=0,
-    eos_token_id=0,
-)
+sizes = {"vocab_size": 64, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), DROPOUT)
+config = GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
 graphs = Graphs()
+arguments = TrainingArguments(
+    "checkpoints", max_steps=9, per_device_train_batch_size=4, gradient_accumulation_steps=2, logging_steps=1,
+    eval_strategy="steps", eval_steps=3, save_steps=3, report_to=[], disable_tqdm=True, use_cpu=IS_ON_CPU,
+)  # fmt: skip
 trainer = Trainer(
     GPT2LMHeadModel(config),
-    TrainingArguments(
-        "checkpoints",
-        max_steps=9,
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        logging_steps=1,
-        eval_strategy="steps",
-        eval_steps=3,
-        save_steps=3,
-        report_to=[],
-        disable_tqdm=True,
-        use_cpu=IS_ON_CPU,
-    ),
+    arguments,
     train_dataset=Texts(1, 64),
     eval_dataset=Texts(2, 8),
     callbacks=[graphs],
@@ -87,6 +70,7 @@ Path(sys.argv[1], rank).write_text(
             "device": str(trainer.args.device),
             "world_size": trainer.args.world_size,
             "history": history,
+            "losses": [row[key] for row in history for key in ("loss", "eval_loss") if key in row],
             "graphs": graphs.counts,
             "weights": weights,
             "saved": saved,

@@ -58,7 +58,7 @@ if __name__ == "__main__":
     trainer = lightning.Trainer(
         max_epochs=int(os.environ.get("EPOCHS", "2")),
         gradient_clip_val=float(os.environ.get("CLIP", "1.0")) or None,
-        devices=int(os.environ["DEVICES"]) if "DEVICES" in os.environ else "auto",
+        devices=int(os.environ.get("DEVICES", "0")) or "auto",
         log_every_n_steps=1,
         enable_progress_bar=False,
         accelerator=sys.argv[2] if len(sys.argv) > 2 else "auto",

@@ -42,34 +42,32 @@ def tell():
     Path(sys.argv[1], "0").write_text(json.dumps(known))
 
 
+def telling(callback):
+    class Telling(callback):
+        def on_train_end(self, *arguments, **keywords):
+            self._report.flush()
+            tell()
+            super().on_train_end(*arguments, **keywords)
+
+    return Telling()
+
+
 def hf_trainer():
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainingArguments
 
     from neurontools.runtime.frameworks.hf_trainer import ReportTraining
 
-    class Tell(TrainerCallback):
-        def on_train_end(self, *_, **__):
-            reporting._report.flush()
-            tell()
-
-    reporting = ReportTraining()
     arguments = TrainingArguments(
         "checkpoints", per_device_train_batch_size=2, gradient_accumulation_steps=2, max_steps=6, save_steps=3,
         use_cpu=True, report_to=[], disable_tqdm=True,
     )  # fmt: skip
-    trainer = Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[Tell(), reporting])
-    trainer.train()
+    Trainer(Model(), arguments, train_dataset=Rows(), callbacks=[telling(ReportTraining)]).train()
 
 
 def lightning():
     import lightning as li
 
     from neurontools.runtime.frameworks.lightning import ReportTraining
-
-    class Tell(li.pytorch.Callback):
-        def on_train_end(self, *_):
-            reporting._report.flush()
-            tell()
 
     class Module(li.LightningModule):
         def __init__(self):
@@ -82,10 +80,9 @@ def lightning():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=1e-3)
 
-    reporting = ReportTraining()
     trainer = li.Trainer(
         max_steps=5, accumulate_grad_batches=2, accelerator="cpu", enable_progress_bar=False, logger=False,
-        default_root_dir=".", callbacks=[Tell(), reporting],
+        default_root_dir=".", callbacks=[telling(ReportTraining)],
     )  # fmt: skip
     trainer.fit(Module(), DataLoader(Rows(), 2))
 
@@ -99,9 +96,8 @@ def accelerate():
     accelerator = Accelerator(cpu=True, log_with=reporting, gradient_accumulation_steps=2)
     accelerator.init_trackers("run")
     model = Model()
-    model, optimizer, loader = accelerator.prepare(
-        model, torch.optim.SGD(model.parameters(), lr=1e-3), DataLoader(Rows(), 2)
-    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(Rows(), 2))
     for batch in reporting.tracker.batches(loader):
         with accelerator.accumulate(model):
             accelerator.log({"samples": len(batch["value"])})

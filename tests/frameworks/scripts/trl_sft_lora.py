@@ -17,37 +17,19 @@ special = {"pad_token": "<pad>", "eos_token": "<eos>", "unk_token": "<unk>"}
 vocabulary = {word: number for number, word in enumerate([*special.values(), *words])}
 tokens = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
 tokens.pre_tokenizer = pre_tokenizers.Whitespace()
-config = GPT2Config(
-    vocab_size=63,
-    n_positions=16,
-    n_embd=32,
-    n_layer=2,
-    n_head=2,
-    resid_pdrop=0,
-    embd_pdrop=0,
-    attn_pdrop=0,
-    bos_token_id=1,
-    eos_token_id=1,
-    pad_token_id=0,
-)
+sizes = {"vocab_size": 63, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
+dropout = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0)
+config = GPT2Config(**sizes, **dropout, bos_token_id=1, eos_token_id=1, pad_token_id=0)
 texts = [" ".join(words[(7 * row + 3 * column**2) % 60] for column in range(11)) for row in range(32)]
+arguments = SFTConfig(
+    "checkpoints", max_steps=4, per_device_train_batch_size=4, learning_rate=1e-2, logging_steps=1, save_steps=2,
+    max_length=16, report_to=[], disable_tqdm=True, bf16=False, use_cpu=os.environ.get("USE_TORCH_XLA") == "0",
+)  # fmt: skip
 trainer = SFTTrainer(
     model=GPT2LMHeadModel(config),
     processing_class=PreTrainedTokenizerFast(tokenizer_object=tokens, **special),
     train_dataset=Dataset.from_list([{"text": text} for text in texts]),
-    args=SFTConfig(
-        "checkpoints",
-        max_steps=4,
-        per_device_train_batch_size=4,
-        learning_rate=1e-2,
-        logging_steps=1,
-        save_steps=2,
-        max_length=16,
-        report_to=[],
-        disable_tqdm=True,
-        bf16=False,
-        use_cpu=os.environ.get("USE_TORCH_XLA") == "0",
-    ),
+    args=arguments,
     peft_config=LoraConfig(r=4, target_modules=["c_attn"], task_type="CAUSAL_LM"),
 )
 trainer.train()
