@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neurontools.cli.ls.command import main as neuron_ls
+from neurontools.cli.top.command import main as neuron_top
 from neurontools.fleet.prometheus.feed import PrometheusFeed
 from neurontools.fleet.prometheus.quantities import CORES, HELD
 from neurontools.fleet.states import HostState, Link
@@ -20,7 +20,7 @@ from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
-from tests.harness.paths import NEURON_LS, NEURON_TOP
+from tests.harness.in_process import call_main
 from tests.harness.ports import free_port, free_ports
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.running_daemon import Attachment, StartDaemon
@@ -51,28 +51,43 @@ def told(server: Prometheus, count: int = 3, *, rules: bool = True) -> tuple[Hos
     return wait_until(look)
 
 
-def run(script: Path, server: Prometheus, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, str(script), "--prometheus", server.url, *arguments],
-        env=os.environ | {"COLUMNS": "150"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
+def run(main: Callable[[], object], server: Prometheus, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return call_main(main, "--prometheus", server.url, *arguments, COLUMNS="150")
 
 
-@pytest.mark.parametrize("rules", [True, False])
-def test_the_hosts_are_told_with_and_without_our_rules(fleet: SimulatedFleet, tmp_path: Path, *, rules: bool) -> None:
-    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), rules=rules) as server:
-        states = {state.place.name: state for state in told(server, rules=rules)}
-    assert sorted(states) == ["host-000", "host-001", "host-002"]
+@pytest.mark.slow
+def test_hosts_are_told_with_our_rules_and_without_those_that_are_lost(fleet: SimulatedFleet, tmp_path: Path) -> None:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json")) as server:
+        check(told(server))
+        server.answer(f"neurontools_device_health >= {Severity.WARNING.value}")
+        found = wait_until(lambda: d if (d := run(neuron_ls, server, "--health")).returncode == 5 else None)
+        assert "host-" in found.stdout
+        assert "ECC" in found.stdout
+        listed = run(neuron_ls, server)
+        assert (listed.returncode, listed.stderr) == (0, "")
+        assert listed.stdout.count("host-") == 3
+        assert "3 hosts, 3 live" in run(neuron_top, server, "--once").stdout
+        fleet.stop("host-001")
+        server.answer('up{node="host-001"} == 0')
+        document = json.loads(run(neuron_top, server, "--json").stdout)
+        (lost,) = [host for host in document["hosts"] if host["link"] == "lost"]
+        assert lost["trouble"] == "it does not answer Prometheus"
+        assert lost["neuroncore_count"] is None
+
+
+def test_hosts_are_told_without_our_rules(fleet: SimulatedFleet, tmp_path: Path) -> None:
+    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json"), rules=False) as server:
+        check(told(server, rules=False))
+        assert "3 hosts, 3 live" in run(neuron_top, server, "--once").stdout
+
+
+def check(states: Iterable[HostState]) -> None:
     by_type = {}
-    for state in states.values():
+    for state in states:
         assert state.link is Link.LIVE
         assert state.summary is not None
         by_type[state.summary.instance_type, state.summary.held_neuroncore_count] = state.summary
+    assert sorted(state.place.name for state in states) == ["host-000", "host-001", "host-002"]
     idle, busy = by_type["inf2.24xlarge", 0], by_type["trn1.2xlarge", 2]
     assert (idle.neuroncore_count, idle.free_neuroncore_count, idle.utilization_ratio) == (12, 12, None)
     assert [cell.held_neuroncore_count for cell in idle.devices] == [0] * 6
@@ -82,31 +97,7 @@ def test_the_hosts_are_told_with_and_without_our_rules(fleet: SimulatedFleet, tm
     assert 0.5 < busy.utilization_ratio <= 1
 
 
-def test_commands_and_a_host_that_is_lost(fleet: SimulatedFleet, tmp_path: Path) -> None:
-    with Prometheus(tmp_path, file_sd=Path(fleet.directory, "file_sd.json")) as server:
-        told(server)
-
-        def sick() -> subprocess.CompletedProcess[str] | None:
-            done = run(NEURON_LS, server, "--health")
-            return done if done.returncode == 5 else None
-
-        wait_until(lambda: server.query(f"neurontools_device_health >= {Severity.WARNING.value}"))
-        found = wait_until(sick)
-        assert "host-" in found.stdout
-        assert "ECC" in found.stdout
-        listed = run(NEURON_LS, server)
-        assert (listed.returncode, listed.stderr) == (0, "")
-        assert listed.stdout.count("host-") == 3
-        once = run(NEURON_TOP, server, "--once")
-        assert "3 hosts, 3 live" in once.stdout
-        fleet.stop("host-001")
-        wait_until(lambda: server.query('up{node="host-001"} == 0') or None)
-        document = json.loads(run(NEURON_TOP, server, "--json").stdout)
-        (lost,) = [host for host in document["hosts"] if host["link"] == "lost"]
-        assert lost["trouble"] == "it does not answer Prometheus"
-        assert lost["neuroncore_count"] is None
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [True, False])
 def test_users_are_asked_for_where_hosts_are_grouped_by_them(
     start_daemon: StartDaemon, tmp_path: Path, *, rules: bool
@@ -122,7 +113,7 @@ def test_users_are_asked_for_where_hosts_are_grouped_by_them(
         wait_until(lambda: not rules or server.query(f"{HELD.rule} == 2 and {CORES.rule} == 2"))
 
         def document(*arguments: str) -> dict[str, Any]:
-            found: dict[str, Any] = json.loads(run(NEURON_TOP, server, "--json", *arguments).stdout)
+            found: dict[str, Any] = json.loads(run(neuron_top, server, "--json", *arguments).stdout)
             return found
 
         (host,) = document()["hosts"]
@@ -145,6 +136,7 @@ def test_users_are_asked_for_where_hosts_are_grouped_by_them(
             terminal.close()
 
 
+@pytest.mark.slow
 def test_the_page_goes_into_a_host_by_ssh(
     fleet: SimulatedFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,12 +159,5 @@ def test_the_page_goes_into_a_host_by_ssh(
 
 
 def test_none_is_there() -> None:
-    done = subprocess.run(
-        [sys.executable, str(NEURON_TOP), "--prometheus", "http://127.0.0.1:1", "--once"],
-        capture_output=True,
-        text=True,
-        timeout=HANG_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 12
-    assert done.stderr == "neuron-top: Prometheus: not reached: connection refused\n"
+    done = call_main(neuron_top, "--prometheus", "http://127.0.0.1:1", "--once")
+    assert (done.returncode, done.stderr) == (12, "neuron-top: Prometheus: not reached: connection refused\n")

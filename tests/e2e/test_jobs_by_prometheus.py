@@ -19,7 +19,7 @@ from neurontools.model import Severity
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
-pytestmark = needs_prometheus
+pytestmark = [needs_prometheus, pytest.mark.slow]
 RUN, STUCK_RUN = "0123456789ab", "ba9876543210"
 
 
@@ -111,12 +111,8 @@ def test_jobs_are_told_with_and_without_our_rules(tmp_path: Path, *, rules: bool
         found = wait_until(look)
     trained = found["torchrun a"]
     assert (trained.run_id, trained.host_names, trained.host_count) == (RUN, (), 2)
-    assert (trained.rank_count, trained.world_size, trained.neuroncore_count, trained.missing_rank_count) == (
-        4,
-        4,
-        8,
-        0,
-    )
+    assert (trained.rank_count, trained.world_size) == (4, 4)
+    assert (trained.neuroncore_count, trained.missing_rank_count) == (8, 0)
     assert (trained.state, trained.state_seconds, trained.steps_per_second) == ("training", 1.0, 2.0)
     assert (trained.mfu_ratio, trained.step_seconds) == (0.25, StepSeconds(None, 0.5, None))
     assert (trained.severity, trained.utilization_ratio) == (Severity.OK, None)
@@ -125,12 +121,8 @@ def test_jobs_are_told_with_and_without_our_rules(tmp_path: Path, *, rules: bool
     assert slow == SlowFleetRank(3, "trn-1:8000", None, None, slow.gain_seconds, slow.gain_ratio)
     assert (round(slow.gain_seconds, 6), round(slow.gain_ratio, 6)) == (0.15, 0.3)
     stuck, own = found["torchrun b"], found["own"]
-    assert (stuck.state, stuck.rank_count, stuck.missing_rank_count, stuck.severity) == (
-        "stuck",
-        1,
-        3,
-        Severity.CRITICAL,
-    )
+    assert (stuck.state, stuck.severity) == ("stuck", Severity.CRITICAL)
+    assert (stuck.rank_count, stuck.missing_rank_count) == (1, 3)
     assert (stuck.steps_per_second, stuck.mfu_ratio, stuck.step_seconds, stuck.state_seconds) == (None,) * 4
     assert (own.run_id, own.host_names, own.state, own.severity) == (None, ("trn-0:8000",), "starting", Severity.OK)
 
@@ -141,12 +133,7 @@ def test_of_many_jobs_the_worst_and_largest_are_told(tmp_path: Path) -> None:
         telling((well + part("small", RUN, "stuck", ranks=1),), tmp_path) as targets,
         Prometheus(tmp_path, file_sd=targets, rules=False, interval="1s") as server,
     ):
-
-        def look() -> tuple[tuple[FleetJob, ...], tuple[str, ...]] | None:
-            jobs, notes, _ = asked(server)
-            return (jobs, notes) if jobs else None
-
-        jobs, notes = wait_until(look)
+        jobs, notes, _ = wait_until(lambda: found if (found := asked(server))[0] else None)
     assert len(jobs) == MOST_JOBS
     assert "small" in {job.name for job in jobs}
     assert f"of {MOST_JOBS + 21} jobs the {MOST_JOBS} that are held up most, or are largest, are told" in notes

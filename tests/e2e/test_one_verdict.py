@@ -3,74 +3,51 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from neurond.load.scenarios import SCENARIOS
 
 from neurontools import health
-from neurontools.client import Client, read_snapshot
-from neurontools.errors import EXIT_TIMED_OUT
+from neurontools.cli.ls.command import main as neuron_ls
+from neurontools.cli.monitor.command import main as neuron_monitor
+from neurontools.cli.top.command import main as neuron_top
+from neurontools.client import read_snapshot
+from neurontools.exporters.exposition import text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.views.pages import PAGES
-from tests.harness.older_daemon import RECORDING, OlderDaemon
-from tests.harness.paths import NEURON_LS, NEURON_TOP, PYTHONPATH, ROOT
-from tests.harness.ports import free_port
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.in_process import call_main
+from tests.harness.older_daemon import RECORDING, OlderDaemon, SnapshotServer
+from tests.harness.scenario_host import ScenarioHost
+from tests.harness.still_feed import message_of
 
-NEURON_MONITOR = ROOT / "neurontools/cli/monitor/command.py"
-INTERVAL_SECONDS = 4.0
-# What takes minutes otherwise is found within seconds.
-LIMITS = """
-[health]
-idle_seconds = 2
-stuck_seconds = 3
-memory_used_ratio = 0.4
-"""
 EXPECTED = {
-    "idle": set(),
-    "steady": {"memory_nearly_full"},
-    "training-ramp": set(),
+    "idle": set[str](),
+    "steady": set[str](),
+    "training-ramp": set[str](),
     "memory-leak": {"memory_nearly_full"},
     "stuck-core": {"stuck"},
-    "ecc-burst": {"ecc_corrected"},
+    "ecc-burst": {"ecc_corrected", "ecc_uncorrected"},
 }
+UNKNOWN = "health of 1 of 1 devices not known: neurond 0.0.0 makes no verdicts"
 
 
-def run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it until the daemon, which the machine may have kept from its work, has answered it."""
-
-    def answered() -> subprocess.CompletedProcess[str] | None:
-        done = subprocess.run(
-            [sys.executable, str(program), *arguments],
-            env=os.environ | {"PYTHONPATH": PYTHONPATH, "COLUMNS": "400"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return None if done.returncode == EXIT_TIMED_OUT else done
-
-    return wait_until(answered)
+def ask(main: Callable[[], object], server: SnapshotServer, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return call_main(main, "--socket", server.socket_path, *arguments, COLUMNS="400")
 
 
-def answers(daemon: RunningDaemon, port: int) -> dict[str, Any]:
+def answers(server: SnapshotServer, snapshot: Snapshot) -> dict[str, Any]:
     """What each of the tools says, as one text or severity a device."""
-    listed = run(NEURON_LS, "--socket", daemon.socket, "--health", "-j")
-    text = run(NEURON_LS, "--socket", daemon.socket, "--health")
-    query = run(NEURON_LS, "--socket", daemon.socket, "--query", "index,health,health.reason", "--format", "json")
-    document = json.loads(run(NEURON_TOP, "--socket", daemon.socket, "--json").stdout)
-    page = run(NEURON_TOP, "--socket", daemon.socket, "--once", "--page", "health").stdout
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
-        metrics = reply.read().decode()
+    listed = ask(neuron_ls, server, "--health", "-j")
+    text = ask(neuron_ls, server, "--health")
+    query = ask(neuron_ls, server, "--query", "index,health,health.reason", "--format", "json")
+    document = json.loads(ask(neuron_top, server, "--json").stdout)
+    page = ask(neuron_top, server, "--once", "--page", "health").stdout
+    metrics = text_format(SnapshotMetrics(0.0).families(snapshot, None, None)).decode()
     told = re.findall(r'^neurontools_device_health\{neuron_device_index="(\d+)"\} (\d)', metrics, re.MULTILINE)
     heading = re.search(r"─ Health: (.*?) ─", page)
     assert heading is not None, page
@@ -88,8 +65,18 @@ def answers(daemon: RunningDaemon, port: int) -> dict[str, Any]:
     }
 
 
-def check(snapshot: Snapshot, said: dict[str, Any]) -> None:
+@pytest.mark.parametrize("load", EXPECTED)
+def test_every_tool_says_the_same_of_every_load(load: str, socket_directory: Path) -> None:
+    host = ScenarioHost("trn1.32xlarge" if load == "ecc-burst" else "trn1.2xlarge", load)
+    host.at(5)
+    snapshot = host.at(400)
+    server = SnapshotServer(str(socket_directory / "n.sock"), message_of(snapshot))
+    try:
+        said = answers(server, snapshot)
+    finally:
+        server.close()
     verdicts = health.verdicts(snapshot)
+    assert {finding.kind for verdict in verdicts for finding in verdict.findings} == EXPECTED[load]
     severities = {verdict.device_index: verdict.severity_name for verdict in verdicts}
     assert said["ls"] == said["top"] == said["metrics"] == severities
     assert said["ls findings"] == said["top findings"] == [[f.kind for f in verdict.findings] for verdict in verdicts]
@@ -101,59 +88,17 @@ def check(snapshot: Snapshot, said: dict[str, Any]) -> None:
     }
 
 
-@pytest.mark.long
-def test_every_tool_says_the_same_of_every_load(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    limits = tmp_path / "neurond.toml"
-    limits.write_text(LIMITS, "utf-8")
-    daemons = {}
-    for load in SCENARIOS:
-        port = free_port()
-        daemons[load] = (
-            port,
-            start_daemon(
-                *("--simulate", "trn1.32xlarge", "--load", load, "--interval", str(INTERVAL_SECONDS)),
-                *("--config", str(limits), "--metrics-listen", f"127.0.0.1:{port}"),
-                name=f"{load}.sock",
-            ),
-        )
-    for load, (port, daemon) in daemons.items():
-
-        def looked(port: int = port, daemon: RunningDaemon = daemon, load: str = load) -> bool | None:
-            """What is expected was found, and while all were asked, the daemon said the same of all its snapshots."""
-            snapshot = daemon.next_snapshot(1)
-            assert snapshot.health is not None
-            if not EXPECTED[load] <= {finding.kind for finding in snapshot.health.findings}:
-                return None
-            said = answers(daemon, port)
-            with Client(daemon.socket, timeout_seconds=HANG_SECONDS) as client:
-                meanwhile = [*client.history(after_sequence=snapshot.sequence), client.snapshot()]
-            if any(health.verdicts(each) != health.verdicts(snapshot) for each in meanwhile):
-                return None
-            check(snapshot, said)
-            return True
-
-        assert wait_until(looked)
-        daemon.stop()
-
-
-def test_a_finding_keeps_its_beginning_and_its_words(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    limits = tmp_path / "neurond.toml"
-    limits.write_text("[health]\nstuck_seconds = 0.5\n", "utf-8")
-    daemon = start_daemon(
-        *("--simulate", "trn1.2xlarge", "--load", "stuck-core", "--interval", "0.1", "--config", str(limits))
-    )
-
-    def stuck() -> health.Finding | None:
-        judged = daemon.snapshot().health
-        assert judged is not None
-        return next((finding for finding in judged.findings if finding.kind == "stuck"), None)
-
-    first = wait_until(stuck)
-    since = first.began_at_unix_seconds
-    daemon.next_snapshot(5)
-    assert stuck() == first, "neither its beginning nor its words change while it lasts"
-    (core,) = [core for core in daemon.snapshot().cores if core.execution_started_at_unix_seconds]
-    assert core.execution_started_at_unix_seconds == since
+def test_a_finding_keeps_its_beginning_and_its_words() -> None:
+    host = ScenarioHost("trn1.2xlarge", "stuck-core")
+    host.at(5)
+    found = []
+    for second in (400, 500):
+        snapshot = host.at(second)
+        assert snapshot.health is not None
+        found.append(next(finding for finding in snapshot.health.findings if finding.kind == "stuck"))
+    assert found[0] == found[1], "neither its beginning nor its words change while it lasts"
+    (core,) = [core for core in snapshot.cores if core.execution_started_at_unix_seconds]
+    assert core.execution_started_at_unix_seconds == found[0].began_at_unix_seconds
 
 
 @pytest.fixture
@@ -163,26 +108,23 @@ def older_daemon(socket_directory: Path) -> Iterator[OlderDaemon]:
     daemon.close()
 
 
-UNKNOWN = "health of 1 of 1 devices not known: neurond 0.0.0 makes no verdicts"
-
-
 def test_an_older_daemon_that_makes_no_verdicts_is_not_known_to_be_well(older_daemon: OlderDaemon) -> None:
-    def ask(program: Path, *arguments: str) -> tuple[int, str]:
-        done = run(program, "--socket", older_daemon.socket_path, *arguments)
+    def told(main: Callable[[], object], *arguments: str) -> tuple[int, str]:
+        done = ask(main, older_daemon, *arguments)
         return done.returncode, done.stdout
 
-    assert ask(NEURON_LS, "--health") == (7, UNKNOWN + "\n")
-    code, listed = ask(NEURON_LS, "--health", "-j")
+    assert told(neuron_ls, "--health") == (7, UNKNOWN + "\n")
+    code, listed = told(neuron_ls, "--health", "-j")
     assert (code, json.loads(listed)) == (
         7,
         [{"device_index": 0, "severity": None, "healthy": None, "findings": []}],
     )
-    code, query = ask(NEURON_LS, "--query", "index,health,health.reason", "--format", "json")
+    code, query = told(neuron_ls, "--query", "index,health,health.reason", "--format", "json")
     assert (code, json.loads(query)) == (0, [{"index": 0, "health": None, "health_reason": None}])
-    code, document = ask(NEURON_TOP, "--json")
+    code, document = told(neuron_top, "--json")
     assert (code, [device["health"] for device in json.loads(document)["devices"]]) == (0, [None])
     for page in (kind.name for kind in PAGES):
-        code, text = ask(NEURON_TOP, "--once", "--page", page)
+        code, text = told(neuron_top, "--once", "--page", page)
         assert code == 0
         assert not re.search(r"healthy|\bwell\b|\bok\b|nothing to do", text), text
         assert page != "health" or UNKNOWN in text
@@ -195,20 +137,17 @@ def test_metrics_of_an_older_daemon_have_no_health(older_daemon: OlderDaemon) ->
     told = {family.definition.name for family in families if family.samples}
     assert "hardware_ecc_events" in told, "what it knows is told"
     assert not [name for name in told if "health" in name or "finding" in name]
-    records = run(NEURON_MONITOR, "--socket", older_daemon.socket_path, "--once")
+    records = ask(neuron_monitor, older_daemon, "--once")
     assert records.returncode == 0, records.stderr
     record = json.loads(records.stdout)
     assert record["system_data"]["memory_info"]["error"] == ""
     assert not re.search(r"health|finding|well", records.stdout)
 
 
-@pytest.mark.parametrize("arguments", [("--json",), ("--once", "--page", "health")])
-def test_a_recording_from_before_verdicts_is_not_known_to_be_well(arguments: tuple[str, ...]) -> None:
-    done = run(NEURON_TOP, "--replay", str(RECORDING), *arguments)
+def test_a_recording_from_before_verdicts_is_not_known_to_be_well() -> None:
+    done = call_main(neuron_top, "--replay", str(RECORDING), "--json")
     assert done.returncode == 0, done.stderr
-    if arguments == ("--json",):
-        document = json.loads(done.stdout)
-        assert [device["health"] for device in document["devices"]] == [None]
-    else:
-        assert f"Health: {UNKNOWN}" in done.stdout
-        assert "nothing to do" not in done.stdout
+    assert [device["health"] for device in json.loads(done.stdout)["devices"]] == [None]
+    done = call_main(neuron_top, "--replay", str(RECORDING), "--once", "--page", "health")
+    assert f"Health: {UNKNOWN}" in done.stdout
+    assert "nothing to do" not in done.stdout

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.harness import attached_child
-from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import FORMAT
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
+from tests.harness.reporting_process import end, holder
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 pytestmark = needs_prometheus
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -69,117 +65,62 @@ def daemon(start_daemon: StartDaemon, socket_directory: Path, port: int) -> Runn
     )
 
 
-@pytest.fixture
-def prometheus(daemon: RunningDaemon, port: int, tmp_path: Path) -> Iterator[Prometheus]:
-    server = Prometheus(tmp_path, f"127.0.0.1:{port}")
-    yield server
-    server.process.terminate()
-    server.process.wait(HANG_SECONDS)
-
-
-def last_errors(server: Prometheus) -> list[str]:
-    """Why the latest scrape of each target failed, "" where it did not."""
-    return [target["lastError"] for target in server.get("targets")["activeTargets"]]
-
-
 def dashboard_queries() -> list[str]:
     dashboard = json.loads((DEPLOY / "grafana/neuron.json").read_text("utf-8"))
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     return [query.replace("$instance", ".*").replace("$__rate_interval", "1m") for query in queries]
 
 
-def test_prometheus_reads_judges_and_answers(prometheus: Prometheus, daemon: RunningDaemon) -> None:
-    def answer(query: str) -> list[Any]:
-        """A scrape that took a busy machine too long leaves nothing to be told until the next one."""
-        return wait_until(lambda: prometheus.query(query) or None)
-
-    answer("up == 1")
-    wait_until(lambda: last_errors(prometheus) == [""])
-    answer("execution_latency_seconds")
-
-    kinds = {name: found[0]["type"] for name, found in prometheus.get("metadata").items()}
-    for name, (kind, _) in FORMAT.items():
-        # OpenMetrics, which Prometheus asks for, has the suffixes on the samples alone.
-        family = re.sub(r"_(total|created|info)$", "", name)
-        wanted = "info" if name.endswith("_info") else "counter" if family != name else kind
-        assert kinds[family] == wanted, name
-        answer(name)
-
-    for title, is_drawn_over_time, query in AWS_QUERIES:
-        ask = prometheus.query_range if is_drawn_over_time else prometheus.query
-        for series in wait_until(lambda ask=ask, query=query: ask(query) or None):  # type: ignore[misc]
-            points = series["values"] if is_drawn_over_time else [series["value"]]
-            assert all(float(value) >= 0 for _, value in points), title
-            assert all(label in series["metric"] for label in AWS_LEGENDS if f"by ({label})" in query), title
-    # Its variable for filters asks for the labels, and puts them into every selector.
-    assert prometheus.get("label/instance_type/values") == ["trn1.32xlarge"]
-    answer('avg(neuroncore_utilization_ratio{instance_type="trn1.32xlarge"})')
-    for query in OTHER_QUERIES:
-        answer(query)
-    for query in dashboard_queries():
-        if "> " not in query and "findings" not in query:  # those are silent while all is well
-            answer(query)
-
-    health = answer('neurontools_device_health{neuron_device_index="0"} == 3')
-    assert health[0]["metric"]["job"] == "neurond"
-
-    def rules() -> set[str]:
-        return {rule["health"] for group in prometheus.get("rules")["groups"] for rule in group["rules"]}
-
-    wait_until(lambda: "unknown" not in rules())  # every one was evaluated
-    assert rules() == {"ok"}
-
-    def alerts() -> list[tuple[str, str | None, bool]]:
-        return [
-            (each["labels"]["alertname"], each["labels"].get("finding"), WAITING in each["annotations"]["summary"])
-            for each in prometheus.get("alerts")["alerts"]
-        ]
-
-    # One for the host; that a busy machine was late may be another one's for a moment.
-    wait_until(lambda: alerts() == [("NeuronHostUnhealthy", "stuck", True)])
-    assert answer("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
-
-    daemon.stop()
-    answer("up == 0")
+def test_prometheus_reads_every_family(daemon: RunningDaemon, port: int, tmp_path: Path) -> None:
+    with Prometheus(tmp_path, f"127.0.0.1:{port}") as server:
+        server.answer("execution_latency_seconds")
+        wait_until(lambda: server.last_errors() == [""])
+        kinds = {name: found[0]["type"] for name, found in server.get("metadata").items()}
+        for name, (kind, _) in FORMAT.items():
+            # OpenMetrics, which Prometheus asks for, has the suffixes on the samples alone.
+            family = re.sub(r"_(total|created|info)$", "", name)
+            wanted = "info" if name.endswith("_info") else "counter" if family != name else kind
+            assert kinds[family] == wanted, name
+            server.answer(name)
 
 
-@needs_openssl
-def test_prometheus_reads_over_tls_with_certificate_and_token(
-    start_daemon: StartDaemon, port: int, tmp_path: Path
-) -> None:
-    authority = Authority(tmp_path)
-    certificate, key = authority.sign("server")
-    client_certificate, client_key = authority.sign("scraper")
-    token = tmp_path / "token"
-    token.write_text("s3cret\n", "utf-8")
-    configuration = tmp_path / "neurond.toml"
-    configuration.write_text(
-        f'[metrics]\nlisten = "127.0.0.1:{port}"\ntls_certificate = "{certificate}"\ntls_key = "{key}"\n'
-        f'tls_client_ca = "{authority.file}"\nbearer_token_file = "{token}"\n',
-        "utf-8",
-    )
-    start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--config", str(configuration))
-    server = Prometheus(
-        tmp_path,
-        f"127.0.0.1:{port}",
-        scrape={
-            "scheme": "https",
-            "tls_config": {
-                "ca_file": str(authority.file),
-                "cert_file": str(client_certificate),
-                "key_file": str(client_key),
-            },
-            "authorization": {"credentials_file": str(token)},
-        },
-    )
-    try:
-        wait_until(lambda: server.query("neurontools_neuroncore_held") or None)
-        (target,) = server.get("targets")["activeTargets"]
-        assert target["scrapeUrl"].startswith("https:")
-        wait_until(lambda: last_errors(server) == [""])
-    finally:
-        server.process.terminate()
-        server.process.wait(HANG_SECONDS)
+@pytest.mark.slow
+def test_prometheus_judges_and_answers_dashboards(daemon: RunningDaemon, port: int, tmp_path: Path) -> None:
+    with Prometheus(tmp_path, f"127.0.0.1:{port}") as server:
+        server.answer("execution_latency_seconds")
+        for title, is_drawn_over_time, query in AWS_QUERIES:
+            for series in server.answer(query, over_time=is_drawn_over_time):
+                points = series["values"] if is_drawn_over_time else [series["value"]]
+                assert all(float(value) >= 0 for _, value in points), title
+                assert all(label in series["metric"] for label in AWS_LEGENDS if f"by ({label})" in query), title
+        # Its variable for filters asks for the labels, and puts them into every selector.
+        assert server.get("label/instance_type/values") == ["trn1.32xlarge"]
+        server.answer('avg(neuroncore_utilization_ratio{instance_type="trn1.32xlarge"})')
+        for query in OTHER_QUERIES:
+            server.answer(query)
+        for query in dashboard_queries():
+            if "> " not in query and "findings" not in query:  # those are silent while all is well
+                server.answer(query)
+        health = server.answer('neurontools_device_health{neuron_device_index="0"} == 3')
+        assert health[0]["metric"]["job"] == "neurond"
+
+        def rules() -> set[str]:
+            return {rule["health"] for group in server.get("rules")["groups"] for rule in group["rules"]}
+
+        wait_until(lambda: "unknown" not in rules())  # every one was evaluated
+        assert rules() == {"ok"}
+
+        def alerts() -> list[tuple[str, str | None, bool]]:
+            return [
+                (each["labels"]["alertname"], each["labels"].get("finding"), WAITING in each["annotations"]["summary"])
+                for each in server.get("alerts")["alerts"]
+            ]
+
+        # One for the host; that a busy machine was late may be another one's for a moment.
+        wait_until(lambda: alerts() == [("NeuronHostUnhealthy", "stuck", True)])
+        assert server.answer("instance:neuroncore_held:ratio")[0]["value"][1] == "1"
+        daemon.stop()
+        server.answer("up == 0")
 
 
 def advised_relabelling() -> list[object]:
@@ -201,20 +142,13 @@ def documented_joins() -> list[str]:
 
 
 @contextlib.contextmanager
-def attached(daemon: RunningDaemon, tag: str = "") -> Iterator[int]:
+def attached(daemon: RunningDaemon, **environment: str) -> Iterator[int]:
     """A process of its own that holds a NeuronCore; its PID."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=DEPLOY.parent,
-        env={**os.environ, attached_child.TAG: tag},
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline()
+    process = holder(daemon.socket, NEURON_RT_NUM_CORES="1", **environment)
+    try:
         yield process.pid
-        process.communicate("", timeout=HANG_SECONDS)
+    finally:
+        end(process)
 
 
 def series_of(server: Prometheus, pid: int) -> set[str]:
@@ -224,23 +158,25 @@ def series_of(server: Prometheus, pid: int) -> set[str]:
     return {json.dumps(series, sort_keys=True) for series in found}
 
 
+@pytest.mark.slow
 def test_processes_come_and_go_without_leaving_much_or_breaking_joins(
     start_daemon: StartDaemon, port: int, tmp_path: Path
 ) -> None:
     daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.1", "--metrics-listen", f"127.0.0.1:{port}")
-    servers = []
-    try:
-        for name, options in (("plain", {}), ("advised", {"metric_relabel_configs": advised_relabelling()})):
-            (tmp_path / name).mkdir()
-            servers.append(Prometheus(tmp_path / name, f"127.0.0.1:{port}", scrape=options))
-        plain, advised = servers
+    for name in ("plain", "advised"):
+        (tmp_path / name).mkdir()
+    advice = {"metric_relabel_configs": advised_relabelling()}
+    with (
+        Prometheus(tmp_path / "plain", f"127.0.0.1:{port}") as plain,
+        Prometheus(tmp_path / "advised", f"127.0.0.1:{port}", scrape=advice) as advised,
+    ):
         pids = []
-        for _ in range(3):
+        for _ in range(2):
             with attached(daemon) as pid:
                 pids.append(pid)
-                for server in servers:
-                    wait_until(lambda s=server, p=pid: series_of(s, p) or None)  # type: ignore[misc]
-                wait_until(lambda p=pid: plain.query(f'execution_status_total{{runtime_tag="{p}"}}') or None)  # type: ignore[misc]
+                for server in (plain, advised):
+                    wait_until(partial(series_of, server, pid))
+                plain.answer(f'execution_status_total{{runtime_tag="{pid}"}}')
         for pid in pids:
             names = [json.loads(series)["__name__"] for series in series_of(plain, pid)]
             assert 30 < len(names) < 50
@@ -248,19 +184,16 @@ def test_processes_come_and_go_without_leaving_much_or_breaking_joins(
             assert set(names) - set(by_tag) >= {"neurontools_process_info", "neurontools_neuroncore_owner_info"}
             left = [json.loads(series) for series in series_of(advised, pid)]
             assert [series["__name__"] for series in left] == ["neurontools_neuroncore_owner_info"]
-        assert wait_until(lambda: advised.query("neurontools_neuroncore_held") or None)
+        advised.answer("neurontools_neuroncore_held")
 
         joins = documented_joins()
         assert len(joins) == len(advised_relabelling()) == 3
-        with attached(daemon, "job"), attached(daemon, "job"):
-            wait_until(lambda: len(plain.query('neurontools_process_info{runtime_tag="job"}')) == 2 or None)
+        job = {"NEURON_PROCESS_TAG": "job"}
+        with attached(daemon, **job), attached(daemon, **job):
+            wait_until(lambda: len(plain.query('neurontools_process_info{runtime_tag="job"}')) == 2)
             for query in joins:
-                for series in wait_until(lambda q=query: plain.query(q) or None):  # type: ignore[misc]
+                for series in plain.answer(query):
                     assert series["metric"]["user"]
-            assert wait_until(lambda: advised.query('execution_status_total{runtime_tag="job"}') or None), "tags stay"
+            advised.answer('execution_status_total{runtime_tag="job"}')  # tags stay
         for query in joins:
             assert plain.query_range(query), "nor does it fail over the time in which processes came and went"
-    finally:
-        for server in servers:
-            server.process.terminate()
-            server.process.wait(HANG_SECONDS)

@@ -16,6 +16,7 @@ from tests.harness.waiting import HANG_SECONDS
 pytest.importorskip("torch")
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_held_up_is_named_with_the_part_of_its_steps_that_takes_longer(tmp_path: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NEURON")}
     command = [sys.executable, str(ROOT / "scripts" / "slow-rank-trials"), "--trials", "1", "--clean", "0"]

@@ -27,8 +27,6 @@ STEPS = 30
 HEALED = "has the other's state"
 """What a replica of torchft says when it has taken that over; one of two does it when they begin."""
 
-Train = Callable[..., "subprocess.CompletedProcess[str]"]
-
 
 def torchrun(restarts: int) -> list[str]:
     launcher = ("torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts))
@@ -93,40 +91,32 @@ def lighthouse() -> Iterator[str]:
         process.kill()
 
 
-class Replicas:
-    """Two processes that train by torchft, each on a core of its own; their words are in files of the directory."""
+@pytest.fixture
+def start_replica(
+    host: SimulatedHost, lighthouse: str, tmp_path: Path
+) -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
+    """Starts processes that train by torchft, each on a core of its own; what one says is in files of its name."""
+    started: list[subprocess.Popen[str]] = []
 
-    def __init__(self, host: SimulatedHost, lighthouse: str, directory: Path) -> None:
-        self.directory = directory
-        self._variables = {**outside_of(host, directory), "TORCHFT_LIGHTHOUSE": lighthouse}
-        self._started: list[subprocess.Popen[str]] = []
-
-    def start(self, core: int, words: str) -> subprocess.Popen[str]:
+    def start(core: int, name: str) -> subprocess.Popen[str]:
         script = (str(framework_script.SCRIPTS / "torchft_replica.py"), str(core), str(STEPS))
-        with (self.directory / words).open("w") as file, (self.directory / f"{words}.errors").open("w") as errors:
-            process = subprocess.Popen(
-                [str(framework_script.PYTHON), "-m", "neurontools.runtime", *script],
-                env={**self._variables, "NEURON_RT_VISIBLE_CORES": str(core)},
-                stdout=file,
-                stderr=errors,
-                text=True,
+        own = {"TORCHFT_LIGHTHOUSE": lighthouse, "NEURON_RT_VISIBLE_CORES": str(core)}
+        with (tmp_path / name).open("w") as output, (tmp_path / f"{name}.errors").open("w") as errors:
+            started.append(
+                subprocess.Popen(
+                    [str(framework_script.PYTHON), "-m", "neurontools.runtime", *script],
+                    env=outside_of(host, tmp_path) | own,
+                    stdout=output,
+                    stderr=errors,
+                    text=True,
+                )
             )
-        self._started.append(process)
-        return process
+        return started[-1]
 
-    def words(self, words: str) -> list[str]:
-        return (self.directory / words).read_text().splitlines()
-
-    def errors(self, words: str) -> str:
-        return (self.directory / f"{words}.errors").read_text()
-
-    def __enter__(self) -> Replicas:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for process in self._started:
-            process.kill()
-            process.wait()
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def resumed_at(output: str) -> list[int]:
@@ -141,25 +131,30 @@ def host(simulated_neuron_host: Callable[..., SimulatedHost]) -> SimulatedHost:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("kind", "variables"),
+    ("launcher", "kind", "variables"),
     [
-        ("execution-unit-lost", {}),
-        ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "20"}),
-        ("out-of-bounds", {}),
+        ("torchrun", "execution-unit-lost", {}),
+        ("torchrun", "out-of-bounds", {}),
+        ("torchrun", "hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "20"}),
+        ("accelerate", "execution-unit-lost", {}),
+        ("accelerate", "hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "20"}),
     ],
 )
-def test_torchrun_survives_what_ends_with_the_process(
-    host: SimulatedHost, tmp_path: Path, kind: str, variables: dict[str, str]
+def test_restarts_survive_what_ends_with_the_process(
+    host: SimulatedHost, tmp_path: Path, launcher: str, kind: str, variables: dict[str, str]
 ) -> None:
     with host.fault(kind, core=1, after_executions=17):
-        done = train(host, tmp_path, torchrun(restarts=2), **variables)
+        if launcher == "torchrun":
+            done = train(host, tmp_path, torchrun(restarts=2), **variables)
+        else:
+            done = train_by_accelerate(host, tmp_path, restarts=2, **variables)
         assert (done.returncode, resumed_at(done.stdout) != []) == (0, True), done.stderr[-3000:]
         (fault,) = host.faults
         assert (fault.state, fault.met_total) == (FaultState.OVER, 1)
     assert f"step {STEPS}: loss" in done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hbm-uncorrectable", "dma-abort"])
 def test_restarts_do_not_help_against_what_outlives_the_process_and_a_healed_host_goes_on(
     host: SimulatedHost, tmp_path: Path, kind: str
@@ -178,41 +173,25 @@ def test_restarts_do_not_help_against_what_outlives_the_process_and_a_healed_hos
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("kind", "variables"),
-    [("execution-unit-lost", {}), ("hang-collective", {"NEURON_RT_EXEC_TIMEOUT": "20"})],
-)
-def test_accelerate_survives_what_ends_with_the_process(
-    host: SimulatedHost, tmp_path: Path, kind: str, variables: dict[str, str]
-) -> None:
-    with host.fault(kind, core=1, after_executions=17):
-        done = train_by_accelerate(host, tmp_path, restarts=2, **variables)
-        assert (done.returncode, resumed_at(done.stdout) != []) == (0, True), done.stderr[-3000:]
-        (fault,) = host.faults
-        assert (fault.state, fault.met_total) == (FaultState.OVER, 1)
-    assert f"step {STEPS}: loss" in done.stdout
-
-
-@pytest.mark.long
 def test_a_replica_of_torchft_that_is_started_again_goes_on_with_the_state_of_the_other(
-    host: SimulatedHost, lighthouse: str, tmp_path: Path
+    host: SimulatedHost, start_replica: Callable[[int, str], subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    with host.fault("execution-unit-lost", core=1, after_executions=17), Replicas(host, lighthouse, tmp_path) as two:
-        waiting, lost = two.start(0, "waiting"), two.start(1, "lost")
+    def said(name: str) -> list[str]:
+        return (tmp_path / name).read_text().splitlines()
+
+    with host.fault("execution-unit-lost", core=1, after_executions=17):
+        waiting, lost = start_replica(0, "waiting"), start_replica(1, "lost")
         assert lost.wait(HANG_SECONDS) == 1
-        assert "NRT_EXEC_UNIT_UNRECOVERABLE(101)" in two.errors("lost")
-        again = two.start(1, "again")
-        assert again.wait(HANG_SECONDS) == 0, two.errors("again")[-3000:]
-        assert waiting.wait(HANG_SECONDS) == 0, two.errors("waiting")[-3000:]
-    assert two.words("again")[0] == HEALED
-    waited, before, after = (
-        [line for line in two.words(each) if line != HEALED] for each in ("waiting", "lost", "again")
-    )
+        assert "NRT_EXEC_UNIT_UNRECOVERABLE(101)" in "".join(said("lost.errors"))
+        again = start_replica(1, "again")
+        assert again.wait(HANG_SECONDS) == 0, said("again.errors")
+        assert waiting.wait(HANG_SECONDS) == 0, said("waiting.errors")
+    assert said("again")[0] == HEALED
+    waited, before, after = ([line for line in said(each) if line != HEALED] for each in ("waiting", "lost", "again"))
     assert waited[:-1] == [f"step {step}" for step in range(1, STEPS + 1)]
     assert [*before, *after] == waited, "the same weights, no step twice, and none left out"
 
 
-@pytest.mark.long
 def test_a_process_of_its_own_fails_and_goes_on_when_it_is_started_again(host: SimulatedHost, tmp_path: Path) -> None:
     alone = [sys.executable, "-m", "neurontools.runtime"]
     with host.fault("execution-unit-lost", device=0, after_executions=17):
@@ -224,7 +203,7 @@ def test_a_process_of_its_own_fails_and_goes_on_when_it_is_started_again(host: S
     assert resumed_at(done.stdout) != []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_nobody_notices_flipped_bits(host: SimulatedHost, tmp_path: Path) -> None:
     with host.fault("bit-flip", core=0, after_executions=3):
         done = train(host, tmp_path, torchrun(restarts=1))

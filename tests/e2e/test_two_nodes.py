@@ -7,20 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness import python_process
+from tests.harness.paths import PYTHONPATH
 from tests.harness.ports import free_port
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 torch = pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
 STEPS, RANKS, BATCH = 6, 4, 4
 SCRIPT = f"""
 import json, os, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.runtime as xr
@@ -90,7 +89,7 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
             cwd=tmp_path,
             env={
                 **kept,
-                "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",
+                "PYTHONPATH": PYTHONPATH,
                 "NEURONTOOLS_SOCKET": daemon.socket,
                 "NEURON_COMPILE_CACHE_URL": str(tmp_path / f"cache{node}"),
                 "OMP_NUM_THREADS": "1",
@@ -106,10 +105,6 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
         if process.poll() is None:
             process.terminate()
         process.communicate(timeout=HANG_SECONDS)
-
-
-def has_no_processes(daemon: RunningDaemon) -> bool:
-    return not daemon.snapshot().processes
 
 
 def test_losses_are_those_of_one_process_and_each_node_shows_its_own_ranks(
@@ -145,4 +140,4 @@ def test_losses_are_those_of_one_process_and_each_node_shows_its_own_ranks(
         said.append(output.splitlines())
     assert said == [["said by the first rank of all", "said by the first rank of a node"], said[0][1:]]
     for daemon, _ in nodes:
-        wait_until(partial(has_no_processes, daemon))
+        wait_until(lambda daemon=daemon: not daemon.snapshot().processes)  # type: ignore[misc]
