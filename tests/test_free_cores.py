@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,17 @@ from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS
 
 
-def held(instance_type: str, *cores: int, lnc: int | None = None) -> Snapshot:
-    snapshot = ScenarioHost(instance_type, "idle", lnc=lnc).at(1)
+def with_held(snapshot: Snapshot, cores: Collection[int]) -> Snapshot:
     return replace(
         snapshot, cores=tuple(replace(core, owner_pid=1) if core.index in cores else core for core in snapshot.cores)
     )
+
+
+def held(instance_type: str, *cores: int) -> Snapshot:
+    return with_held(ScenarioHost(instance_type, "idle").at(1), cores)
+
+
+TRN1 = held("trn1.32xlarge")
 
 
 def selected(snapshot: Snapshot, count: int, **options: Any) -> tuple[int, int] | None:
@@ -50,7 +57,7 @@ def selected(snapshot: Snapshot, count: int, **options: Any) -> tuple[int, int] 
     ],
 )
 def test_the_best_are_selected(busy_cores: tuple[int, ...], count: int, found: tuple[int, int] | None) -> None:
-    assert selected(held("trn1.32xlarge", *busy_cores), count) == found
+    assert selected(with_held(TRN1, busy_cores), count) == found
 
 
 def test_free_cores_of_devices_that_may_be_used() -> None:
@@ -71,21 +78,12 @@ def test_free_logical_cores() -> None:
 
 @given(st.sets(st.integers(0, 31)), st.integers(1, 32))
 def test_what_is_found_is_free_and_found_when_there_is_any(busy_cores: set[int], count: int) -> None:
-    found = selected(TRN1 if not busy_cores else held_of_trn1(busy_cores), count)
+    found = selected(with_held(TRN1, busy_cores), count)
     runs = [all(core not in busy_cores for core in range(first, first + count)) for first in range(33 - count)]
     assert (found is not None) == any(runs)
     if found is not None:
         assert found[1] - found[0] + 1 == count
         assert runs[found[0]]
-
-
-TRN1 = held("trn1.32xlarge")
-
-
-def held_of_trn1(cores: set[int]) -> Snapshot:
-    return replace(
-        TRN1, cores=tuple(replace(core, owner_pid=1) if core.index in cores else core for core in TRN1.cores)
-    )
 
 
 def test_nobody_is_sent_to_a_device_that_is_stuck() -> None:

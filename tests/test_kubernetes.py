@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import shutil
@@ -53,30 +54,41 @@ OTHER_VALUES: dict[str, Any] = {
 }
 
 
-def helm(values: dict[str, Any], chart: Path = CHART) -> subprocess.CompletedProcess[str]:
-    command = [consumer("python"), str(ROOT / "tests/harness/helm_chart.py"), str(chart)]
-    return subprocess.run(
-        command, input=json.dumps(values), capture_output=True, text=True, timeout=HANG_SECONDS, check=False
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"imagee": {}}, "imagee"),
+    ({"port": "8000"}, "port"),
+    ({"port": 0}, "port"),
+    ({"podMonitor": {"interval": "often"}}, "interval"),
+    ({"nodeSelectorTerms": []}, "nodeSelectorTerms"),
+    ({"image": {"repository": ""}}, "repository"),
+]
+
+
+def answered(script: str, *arguments: str, asked: object) -> Any:
+    """What a script of the harness prints, which the interpreter with other people's programs runs."""
+    done = subprocess.run(
+        [consumer("python"), str(ROOT / "tests/harness" / script), *arguments],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+        check=False,
     )
-
-
-def checked_for_the_operator(resources: list[Any]) -> subprocess.CompletedProcess[str]:
-    command = [consumer("python"), str(ROOT / "tests/harness/operator_resources.py")]
-    return subprocess.run(
-        command, input=json.dumps(resources), capture_output=True, text=True, timeout=HANG_SECONDS, check=False
-    )
-
-
-def rendered(values: dict[str, Any]) -> dict[str, Any]:
-    """The documents by their kind."""
-    done = helm(values)
     assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
-    assert answer["lint"] == []
-    documents = [
-        yaml.safe_load(text) for path, text in answer["rendered"].items() if path.endswith(".yaml") and text.strip()
-    ]
-    return {document["kind"]: document for document in documents}
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def charts() -> list[dict[str, Any]]:
+    """The documents by their kind, of the chart's defaults, MONITORED and OTHER_VALUES; then the errors of REFUSED."""
+    values = [{}, MONITORED, OTHER_VALUES, *(values for values, _ in REFUSED)]
+    answers = answered("helm_chart.py", str(CHART), asked=values)
+    made: list[dict[str, Any]] = []
+    for answer in answers[:3]:
+        assert answer["lint"] == []
+        texts = [text for path, text in answer["rendered"].items() if path.endswith(".yaml") and text.strip()]
+        made.append({document["kind"]: document for document in map(yaml.safe_load, texts)})
+    return [*made, *answers[3:]]
 
 
 def manifest(name: str) -> list[Any]:
@@ -111,13 +123,12 @@ def test_daemon_set_finds_nodes_by_label_and_runs_on_those_that_are_kept_apart_t
     assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("values", [{}, OTHER_VALUES], ids=["defaults", "others"])
 def test_what_the_chart_makes_meets_the_schemas_of_kubernetes(
-    version: str, values: dict[str, Any], tmp_path: Path
+    charts: list[dict[str, Any]], version: str, tmp_path: Path
 ) -> None:
-    documents = rendered(values)
-    asked = [documents["ConfigMap"], documents["DaemonSet"]]
+    asked = [documents[kind] for documents in (charts[0], charts[2]) for kind in ("ConfigMap", "DaemonSet")]
     (tmp_path / "all.yaml").write_text(yaml.safe_dump_all(asked), "utf-8")
     command = [consumer("kubernetes-validate"), "--strict", "--kubernetes-version", version, str(tmp_path / "all.yaml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
@@ -125,24 +136,22 @@ def test_what_the_chart_makes_meets_the_schemas_of_kubernetes(
     assert (done.stdout + done.stderr).count("passed for resource") == len(asked)
 
 
-@pytest.mark.parametrize("values", [MONITORED, OTHER_VALUES], ids=["defaults", "others"])
-def test_what_the_prometheus_operator_gets_is_as_it_defines_it(values: dict[str, Any]) -> None:
-    documents = rendered(values)
-    done = checked_for_the_operator([documents["PodMonitor"], documents["PrometheusRule"]])
-    assert (done.stdout.split(), done.returncode) == (["PodMonitor", "PrometheusRule"], 0), done.stderr
+@pytest.mark.slow
+def test_what_the_prometheus_operator_gets_is_as_it_defines_it_and_slips_are_not(charts: list[dict[str, Any]]) -> None:
+    asked = [documents[kind] for documents in charts[1:3] for kind in ("PodMonitor", "PrometheusRule")]
+    slips = {"interval": "15 apples", "scheme": "ftp", "every": "15s"}
+    for name, value in slips.items():
+        monitor = copy.deepcopy(asked[0])
+        monitor["spec"]["podMetricsEndpoints"][0][name] = value
+        asked.append(monitor)
+    errors = answered("operator_resources.py", asked=asked)
+    assert errors[:4] == [""] * 4
+    for name, error in zip(slips, errors[4:], strict=True):
+        assert name in error
 
 
-@pytest.mark.parametrize("field", [{"interval": "15 apples"}, {"scheme": "ftp"}, {"every": "15s"}])
-def test_the_definitions_refuse_what_the_operator_would(field: dict[str, str]) -> None:
-    (monitor, _) = manifest("monitoring.yaml")
-    monitor["spec"]["podMetricsEndpoints"][0] |= field
-    done = checked_for_the_operator([monitor])
-    assert (done.stdout, done.returncode) == ("", 1)
-    assert next(iter(field)) in done.stderr
-
-
-def test_every_value_takes_effect() -> None:
-    documents = rendered(OTHER_VALUES)
+def test_every_value_takes_effect(charts: list[dict[str, Any]]) -> None:
+    documents = charts[2]
     assert {each["metadata"]["name"] for each in documents.values()} == {"neuron-monitor"}
     assert {each["metadata"]["namespace"] for each in documents.values()} == {"elsewhere"}
     listen = tomllib.loads(documents["ConfigMap"]["data"]["neurond.toml"])["metrics"]
@@ -176,8 +185,13 @@ def test_every_value_takes_effect() -> None:
     assert documents["PrometheusRule"]["metadata"]["labels"]["release"] == "prometheus"
 
 
-def test_nothing_is_asked_of_the_prometheus_operator_where_it_is_not_asked_for() -> None:
-    assert rendered({}).keys() == {"ConfigMap", "DaemonSet"}
+def test_nothing_is_asked_of_the_prometheus_operator_where_it_is_not_asked_for(charts: list[dict[str, Any]]) -> None:
+    assert charts[0].keys() == {"ConfigMap", "DaemonSet"}
+
+
+def test_values_that_cannot_be_meant_are_refused_by_name(charts: list[dict[str, Any]]) -> None:
+    for (_, named), answer in zip(REFUSED, charts[3:], strict=True):
+        assert named in answer["error"]
 
 
 def test_prometheus_gets_the_job_and_the_node_that_alerts_name(tmp_path: Path) -> None:
@@ -196,23 +210,6 @@ def test_prometheus_gets_the_job_and_the_node_that_alerts_name(tmp_path: Path) -
             capture_output=True,
             timeout=HANG_SECONDS,
         )
-
-
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
-        ({"imagee": {}}, "imagee"),
-        ({"port": "8000"}, "port"),
-        ({"port": 0}, "port"),
-        ({"podMonitor": {"interval": "often"}}, "interval"),
-        ({"nodeSelectorTerms": []}, "nodeSelectorTerms"),
-        ({"image": {"repository": ""}}, "repository"),
-    ],
-)
-def test_values_that_cannot_be_meant_are_refused_by_name(values: dict[str, Any], named: str) -> None:
-    done = helm(values)
-    assert (done.returncode, done.stdout) == (3, "")
-    assert named in done.stderr
 
 
 def test_every_value_is_documented_and_known_to_the_schema() -> None:

@@ -2,62 +2,59 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import shutil
 import subprocess
-import sys
 import tomllib
-from pathlib import Path
+from functools import cache
 
 import pytest
 
 from neurontools import errors
 from neurontools.query import problems
+from tests.harness.in_process import call_main
+from tests.harness.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 PAGES = {
-    "neuron-ls.1": [sys.executable, str(ROOT / "scripts/neuron-ls")],
-    "neuron-run.1": [sys.executable, "-m", "neurontools.cli.run.command"],
-    "neuron-profile.1": [sys.executable, "-m", "neurontools.cli.profile.command"],
-    "neuron-monitor.1": [sys.executable, "-m", "neurontools.cli.monitor.command"],
-    "neuron-monitor-prometheus.1": [sys.executable, "-m", "neurontools.cli.monitor.prometheus"],
-    "neuron-fault.1": [sys.executable, "-m", "neurontools.cli.fault.command"],
-    "neuron-top.1": [sys.executable, str(ROOT / "scripts/neuron-top")],
-    "neuron-healthcheck.8": [sys.executable, str(ROOT / "scripts/neuron-healthcheck")],
-    "neuron-fleet-sim.1": [sys.executable, "-m", "neurond.fleet.command"],
-    "neuron-doctor.8": [sys.executable, "-m", "neurontools.cli.doctor.command"],
-    "neurond.8": [sys.executable, "-m", "neurond"],
+    "neuron-ls.1": "neurontools.cli.ls.command",
+    "neuron-run.1": "neurontools.cli.run.command",
+    "neuron-profile.1": "neurontools.cli.profile.command",
+    "neuron-monitor.1": "neurontools.cli.monitor.command",
+    "neuron-monitor-prometheus.1": "neurontools.cli.monitor.prometheus",
+    "neuron-fault.1": "neurontools.cli.fault.command",
+    "neuron-top.1": "neurontools.cli.top.command",
+    "neuron-healthcheck.8": "neurontools.cli.healthcheck.command",
+    "neuron-fleet-sim.1": "neurond.fleet.command",
+    "neuron-doctor.8": "neurontools.cli.doctor.command",
+    "neurond.8": "neurond.__main__",
 }
 
 
-def options_in_help(command: list[str]) -> set[str]:
-    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    defined = (re.match(r"\s+(-[\w-]+.*?)(?:\s{2,}|$)", line) for line in shown.splitlines())
-    return {option for match in defined if match for option in re.findall(r"(?<![\w-])--?[\w-]+", match[1])}
+@cache
+def help_of(page: str) -> str:
+    return call_main(importlib.import_module(PAGES[page]).main, "--help", COLUMNS="100").stdout
 
 
-def options_in_page(page: str) -> set[str]:
-    items = re.findall(r"^\.It (Fl .*)$", (ROOT / "man" / page).read_text("utf-8"), re.MULTILINE)
-    return {f"-{option}" for item in items for option in re.findall(r"Fl (-?[\w-]+)", item)}
+def section(page: str, begin: str, end: str) -> str:
+    return (ROOT / "man" / page).read_text("utf-8").partition(f"\n{begin}\n")[2].partition(f"\n{end} ")[0]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_and_help_have_the_same_options(page: str) -> None:
-    assert len(options_in_help(PAGES[page])) > 7
-    assert options_in_page(page) == options_in_help(PAGES[page])
+    defined = (re.match(r"\s+(-[\w-]+.*?)(?:\s{2,}|$)", line) for line in help_of(page).splitlines())
+    of_help = {option for match in defined if match for option in re.findall(r"(?<![\w-])--?[\w-]+", match[1])}
+    assert len(of_help) > 7
+    items = re.findall(r"^\.It (Fl .*)$", (ROOT / "man" / page).read_text("utf-8"), re.MULTILINE)
+    assert {f"-{option}" for item in items for option in re.findall(r"Fl (-?[\w-]+)", item)} == of_help
 
 
-def exit_codes_in_help(command: list[str]) -> dict[str, str]:
-    shown = subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout
-    listed = re.findall(r"^  (\d+) +(.*)$", shown.partition("\nExit codes:\n")[2], re.MULTILINE)
-    return dict(listed)
-
-
-def exit_codes_in_page(page: str) -> dict[str, str]:
+def exit_codes(page: str) -> dict[str, str]:
     """Their meanings in plain text, as the help has them: without a capital and a full stop."""
-    section = (ROOT / "man" / page).read_text("utf-8").partition("\n.Sh EXIT STATUS\n")[2].partition("\n.Sh ")[0]
     found = {}
-    for code, text in re.findall(r"^\.It (\d+)\n((?:(?!\.It |\.El).*\n)+)", section, re.MULTILINE):
+    for code, text in re.findall(
+        r"^\.It (\d+)\n((?:(?!\.It |\.El).*\n)+)", section(page, ".Sh EXIT STATUS", ".Sh"), re.MULTILINE
+    ):
         meaning = re.sub(r"^\.Fl -", "--", " ".join(text.split("\n"))).strip().removesuffix(".")
         found[code] = meaning[:1].lower() + meaning[1:]
     return found
@@ -65,15 +62,15 @@ def exit_codes_in_page(page: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_page_and_help_tell_the_same_exit_codes(page: str) -> None:
-    of_help = exit_codes_in_help(PAGES[page])
+    of_help = dict(re.findall(r"^  (\d+) +(.*)$", help_of(page).partition("\nExit codes:\n")[2], re.MULTILINE))
     assert "70" in of_help
-    assert exit_codes_in_page(page) == of_help
+    assert exit_codes(page) == of_help
 
 
 def test_the_suite_documents_the_exit_codes_that_its_commands_have() -> None:
-    of_commands = set().union(*map(exit_codes_in_page, PAGES))
+    of_commands = set().union(*map(exit_codes, PAGES))
     of_code = {str(value) for name, value in vars(errors).items() if name.startswith("EXIT_")} | {"0"}
-    assert set(exit_codes_in_page("neurontools.7")) == of_commands == of_code
+    assert set(exit_codes("neurontools.7")) == of_commands == of_code
 
 
 @pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not installed; CI installs it")
@@ -90,7 +87,5 @@ def test_every_page_is_installed_with_the_wheel() -> None:
 
 
 def test_the_page_of_the_health_check_has_every_name_of_a_problem() -> None:
-    section = (
-        (ROOT / "man/neuron-healthcheck.8").read_text("utf-8").partition("\n.Ss Names\n")[2].partition("\n.Ss ")[0]
-    )
-    assert sorted(re.findall(r"\.Ql ([A-Z_]+)", section)) == sorted(problems.NAMES)
+    names = re.findall(r"\.Ql ([A-Z_]+)", section("neuron-healthcheck.8", ".Ss Names", ".Ss"))
+    assert sorted(names) == sorted(problems.NAMES)

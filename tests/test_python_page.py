@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import inspect
 import json
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from enum import Enum
 from itertools import islice
 from pathlib import Path
 from types import ModuleType
@@ -116,35 +114,6 @@ def test_the_page_names_what_a_module_exports_and_nothing_else(name: str) -> Non
 def test_the_page_has_the_public_modules() -> None:
     expected = {"client", "estimate", "free_cores", "health", "model", "rows", "runtime", "testing"}
     assert set(SECTIONS) == {f"neurontools.{name}" for name in expected}
-
-
-def functions_of(value: object) -> Iterator[tuple[str, object]]:
-    """A function, or the public ones of a class that it defines itself."""
-    if not inspect.isclass(value):
-        yield getattr(value, "__name__", ""), value
-        return
-    for name, member in vars(value).items():
-        if not name.startswith("_"):
-            unwrapped = getattr(member, "__func__", getattr(member, "fget", member))
-            if inspect.isfunction(unwrapped):
-                yield f"{value.__name__}.{name}", unwrapped
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_every_public_name_has_a_docstring_and_types(name: str) -> None:
-    module = importlib.import_module(name)
-    for each in exported(module):
-        value = getattr(module, each)
-        assert (value.__doc__ or "").strip(), each
-        assert not (value.__doc__ or "").startswith(f"{each}("), f"{each}: dataclasses made this one"
-        if inspect.isclass(value) and issubclass(value, Enum):
-            continue
-        for title, function in functions_of(value):
-            assert (function.__doc__ or "").strip(), title
-            signature = inspect.signature(function)  # type: ignore[arg-type]
-            assert signature.return_annotation is not inspect.Signature.empty, title
-            for parameter in list(signature.parameters.values()):
-                assert parameter.annotation is not inspect.Parameter.empty or parameter.name in ("self", "cls"), title
 
 
 def test_imports_are_light() -> None:

@@ -1,13 +1,9 @@
-"""The house: which way imports go, and how large a module and a folder may become."""
+"""How large a module and a folder of the product may become; `make imports` checks which way imports go."""
 
 from __future__ import annotations
 
-import ast
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[1]
 HOUSES = (ROOT / "neurontools", ROOT / "daemon" / "neurond")
@@ -39,48 +35,33 @@ def name(path: Path) -> str:
 FOLDERS = sorted({path.parent for path in modules()})
 
 
-def test_imports_keep_to_their_contracts() -> None:
-    done = subprocess.run(
-        [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, (
-        f"{done.stdout}{done.stderr}\nmove what is shared into the lower of the two rooms, or into one below both; the "
-        "contracts and their order are in pyproject.toml"
-    )
-
-
 def test_no_module_is_long() -> None:
     lengths = {name(path): len(path.read_text().splitlines()) for path in modules()}
     long = {path: lines for path, lines in lengths.items() if lines > LONGEST_MODULE_LINES}
     assert not long, f"{long}: over {LONGEST_MODULE_LINES} lines; split by noun, and give each module its own docstring"
 
 
-def test_every_module_says_what_it_is() -> None:
-    silent = [name(path) for path in modules() if not ast.get_docstring(ast.parse(path.read_text()))]
+def test_every_module_has_a_docstring() -> None:
+    silent = [name(path) for path in modules() if not path.read_text().startswith(('"""', 'r"""'))]
     assert not silent, f"{silent}: no docstring; begin with a line that says what the module, or its folder, is"
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=name)
-def test_every_folder_is_a_room(folder: Path) -> None:
+def test_every_folder_is_a_room() -> None:
+    problems = [problem for folder in FOLDERS for problem in problems_of(folder)]
+    assert not problems, "\n".join(problems)
+
+
+def problems_of(folder: Path) -> Iterator[str]:
     written = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
     below = [path for path in folder.iterdir() if path in FOLDERS]
-    assert (folder / "__init__.py").exists(), (
-        f"{name(folder)} is no package; add an __init__.py whose docstring says what belongs there"
-    )
-    assert len(written) <= MOST_MODULES, (
-        f"{name(folder)} has {len(written)} modules, more than {MOST_MODULES}; what several of them have in common is "
-        "a folder of its own"
-    )
-    if len(written) + len(below) < 2:
-        assert name(folder) in LONELY, (
-            f"{name(folder)} has a single module; move it up beside the folder, or give the reason in LONELY"
-        )
-    else:
-        assert name(folder) not in LONELY, f"{name(folder)} has several modules by now; take it out of LONELY"
+    if not (folder / "__init__.py").exists():
+        yield f"{name(folder)} is no package; add an __init__.py whose docstring says what belongs there"
+    if len(written) > MOST_MODULES:
+        yield f"{name(folder)} has {len(written)} modules, over {MOST_MODULES}; move some into a folder of their own"
+    if len(written) + len(below) < 2 and name(folder) not in LONELY:
+        yield f"{name(folder)} has a single module; move it up beside the folder, or give the reason in LONELY"
+    if len(written) + len(below) >= 2 and name(folder) in LONELY:
+        yield f"{name(folder)} has several modules by now; take it out of LONELY"
 
 
 def test_the_lonely_folders_are_there() -> None:

@@ -55,16 +55,11 @@ def test_the_parts_of_a_step_are_those_that_were_recorded_and_the_rest_is_the_ho
     assert split.busy_ratio == pytest.approx((COMPUTE_NS + COLLECTIVE_NS) / STEP_NS)
 
 
-def test_a_profile_of_later_steps_leaves_none_out() -> None:
+def test_a_profile_of_later_steps_leaves_none_out_and_without_steps_the_whole_time_is_split() -> None:
     (profile,) = trained(10)
-    later = replace(profile, steps=profile.steps[4:])
-    (rank,) = report([later]).ranks
+    (rank,) = report([replace(profile, steps=profile.steps[4:])]).ranks
     assert rank.first_step is None
     assert len(rank.steps) == 6
-
-
-def test_without_steps_the_whole_time_is_split() -> None:
-    (profile,) = trained(10)
     (rank,) = report([replace(profile, steps=Table(Step))]).ranks
     assert rank.times is None
     assert rank.split.compute_seconds == pytest.approx(10 * COMPUTE_NS / 1e9)
@@ -74,16 +69,12 @@ def test_without_steps_the_whole_time_is_split() -> None:
     assert rank.split.total_seconds == pytest.approx(whole / 1e9)
 
 
-def test_percentiles_are_by_nearest_rank() -> None:
+def test_percentiles_are_by_nearest_rank_and_the_slowest_steps_come_first() -> None:
     times = step_times(steps_of(*(1_000_000_000 * number for number in range(1, 101))))
     assert times is not None
     assert (times.p50_seconds, times.p99_seconds, times.longest_seconds, times.count) == (50, 99, 100, 100)
     assert step_times(Table(Step)) is None
-
-
-def test_the_slowest_steps_come_first() -> None:
-    found = slowest_steps(steps_of(5, 9, 3, 9), 3)
-    assert [each.step for each in found] == [3, 5, 2]
+    assert [each.step for each in slowest_steps(steps_of(5, 9, 3, 9), 3)] == [3, 5, 2]
 
 
 @given(count=st.integers(0, 500), most=st.integers(1, 50))
@@ -98,7 +89,7 @@ def test_stretches_hold_every_step_once_and_their_means_add_up(count: int, most:
     assert total * 1e9 == pytest.approx(sum(range(1, count + 1)))
 
 
-def test_operators_are_summed_up_by_line_with_exact_flops_and_bytes() -> None:
+def test_operators_and_graphs_are_summed_up_with_exact_flops_and_bytes() -> None:
     made = report(trained(10, 2))
     assert sum(use.flops for use in made.operators) == made.flops == 20 * FLOPS
     assert sum(use.bytes for use in made.operators) == 20 * BYTES
@@ -109,6 +100,9 @@ def test_operators_are_summed_up_by_line_with_exact_flops_and_bytes() -> None:
     assert forward.seconds_by_rank == pytest.approx([0.002, 0.002])
     assert [use.name for use in largest(made.operators, lambda use: use.flops, 9)] == ["aten::mm", "aten::mm"]
     assert next(iter(seconds_by_engine(made.operators))) is Engine.TENSOR
+    (graph,) = made.graphs  # one hash on all ranks
+    assert (graph.executions, graph.compile_seconds, graph.was_cached) == (20, 0.09, False)
+    assert (graph.reason, str(graph.place)) == ("the first one", "/home/me/train.py:31")
 
 
 def test_the_flame_graph_is_modules_then_lines_then_operators_and_loses_nothing() -> None:
@@ -127,12 +121,6 @@ def sums_match(frame: Frame) -> bool:
         return True
     below = frame.below.values()
     return sum(each.flops for each in below) == frame.flops and all(map(sums_match, below))
-
-
-def test_graphs_of_all_ranks_with_one_hash_are_one() -> None:
-    (graph,) = report(trained(10, 3)).graphs
-    assert (graph.executions, graph.compile_seconds, graph.was_cached) == (30, 0.09, False)
-    assert (graph.reason, str(graph.place)) == ("the first one", "/home/me/train.py:31")
 
 
 def test_the_peak_is_exact_and_says_what_lay_there() -> None:
@@ -200,21 +188,17 @@ def test_runs_of_unlike_length_are_compared_by_step() -> None:
     assert compared.only_a_graphs == compared.only_b_graphs == ()
 
 
-def test_what_a_capture_has_of_steps_in_part_makes_no_step_larger() -> None:
+def test_steps_in_part_and_executions_after_the_last_one_make_no_step_larger() -> None:
     (whole,) = trained(10)
     captured = replace(whole, steps=whole.steps[1:])
+    (row,) = whole.graph_totals
+    evaluated = replace(whole, graph_totals=Table.of(GraphTotal, [row._replace(executions=40)]))
+    for other in (captured, evaluated):
+        compared = compare(report([whole]), report([other]))
+        (flops,) = (each for each in compared.quantities if each.quantity.name == "flops")
+        assert (flops.a, flops.b) == (FLOPS, FLOPS)
     compared = compare(report([whole]), report([captured]))
-    (flops,) = (each for each in compared.quantities if each.quantity.name == "flops")
-    assert (flops.a, flops.b) == (FLOPS, FLOPS)
     assert [each.b_count for each in compared.operators] == [pytest.approx(1.0)] * len(whole.operators)
-
-
-def test_what_is_executed_after_the_last_step_is_no_part_of_one() -> None:
-    (profile,) = trained(10)
-    (row,) = profile.graph_totals
-    evaluated = replace(profile, graph_totals=Table.of(GraphTotal, [row._replace(executions=40)]))
-    (flops,) = (q for q in compare(report([profile]), report([evaluated])).quantities if q.quantity.name == "flops")
-    assert (flops.a, flops.b) == (FLOPS, FLOPS)
 
 
 def test_what_only_one_run_has_is_told() -> None:

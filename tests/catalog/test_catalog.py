@@ -1,19 +1,35 @@
-"""What the catalog answers, by literal values, and that its data is consistent as a whole."""
+"""What the catalog answers, that its data is consistent, and that wrong data is refused with its file and key."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
+import zlib
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 from pydantic import TypeAdapter
 
 from neurontools import catalog
-from neurontools.catalog import DeviceFamily, Fact, InstanceType, PciIds, PeakTflops, Status, SysfsStrings
+from neurontools.catalog import (
+    CatalogDataError,
+    Fact,
+    InstanceType,
+    PciIds,
+    PeakTflops,
+    Status,
+    SysfsStrings,
+    loader,
+    reader,
+)
 from neurontools.catalog.topology import TopologyKind
+from neurontools.catalog.ultraserver import asked_place, is_server_id, simulated_server_id
 
 GIB = 2**30
 NAMES = catalog.names()
@@ -21,40 +37,28 @@ FAMILIES = catalog.family_names()
 
 
 def test_all_instance_types_in_order() -> None:
-    assert NAMES == (
-        "inf1.xlarge",
-        "inf1.2xlarge",
-        "inf1.6xlarge",
-        "inf1.24xlarge",
-        "inf2.xlarge",
-        "inf2.8xlarge",
-        "inf2.24xlarge",
-        "inf2.48xlarge",
-        "trn1.2xlarge",
-        "trn1.32xlarge",
-        "trn1n.32xlarge",
-        "trn2.3xlarge",
-        "trn2.48xlarge",
-        "trn2u.48xlarge",
-        "trn2n.48xlarge",
-        "trn3pd98.3xlarge",
-        "trn3s.48xlarge",
-        "trn3e.24xlarge",
-    )
+    expected = {
+        "inf1": ("xlarge", "2xlarge", "6xlarge", "24xlarge"),
+        "inf2": ("xlarge", "8xlarge", "24xlarge", "48xlarge"),
+        "trn1": ("2xlarge", "32xlarge"),
+        "trn1n": ("32xlarge",),
+        "trn2": ("3xlarge", "48xlarge"),
+        "trn2u": ("48xlarge",),
+        "trn2n": ("48xlarge",),
+        "trn3pd98": ("3xlarge",),
+        "trn3s": ("48xlarge",),
+        "trn3e": ("24xlarge",),
+    }
+    assert tuple(f"{family}.{size}" for family, sizes in expected.items() for size in sizes) == NAMES
     assert FAMILIES == ("inferentia", "inferentia2", "trainium", "trainium2", "trainium3")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_instance_type_is_of_the_declared_types(name: str) -> None:
-    """Pydantic reads back what it wrote, strictly: every value has the type that its field declares."""
+def test_every_instance_type_is_consistent(name: str) -> None:
     adapter = TypeAdapter(InstanceType)
     instance_type = catalog.load(name)
+    # Pydantic reads back what it wrote, strictly: every value has the type that its field declares.
     assert adapter.validate_json(adapter.dump_json(instance_type), strict=True) == instance_type
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_instance_type_is_consistent(name: str) -> None:
-    instance_type = catalog.load(name)
     family = instance_type.family
     assert instance_type.name == name
     assert [device.index for device in instance_type.devices] == list(range(instance_type.device_count))
@@ -134,14 +138,11 @@ def test_trn2_48xlarge() -> None:
     assert (trn2.logical_cores_per_device(), trn2.logical_cores_per_device(1)) == (4, 8)
     assert trn2.physical_core_map[0] == (4, 5, 6, 7, 2, 3, 0, 1)
     assert trn2.physical_core_map[15] == (6, 7, 4, 5, 0, 1, 2, 3)
+    assert catalog.load("trn2.3xlarge").physical_core_map == trn2.physical_core_map[:1]
     assert trn2.on_demand_usd_per_hour.value is None
     assert trn2.capacity_block_usd_per_hour.value == 35.76
-    assert trn2.devices[13].bdf == Fact(
-        "0000:e1:00.0",
-        Status.DOCUMENTED,
-        ("docs-neuron-ls", "capture-trn2.48xlarge-device13"),
-        "also observed",
-    )
+    sources = ("docs-neuron-ls", "capture-trn2.48xlarge-device13")
+    assert trn2.devices[13].bdf == Fact("0000:e1:00.0", Status.DOCUMENTED, sources, "also observed")
 
 
 def test_the_family_of_trainium2() -> None:
@@ -162,31 +163,24 @@ def test_the_family_of_trainium2() -> None:
     assert family.sbuf_bytes_per_partition == 224 * 1024
 
 
-def test_inferentia_has_what_is_known_and_no_more() -> None:
-    family = catalog.load_family("inferentia")
-    assert (family.hbm_kind, family.hbm_stack_bytes, family.cores_per_hbm_stack) == ("DRAM", 4 * GIB, 2)
-    assert family.sbuf_bytes_per_partition is None
-    assert family.engine_clock_hz("tensor") is None
-    assert family.device_version == Fact("v1", Status.INFERRED)
-
-
-def test_addresses_in_an_assumed_order_are_inferred() -> None:
+def test_what_is_assumed_or_unknown_says_so() -> None:
+    for status in Status:
+        value = None if status in (Status.UNKNOWN, Status.NOT_APPLICABLE) else 1
+        assert Fact(value, status).certain is (status in (Status.DOCUMENTED, Status.DRIVER, Status.OBSERVED))
     device = catalog.load("inf1.24xlarge").devices[15]
     assert (device.bdf.value, device.bdf.status, device.bdf.certain) == ("0000:00:1f.0", Status.INFERRED, False)
     assert device.cpu_affinity == Fact(None, Status.UNKNOWN)
-
-
-def test_devices_without_a_row_are_unknown() -> None:
-    devices = catalog.load("trn2u.48xlarge").devices
-    assert len(devices) == 16
-    assert all(device.bdf.value is None and device.bdf.status is Status.UNKNOWN for device in devices)
-
-
-def test_a_single_device_has_the_core_map_of_the_first() -> None:
-    assert catalog.load("trn2.3xlarge").physical_core_map == ((4, 5, 6, 7, 2, 3, 0, 1),)
+    without_rows = catalog.load("trn2u.48xlarge").devices
+    assert [device.bdf for device in without_rows] == [Fact(None, Status.UNKNOWN)] * 16
+    family = catalog.load_family("inferentia")
+    assert (family.hbm_kind, family.hbm_stack_bytes, family.cores_per_hbm_stack) == ("DRAM", 4 * GIB, 2)
+    assert family.sbuf_bytes_per_partition is family.engine_clock_hz("tensor") is None
+    assert family.device_version == Fact("v1", Status.INFERRED)
 
 
 def test_ultraservers() -> None:
+    assert catalog.load("inf2.xlarge") is catalog.load("inf2.xlarge"), "a loaded type is shared, and can be a key"
+    assert hash(catalog.load("inf2.xlarge").family) == hash(catalog.load_family("inferentia2"))
     pod = catalog.load("trn2u.48xlarge").ultraserver
     assert pod is not None
     assert (pod.kind, pod.node_count, pod.device_count) == ("pod", 4, 64)
@@ -195,29 +189,11 @@ def test_ultraservers() -> None:
     assert "trn3.48xlarge" in catalog.load("trn3s.48xlarge").other_names
 
 
-@pytest.mark.parametrize(
-    ("status", "value", "certain"),
-    [
-        (Status.DOCUMENTED, 1, True),
-        (Status.DRIVER, 1, True),
-        (Status.OBSERVED, 1, True),
-        (Status.INFERRED, 1, False),
-        (Status.UNKNOWN, None, False),
-        (Status.NOT_APPLICABLE, None, False),
-    ],
-)
-def test_certain(status: Status, value: int | None, certain: bool) -> None:
-    assert Fact(value, status).certain is certain
-
-
-def test_impossible_lnc() -> None:
+def test_what_is_not_in_the_catalog_is_told_with_what_is() -> None:
     with pytest.raises(ValueError, match="configuration 2 is not possible on trainium: use 1"):
         catalog.load("trn1.32xlarge").logical_core_count(2)
     with pytest.raises(ValueError, match="on trainium2: use 1 or 2"):
         catalog.load_family("trainium2").neuroncore_version(4)
-
-
-def test_unknown_instance_type_suggests_and_says_how_to_list() -> None:
     with pytest.raises(catalog.UnknownInstanceType) as caught:
         catalog.load("TRN2.48xlarg")
     text = str(caught.value)
@@ -225,9 +201,6 @@ def test_unknown_instance_type_suggests_and_says_how_to_list() -> None:
     assert text.endswith("(list them with: neurond --list-instance-types)")
     with pytest.raises(catalog.UnknownInstanceType, match=r'"p5\\x1b" is known \(list them'):
         catalog.load("p5\x1b")
-
-
-def test_unknown_family() -> None:
     with pytest.raises(ValueError, match='no device family "gpu" is known: there are inferentia, inferentia2'):
         catalog.load_family("gpu")
 
@@ -247,8 +220,175 @@ print(*(path.rsplit("/", 1)[1] for path in opened if path.endswith(".toml")), "p
     assert sorted(run.stdout.split()) == ["False", "index.toml", "topologies.toml", "trainium.toml"]
 
 
-def test_a_loaded_instance_type_is_shared_and_can_be_a_key() -> None:
-    assert catalog.load("inf2.xlarge") is catalog.load("inf2.xlarge")
-    assert {catalog.load("inf2.xlarge"): 1}
-    family: DeviceFamily = catalog.load("inf2.xlarge").family
-    assert hash(family) == hash(catalog.load_family("inferentia2"))
+def test_a_place_is_a_name_and_an_index() -> None:
+    trn2u = catalog.load("trn2u.48xlarge")
+    assert asked_place("rack-7.b_2:3", trn2u) == ("rack-7.b_2", 3)
+    assert asked_place("a:35", catalog.load("trn3e.24xlarge")) == ("a", 35)
+    for text, kind, cause in (
+        ("us-1:0", catalog.load("trn2.48xlarge"), "trn2.48xlarge is in no UltraServer"),
+        ("us-1:4", trn2u, "there is no node 4: a Trn2 UltraServer has 4; give 0 to 3"),
+        ("us-1:36", catalog.load("trn3e.24xlarge"), "there is no node 36: a Trn3 Gen2 UltraServer has 36; give 0 to"),
+        *(
+            (text, trn2u, "write NAME:INDEX")
+            for text in ("", ":", ":0", "us-1", "us-1:", "us-1:-1", "us-1:x", "us-1:٣")
+        ),
+        *((text, trn2u, "write NAME:INDEX") for text in ("a b:0", "é:0", "a" * 65 + ":0")),
+    ):
+        with pytest.raises(ValueError, match=cause) as told:
+            asked_place(text, kind)
+        assert "\n" not in str(told.value)
+
+
+def test_an_invented_id_is_written_as_the_driver_does_and_cannot_pass_for_real() -> None:
+    made = simulated_server_id("us-1")
+    assert is_server_id(made)
+    assert made.startswith("ffffffff")
+    assert simulated_server_id("us-2") != made
+    assert simulated_server_id("00000000000000a7") == "00000000000000a7"
+    assert not is_server_id("0" * 16)
+    assert not is_server_id("busy")
+
+
+DATA = Path(reader.__file__).parent / "data"
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the catalog's data that a test may change, read instead of the real one."""
+    copy = tmp_path / "data"
+    shutil.copytree(DATA, copy)
+    monkeypatch.setattr(reader, "_DATA_DIRECTORY", copy)
+    caches = (reader.parsed, loader.load, loader.load_family, loader._family_by_instance_type)
+    for cached in caches:
+        cached.cache_clear()
+    yield copy
+    for cached in caches:
+        cached.cache_clear()
+
+
+def change(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new, 1))
+
+
+TABLE = """
+[instance_types."inf2.4xlarge"]
+device_count = 1
+topology = "single"
+vcpu_count = {value = 16, status = "inferred", source = []}
+host_memory_bytes = {status = "unknown", source = []}
+numa_node_count = {status = "unknown", source = []}
+neuronlink_bytes_per_second_per_device = {status = "n/a", source = []}
+efa_bits_per_second = {status = "unknown", source = []}
+on_demand_usd_per_hour = {value = 1, status = "inferred", source = []}
+devices = [
+  {index = 0, bdf = "0000:00:1f.0", status = "inferred", source = []},
+]
+"""
+
+
+def test_a_new_instance_type_is_data_only(data: Path) -> None:
+    change(data / "index.toml", '"inf2.xlarge"', '"inf2.4xlarge" = "inferentia2"\n"inf2.xlarge"')
+    assert "inf2.4xlarge" in loader.names()
+    with pytest.raises(CatalogDataError, match=r"inferentia2.toml: instance_types.inf2.4xlarge: is missing"):
+        loader.load("inf2.4xlarge")
+    with (data / "inferentia2.toml").open("a") as file:
+        file.write(TABLE)
+    reader.parsed.cache_clear()
+    added = loader.load("inf2.4xlarge")
+    assert added.on_demand_usd_per_hour.value == 1.0
+    assert added.devices[0].bdf.value == "0000:00:1f.0"
+    assert added.devices[0].numa_node.value is None
+
+
+TRN1_DEVICE = (
+    '  {index = 0, bdf = "0000:00:1e.0", cpu_affinity = "0-7", numa_node = "-1",'
+    ' status = "observed", source = ["capture-trn1.2xlarge"]},\n'
+)
+TRN1 = '[instance_types."trn1.2xlarge"]\n'
+ONE = f"{TRN1}device_count = 1\n"
+VCPUS = '{value = 8, status = "documented"'
+TYPE = "instance_types.trn1.2xlarge"
+STATUS = f"{TYPE}.vcpu_count.status:"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (TRN1, TRN1 + 'colour = "red"\n', f"{TYPE}.colour: is not a key of this table"),
+        (TRN1, TRN1 + 'other_names = "x"\n', "instance_types."),
+        ("[family]", "[family", ""),
+        (ONE, TRN1, f"{TYPE}.device_count: is missing"),
+        (ONE, ONE.replace("1\n", "true\n"), f"{TYPE}.device_count: True is not of type int"),
+        (ONE, ONE.replace("1\n", "2\n"), f"{TYPE}.topology: single links 1 devices, but device_count is 2"),
+        (TRN1_DEVICE, "", f"{TYPE}.devices: has 0 rows for a device_count of 1"),
+        (VCPUS, VCPUS.replace("documented", "rumoured"), f"{STATUS} 'rumoured' is none of documented, driver,"),
+        (VCPUS, VCPUS.replace("documented", "unknown"), f"{STATUS} 'unknown' does not go with a value"),
+        (VCPUS, '{status = "documented"', f"{STATUS} 'documented' does not go with no value"),
+        (VCPUS + ", source = [", VCPUS + ", source = [1, ", f"{TYPE}.vcpu_count.source: 1 is not of type str"),
+        ("{index = 0, bdf", "{index = 3, bdf", f"{TYPE}.devices[0].index: 3 is out of order"),
+        ("{index = 0, bdf", '{index = 0, slot = "a", bdf', f"{TYPE}.devices[0].slot: is not a key of this table"),
+        ('"single"', '"star"', f"{TYPE}.topology: topologies.toml has no topologies.star"),
+        ('"single"', '"inf1_line4"', f"{TYPE}.topology: inf1_line4 links 4 devices, but device_count is 1"),
+        (
+            '"single"',
+            '"single"\ncore_map = "trn2"',
+            f"{TYPE}.core_map: trn2 does not order 2 cores for each of 1 devices",
+        ),
+        ("[family]\n", "[family]\nage = 4\n", "family.age: is not a key of this table"),
+        ("lnc_default = 1", "lnc_default = 2", "family.lnc_default: 2 is none of"),
+        ('name = "trainium"', 'name = "x"', "family.name: must be 'trainium'"),
+        ("fp32 = 47.5", 'fp32 = "fast"', "family.peak_tflops_per_device.dense.fp32: 'fast' is not of type float"),
+        (
+            '{value = 34_359_738_368, status = "observed"',
+            '{status = "unknown"',
+            "family.device_memory_bytes: must have a",
+        ),
+    ],
+)
+def test_wrong_data_is_refused(data: Path, old: str, new: str, message: str) -> None:
+    change(data / "trainium.toml", old, new)
+    with pytest.raises(CatalogDataError) as caught:
+        loader.load("trn1.2xlarge")
+    assert str(caught.value).startswith(f"trainium.toml: {message}")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("topologies", "[[]]", "[[7]]", "topologies.single.connected_to: device 0 can't be connected to 7: there are"),
+        ("topologies", '= "single"', '= "knot"', "topologies.single.kind: 'knot' is none of single, line, ring, torus"),
+        ("index", '= "trainium"', "= 4", "instance_types.trn1.2xlarge: 4 is not of type str"),
+    ],
+)
+def test_wrong_data_of_all_families_is_refused(data: Path, file: str, old: str, new: str, message: str) -> None:
+    change(data / f"{file}.toml", old, new)
+    with pytest.raises(CatalogDataError) as caught:
+        loader.load("trn1.2xlarge")
+    assert str(caught.value).startswith(f"{file}.toml: {message}")
+
+
+def test_every_table_is_in_the_index() -> None:
+    in_files = {name for family in loader.family_names() for name in reader.parsed(f"{family}.toml")["instance_types"]}
+    assert in_files == set(loader.names())
+    groups = {"index.toml", "sources.toml", "topologies.toml"} | {f"{name}.toml" for name in loader.family_names()}
+    assert {path.name for path in DATA.iterdir()} == groups
+
+
+@pytest.mark.parametrize("file", sorted(DATA.glob("*.toml")), ids=lambda file: file.stem)
+def test_the_compiled_tables_are_those_of_the_data(file: Path) -> None:
+    """When this fails, data was changed: run scripts/compile-catalog."""
+    module = import_module(f"neurontools.catalog.compiled.{file.stem}")
+    content = file.read_bytes()
+    assert zlib.crc32(content) == module.CRC32
+    assert tomllib.loads(content.decode()) == module.TABLES
+
+
+def test_changed_data_beats_the_compiled_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "index.toml").write_text('[instance_types]\n"trn9.xlarge" = "trainium"\n')
+    (tmp_path / "other.toml").write_text("[a]\nb = 1\n")
+    monkeypatch.setattr(reader, "_DATA_DIRECTORY", str(tmp_path))
+    parse = reader.parsed.__wrapped__
+    assert parse("index.toml") == {"instance_types": {"trn9.xlarge": "trainium"}}
+    assert parse("other.toml") == {"a": {"b": 1}}

@@ -46,71 +46,28 @@ def test_one_row_leaves_open_whether_the_host_or_compute_took_the_time() -> None
     assert ten.high > 1.0
 
 
-def test_rows_of_different_models_contradict_each_other() -> None:
-    with pytest.raises(EstimateError, match="contradict each other"):
-        Calibration.of([row(0.1), row(0.1), row(9.0), row(9.0)], SAMPLE_FLOPS)
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([row(0.1), row(0.1), row(9.0), row(9.0)], "contradict each other"),
+        ([row(0.01)], "at its peak"),
+        ([CalibrationRow("trn1.32xlarge", "bf16", 8, 1.0, workers=64)], "64 workers on trn1.32xlarge, which has 32"),
+    ],
+)
+def test_rows_that_can_not_be_are_refused(rows: list[CalibrationRow], told: str) -> None:
+    with pytest.raises(EstimateError, match=told):
+        Calibration.of(rows, SAMPLE_FLOPS)
 
 
-def test_a_row_above_the_peak_is_wrong() -> None:
-    with pytest.raises(EstimateError, match="at its peak"):
-        Calibration.of([row(0.01)], SAMPLE_FLOPS)
-
-
-def test_more_workers_than_the_type_has_cores_are_wrong() -> None:
-    with pytest.raises(EstimateError, match=r"64 workers on trn1\.32xlarge, which has 32 cores"):
-        Calibration.of([CalibrationRow("trn1.32xlarge", "bf16", 8, 1.0, workers=64)], SAMPLE_FLOPS)
-
-
-def test_rows_are_read_from_toml(tmp_path: Path) -> None:
+def test_rows_are_read_from_toml_and_from_a_summary_of_a_real_instance(tmp_path: Path) -> None:
     path = tmp_path / "rows.toml"
     path.write_text(
         '[[row]]\ninstance_type = "inf2.xlarge"\ndtype = "bf16"\nbatch = 8\nbatches_per_execution = 10\n'
         "samples_per_second = 1027.39\nworkers = 2\n"
     )
     assert read_rows(path) == [CalibrationRow("inf2.xlarge", "bf16", 8, 1027.39, 10, 2)]
-
-
-def test_a_summary_of_simulated_cores_is_none(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps(summary(is_simulated=True)))
-    with pytest.raises(EstimateError, match="simulated NeuronCores"):
-        read_rows(path)
-
-
-def test_a_summary_of_a_real_instance_is_a_row(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
     path.write_text(json.dumps(summary()))
     assert read_rows(path) == [CalibrationRow("trn1.2xlarge", "fp32", 8, 80 / 9, 1.0, 1)]
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "there is no [[row]]"),
-        ("row = 3", "there is no [[row]]"),
-        ("[[row]]\nbatch = 8\n", "a row has no dtype"),
-        ('[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=8\nsamples_per_second=1\nspeed=2\n', "a row has no 'speed'"),
-        ('[[row]]\ninstance_type="a"\ndtype="b"\nbatch=8\nsamples_per_second=1\n', "dtype 'b'"),
-        ('[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=-8\nsamples_per_second=1\n', "batch -8"),
-        ('[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=8\nsamples_per_second=nan\n', "samples_per_second nan"),
-        ("[[row", "write [[row]] tables"),
-        ("{", "write [[row]] tables"),
-        ("{}", "no list of ranks"),
-    ],
-)
-def test_a_wrong_file_is_a_line(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "rows"
-    path.write_text(text)
-    with pytest.raises(EstimateError) as refused:
-        read_rows(path)
-    assert told in str(refused.value)
-    assert str(refused.value).startswith(str(path))
-    assert "\n" not in str(refused.value)
-
-
-def test_a_file_that_is_not_there_is_a_line(tmp_path: Path) -> None:
-    with pytest.raises(EstimateError, match="No such file"):
-        read_rows(tmp_path / "none")
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.floats(0.01, 100)), min_size=1, max_size=6))

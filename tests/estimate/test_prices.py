@@ -1,17 +1,35 @@
-"""Prices, and what a training costs at them."""
+"""What a training costs at which prices, and what is told of an estimate."""
 
 from __future__ import annotations
 
+import json
+import re
+import runpy
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import pytest
 
 from neurontools import catalog
-from neurontools.estimate import EstimateError, Interval, estimate, read_prices
+from neurontools.estimate import (
+    Calibration,
+    CalibrationRow,
+    EstimateError,
+    Interval,
+    estimate,
+    prior,
+    read_prices,
+    read_rows,
+)
 from neurontools.estimate.cost import cost, usd
+from neurontools.estimate.document import document
 from neurontools.estimate.prices import list_prices
-from tests.harness.counted_runs import counted
+from neurontools.estimate.report import dollars, text
+from tests.harness.counted_runs import GIB, counted, summary
+from tests.harness.paths import ROOT
+
+TODAY = date(2026, 11, 22)
 
 
 def test_the_first_article_s_bill_is_time_and_price() -> None:
@@ -19,12 +37,14 @@ def test_the_first_article_s_bill_is_time_and_price() -> None:
     assert usd(37.69, 6553) == pytest.approx(68.61, abs=0.01)
 
 
-def test_list_prices_say_where_and_when_they_were_read() -> None:
+def test_list_prices_say_where_and_when_they_were_read_and_are_old_after_a_year() -> None:
     on_demand, reserved, *_ = list_prices("trn1.32xlarge")
     assert (on_demand.kind, on_demand.usd_per_hour, on_demand.region) == ("on demand", 21.5, "us-east-1")
     assert on_demand.read_on == date(2026, 7, 20)
     assert on_demand.text() == "$21.5/h on demand (us-east-1, 2026-07-20)"
     assert reserved.usd_per_hour == 8.197
+    assert not on_demand.is_old(date(2027, 7, 20))
+    assert on_demand.is_old(date(2027, 7, 21))
 
 
 def test_each_price_of_the_catalog_has_a_source_with_a_region() -> None:
@@ -32,17 +52,8 @@ def test_each_price_of_the_catalog_has_a_source_with_a_region() -> None:
         for price in list_prices(name):
             assert price.source != "not written down", price
             assert price.kind == "SageMaker" or price.region, price
-
-
-def test_a_type_without_a_list_price_costs_what_nobody_knows() -> None:
     assert list_prices("trn2u.48xlarge") == []
     assert estimate(counted(), "trn2u.48xlarge").costs == ()
-
-
-def test_a_price_is_old_after_a_year() -> None:
-    price = list_prices("trn1.32xlarge")[0]
-    assert not price.is_old(date(2027, 7, 20))
-    assert price.is_old(date(2027, 7, 21))
 
 
 def test_one_s_own_prices_come_first(tmp_path: Path) -> None:
@@ -69,23 +80,120 @@ def test_costs_follow_from_time_and_samples() -> None:
     assert (unknown.million_samples_usd, unknown.epoch_usd) == (None, None)
 
 
+PRICE = '[[price]]\ninstance_type = "a"\n'
+ROW = '[[row]]\ninstance_type="a"\ndtype="bf16"\nbatch=8\nsamples_per_second=1\n'
+
+
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("read", "text", "told"),
     [
-        ("", "there is no [[price]]"),
-        ("[[price]]\nusd_per_hour = 1\n", "a price has no instance_type"),
-        ('[[price]]\ninstance_type = "a"\n', "usd_per_hour is None"),
-        ('[[price]]\ninstance_type = "a"\nusd_per_hour = -1\n', "usd_per_hour is -1"),
-        ('[[price]]\ninstance_type = "a"\nusd_per_hour = true\n', "usd_per_hour is True"),
-        ('[[price]]\ninstance_type = "a"\nusd_per_hour = 1\ndate = "May"\n', "date is 'May'"),
-        ('[[price]]\ninstance_type = "a"\nusd_per_hour = 1\ncurrency = "EUR"\n', "a price has no 'currency'"),
-        ("price = [", "write [[price]] tables"),
+        (read_prices, "", "there is no [[price]]"),
+        (read_prices, "[[price]]\nusd_per_hour = 1\n", "a price has no instance_type"),
+        (read_prices, PRICE, "usd_per_hour is None"),
+        (read_prices, PRICE + "usd_per_hour = -1\n", "usd_per_hour is -1"),
+        (read_prices, PRICE + "usd_per_hour = true\n", "usd_per_hour is True"),
+        (read_prices, PRICE + 'usd_per_hour = 1\ndate = "May"\n', "date is 'May'"),
+        (read_prices, PRICE + 'usd_per_hour = 1\ncurrency = "EUR"\n', "a price has no 'currency'"),
+        (read_prices, "price = [", "write [[price]] tables"),
+        (read_rows, "", "there is no [[row]]"),
+        (read_rows, "row = 3", "there is no [[row]]"),
+        (read_rows, "[[row]]\nbatch = 8\n", "a row has no dtype"),
+        (read_rows, ROW + "speed=2\n", "a row has no 'speed'"),
+        (read_rows, ROW.replace("bf16", "b"), "dtype 'b'"),
+        (read_rows, ROW.replace("=8", "=-8"), "batch -8"),
+        (read_rows, ROW.replace("=1", "=nan"), "samples_per_second nan"),
+        (read_rows, "[[row", "write [[row]] tables"),
+        (read_rows, "{", "write [[row]] tables"),
+        (read_rows, "{}", "no list of ranks"),
+        (read_rows, json.dumps(summary(is_simulated=True)), "simulated NeuronCores"),
+        (read_rows, None, "No such file"),
     ],
 )
-def test_a_wrong_file_is_a_line(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "prices.toml"
-    path.write_text(text)
+def test_a_wrong_file_is_a_line(tmp_path: Path, read: Callable[[Path], object], text: str | None, told: str) -> None:
+    path = tmp_path / "file"
+    if text is not None:
+        path.write_text(text)
     with pytest.raises(EstimateError) as refused:
-        read_prices(path)
+        read(path)
     assert told in str(refused.value)
+    assert str(refused.value).startswith(str(path))
     assert "\n" not in str(refused.value)
+
+
+def test_counted_listed_and_estimated_stand_apart() -> None:
+    told = text([estimate(counted(), "trn1.32xlarge", epoch_samples=1000)], TODAY)
+    for line in (
+        "a step   2.0 TFLOP (100% fp32), 1 execution(s)",
+        "HBM (counted)    10.0 GB of 16.0 GB a core, 6.0 GB left",
+        "weights 1.0 GB, gradients 1.0 GB, optimizer 2.0 GB, activations and the rest 6.0 GB",
+        "16 a worker, if all but weights, gradients and optimizer grow with it",
+        "cores (counted)  1 used of 32 paid",
+        "price (list)     $21.5/h on demand (us-east-1, 2026-07-20)",
+        "held 5 of 7 families",
+        "Not predicted: autocast (AMP)",
+    ):
+        assert line in told
+    assert "step (estimate)" in told
+    assert " an epoch" in told
+    assert "Warning" not in told
+    assert "older than a year" in text([estimate(counted(), "trn1.32xlarge")], date(2028, 1, 1))
+    assert max(map(len, told.splitlines())) <= 130
+
+
+CALIBRATION = Calibration.of([CalibrationRow("trn1.32xlarge", "fp32", 8, 8 / 0.3)], counted().flops / 8)
+UNCOUNTED = {"samples_total": None, "batches_total": None, "batch_samples": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "instance_type", "calibration", "lines"),
+    [
+        ({"hbm_peak_bytes": 20 * GIB}, "trn1.32xlarge", None, ["trn1.32xlarge      DOES NOT FIT\n", "4.0 GB too much"]),
+        ({"workers": 3}, "inf2.xlarge", None, ["DOES NOT FIT: 3 workers, 2 cores"]),
+        (UNCOUNTED, "trn2u.48xlarge", None, ["  largest batch    -\n", "  samples/s        -\n", "with --prices"]),
+        ({}, "trn1.32xlarge", CALIBRATION, ["calibrated on 1 measured row(s)"]),
+    ],
+)
+def test_what_does_not_fit_is_unknown_or_was_calibrated_is_said(
+    changes: dict[str, object], instance_type: str, calibration: Calibration | None, lines: list[str]
+) -> None:
+    told = text([estimate(counted(**changes), instance_type, calibration=calibration)], TODAY)
+    assert [line for line in lines if line not in told] == []
+    assert ("families" in told) == (calibration is None)
+
+
+def test_several_types_are_a_table() -> None:
+    names = ("trn1.32xlarge", "inf2.xlarge", "trn2.48xlarge", "trn2u.48xlarge")
+    told = text([estimate(counted(), name) for name in names], TODAY)
+    rows = [line for line in told.splitlines() if line.startswith(("| trn", "| inf"))]
+    assert len(rows) == 4
+    assert "(Capacity Block)" in rows[2]
+    assert rows[3].rstrip(" |").endswith("-")
+
+
+def test_dollars_have_three_digits() -> None:
+    told = {0.0: "$0.00", 5.687e-05: "$0.0000569", 0.0504: "$0.0504", 0.999: "$0.999", 4.561: "$4.56", 1234.5: "$1,234"}
+    assert {usd: dollars(usd) for usd in told} == told
+
+
+def test_the_document_has_the_same_and_is_json() -> None:
+    made = estimate(counted(), "trn1.32xlarge")
+    read = json.loads(json.dumps(document(made), allow_nan=False))
+    assert read["counted"]["largest_batch"] == 16
+    assert read["estimated"]["step_seconds"] == [made.step.total.low, made.step.total.high]
+    assert read["costs"][0]["date"] == "2026-07-20"
+    assert read["coverage"] == [5, 7]
+    assert {each["change"] for each in read["what_ifs"]} == {each.change for each in made.what_ifs}
+
+
+def test_the_errors_against_published_trainings_are_those_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "scripts" / "estimate-errors"), run_name="__main__")
+    assert not ended.value.code
+    printed = capsys.readouterr().out
+    mean = re.search(r"mean error of the 6 held out \| \| \| ([\d.]+)% \| \| ([\d.]+)%", printed)
+    assert mean is not None
+    assert max(float(mean[1]), float(mean[2])) <= 10
+    held = re.search(r"\| held \| \| \| (\d) of (\d)", printed)
+    assert held is not None
+    assert (int(held[1]), int(held[2])) == (prior.FAMILIES_HELD, prior.FAMILIES)
+    assert printed.strip() in (ROOT / "docs" / "estimate.md").read_text()

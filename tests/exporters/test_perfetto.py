@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from neurontools.cli.top.command import main as neuron_top
 from neurontools.exporters.perfetto.host_trace import HostTrace
 from neurontools.model import Finding, Health, LogicalNeuronCore, Severity, Snapshot, logical_cores
 from neurontools.recording.writer import RecordingWriter
 from tests.harness import chromium
-from tests.harness.paths import NEURON_TOP
+from tests.harness.in_process import call_main
 from tests.harness.perfetto_trace import BOOTTIME, REALTIME, Read, read
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.scenario_host import ScenarioHost
@@ -52,8 +53,7 @@ def same(shown: float, value: float | None) -> bool:
 
 
 def export(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(NEURON_TOP), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return call_main(neuron_top, *map(str, arguments))
 
 
 @pytest.mark.parametrize("scenario", ["idle", "training-ramp", "memory-leak", "stuck-core", "ecc-burst"])
@@ -164,25 +164,18 @@ def test_names_from_elsewhere_are_harmless() -> None:
 
 
 def test_the_command_writes_what_the_recording_has(tmp_path: Path) -> None:
-    snapshots = moments("trn1.2xlarge", "ecc-burst", 60)
-    recording, out = recorded(tmp_path / "r", snapshots), tmp_path / "host.pftrace"
+    recording, out = recorded(tmp_path / "r", moments("trn1.2xlarge", "ecc-burst", 60)), tmp_path / "host.pftrace"
     done = export("--replay", recording, "--export-perfetto", out)
     found = read(out.read_bytes())
-    counted = f"{len(found.slices)} slices, {sum(map(len, found.values.values()))} values"
     assert (done.returncode, done.stdout) == (0, "")
     assert [each.text for each in found.instants if "corrected HBM ECC" in each.text]
-    assert done.stderr.startswith(f"neuron-top: {out}: ")
-    assert counted.split(" slices", maxsplit=1)[0] in done.stderr
-    assert f"{len(found.instants)} events" in done.stderr
-
-
-def test_a_recording_that_is_cut_off_is_written_as_far_as_it_goes(tmp_path: Path) -> None:
-    recording, out = recorded(tmp_path / "r", moments("trn1.2xlarge", "steady", 30)), tmp_path / "o"
+    assert done.stderr.startswith(f"neuron-top: {out}: {len(found.slices)} slices, ")
+    assert f" and {len(found.instants)} events, " in done.stderr
     recording.write_bytes(recording.read_bytes()[:-30])
     done = export("--replay", recording, "--export-perfetto", out)
     assert done.returncode == 1
     assert "cut off within a snapshot" in done.stderr
-    assert read(out.read_bytes()).slices
+    assert read(out.read_bytes()).slices, "it is written as far as it goes"
 
 
 @pytest.mark.parametrize(
@@ -191,6 +184,7 @@ def test_a_recording_that_is_cut_off_is_written_as_far_as_it_goes(tmp_path: Path
         (["--export-perfetto", "out"], 2, "--export-perfetto needs --replay FILE"),
         (["--replay", "r", "--export-perfetto", "r"], 2, "that is the recording; name another file"),
         (["--replay", "r", "--export-perfetto", "missing/out"], 1, "No such file or directory; name a file that can"),
+        (["--replay", "r", "--export-perfetto", "/dev/full"], 1, os.strerror(errno.ENOSPC)),
         (["--replay", "r", "--export-perfetto", "out", "--json"], 2, "exclude each other"),
         (["--replay", "none", "--export-perfetto", "out"], 6, "none: there is no such file"),
         (["--replay", "r", "--export-perfetto", "out", "-d", "9"], 6, "no device 9 on this host"),
@@ -205,14 +199,6 @@ def test_what_cannot_be_written_is_a_line(
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (code, "", 1)
     assert told in done.stderr
     assert Path("r").read_bytes() == content
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-def test_a_full_disk_is_a_line(tmp_path: Path) -> None:
-    recording = recorded(tmp_path / "r", moments("trn1.2xlarge", "steady", 30))
-    done = export("--replay", recording, "--export-perfetto", "/dev/full")
-    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
-    assert os.strerror(28) in done.stderr
 
 
 @pytest.mark.long

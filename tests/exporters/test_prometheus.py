@@ -6,19 +6,21 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from neurontools import model
 from neurontools.exporters.exposition import openmetrics_format, text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.model import Attribution, LatencyPercentiles, PodAllocation, Process, Snapshot, TrainingCounters
+from neurontools.model import Process, Snapshot, TrainingCounters, logical_cores
 from tests.harness.original_families import FORMAT
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).with_name("metrics.prom")
 BASE = {"availability_zone", "instance_id", "instance_name", "instance_type", "region", "subnet_id"}
 PEAK = 95e12
 LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
@@ -55,47 +57,108 @@ def one(samples: Samples, name: str, **labels: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("instance_type", "lnc"), [("inf2.xlarge", None), ("trn1.32xlarge", None), ("trn2.48xlarge", 1)]
+    ("instance_type", "lnc", "cores_per_device"),
+    [("inf2.xlarge", None, 2), ("trn1.32xlarge", None, 2), ("trn2.3xlarge", 2, 4), ("trn2.3xlarge", 1, 8)],
 )
-def test_families_of_the_format(instance_type: str, lnc: int | None) -> None:
+def test_families_of_the_format(instance_type: str, lnc: int | None, cores_per_device: int) -> None:
     host = ScenarioHost(instance_type, lnc=lnc)
-    before = host.at(10)
-    types, samples = parsed(exposed(host.at(11), before))
+    before, now = host.at(10), host.at(11)
+    types, samples = parsed(exposed(now, before))
     theirs = {name: kind for name, kind in types.items() if not name.startswith("neurontools_")}
     assert theirs == {name: kind for name, (kind, _) in FORMAT.items()}
     for name, (_, further) in FORMAT.items():
         for key in samples[name]:
             assert {label for label, _ in key} == BASE | further, name
     assert all(name.startswith("neurontools_") for name in types.keys() - FORMAT.keys())
+    hardware = {
+        "neuron_device_count": str(len(now.devices)),
+        "neuroncore_per_device_count": str(cores_per_device),
+        "neuron_device_memory_size": str(now.devices[0].memory_bytes),
+    }
+    assert one(samples, "neuron_hardware_info", **hardware) == 1
+    assert len(samples["neuroncore_utilization_ratio"]) == cores_per_device * len(now.devices)
 
 
-@pytest.mark.parametrize(
-    ("name", "scenario", "lnc", "neuroncores"),
-    [
-        ("inf2.xlarge", "steady", None, None),
-        ("trn1.32xlarge", "ecc-burst", None, 2),
-        ("trn2.48xlarge", "steady", None, 2),
-        ("trn2.48xlarge_lnc1", "steady", 1, 2),
-    ],
-)
-def test_golden(name: str, scenario: str, lnc: int | None, neuroncores: int | None) -> None:
-    host = ScenarioHost(name.partition("_")[0], scenario, lnc=lnc, neuroncores=neuroncores)
-    before = host.at(14)
-    text = exposed(host.at(15), before)
-    if name != "inf2.xlarge":  # ours have a series for every core, held or not: too many to read
-        text = "".join(line for line in text.splitlines(keepends=True) if "neurontools_" not in line)
-    file = GOLDEN / f"{name}_{scenario}.prom"
+def with_everything() -> tuple[Snapshot, Snapshot]:
+    """A host of which all is known that any family tells, and the same a second before."""
+    host = ScenarioHost("trn1.2xlarge", "ecc-burst", neuroncores=1)
+    before, now = host.at(14), host.at(15)
+    names = [field.name for field in fields(TrainingCounters) if field.name.endswith("_total")]
+    training: dict[str, Any] = {name: at + 0.5 * ("seconds" in name) for at, name in enumerate(names, 7)}
+    training |= {
+        "compiling_since_seconds": now.taken_at_seconds - 12,
+        "last_step_at_seconds": now.taken_at_seconds - 3,
+    }
+    process = replace(
+        now.processes[0],
+        user='ro"ot',
+        synthetic=False,
+        host_memory=model.HostMemory(tensors_bytes=4096),
+        resident_bytes=1 << 20,
+        attribution=model.Attribution("a" * 64, "trainer", "u", "pod-1", "ml", "77"),
+        job=model.Job("torchrun exp1", 2, 4, "0123456789ab", 2, 2),
+        training=TrainingCounters(**training),
+        training_rates=model.TrainingRates(steps_per_second=1.25),
+        recent_steps=model.RecentSteps(16, (0.5, 0.25, 0.0, 0.0, 0.0, 0.0), 0.25, 0.25),
+    )
+    finding = model.Finding(
+        *("ecc_corrected", model.Severity.WARNING, "HBM corrects errors", "watch it", now.taken_at_unix_seconds - 9),
+        device_indices=(0,),
+        pid=process.pid,
+        part="hbm",
+        job="torchrun exp1",
+        injected=True,
+    )
+    held, free = now.cores
+    device = now.devices[0]
+    return before, replace(
+        now,
+        instance=replace(now.instance, ultraserver_id="us-1"),
+        processes=(process,),
+        cores=(
+            replace(
+                held,
+                execution_started_at_unix_seconds=now.taken_at_unix_seconds - 2,
+                status=model.StatusCounters(hw_error_total=1, hw_hbm_ue_error_total=2),
+                reset_requests_total=3,
+                reset_failures_total=1,
+            ),
+            replace(free, candidate_pids=(process.pid,)),
+        ),
+        devices=(
+            replace(
+                device,
+                power=model.PowerUtilization(1.0, 0.125, 0.75, 0.5),
+                host_memory=model.HostMemory(dma_buffers_bytes=8192),
+                reported_health=model.ReportedHealth(("hbm",)),
+            ),
+        ),
+        health=model.Health((0,), (), (finding,)),
+        injected_faults=(model.InjectedFault(4, "hbm-corrected", model.FaultState.HOLDS, (0,), None, None, 1.0),),
+        pod_allocations=(model.PodAllocation("idle", "ml", "c", device_indices=(0,), neuroncore_indices=(1,)),),
+        warnings=("the kubelet has not answered for 7 s",),
+    )
+
+
+def test_golden() -> None:
+    """Every family, byte for byte."""
+    before, now = with_everything()
+    families = list(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK))
+    assert [family.definition.name for family in families if not family.samples] == []
+    text = text_format(families).decode()
     if os.environ.get("UPDATE_GOLDEN"):
-        file.write_text(text, "utf-8")
-    assert text == file.read_text("utf-8")
+        GOLDEN.write_text(text, "utf-8")
+    assert text == GOLDEN.read_text("utf-8")
 
 
-def test_values_and_units() -> None:
-    host = ScenarioHost("trn1.32xlarge", neuroncores=2)
+@pytest.mark.parametrize("instance_type", ["trn1.32xlarge", "trn2.3xlarge"])
+def test_values_and_units(instance_type: str) -> None:
+    host = ScenarioHost(instance_type, neuroncores=2)
     before, now = host.at(10), host.at(11)
     now = replace(now, processes=tuple(replace(process, synthetic=False) for process in now.processes))
     _, samples = parsed(exposed(now, before))
-    process, core = now.processes[1], now.cores[1]
+    process, core = now.processes[1], logical_cores(now)[1]
+    assert len(core.cores) == (2 if instance_type == "trn2.3xlarge" else 1)
     tag = {"runtime_tag": "synthetic-1"}
     assert one(samples, "neuroncore_utilization_ratio", neuroncore="1", **tag) == core.utilization_ratio
     tensors = one(samples, "neuroncore_memory_usage_tensors", neuroncore="1", memory_location="None", **tag)
@@ -110,9 +173,9 @@ def test_values_and_units() -> None:
     assert one(samples, "system_vcpu_usage_ratio", usage_type="system") == 0.125 + 0.03125 + 0.03125
     used = one(samples, "neuron_runtime_memory_used_bytes", memory_location="neuron_device", **tag)
     assert used == core.memory.total_bytes
+    assert one(samples, "neurontools_neuroncore_flops", neuroncore="1") == core.flops_per_second
     mfu = one(samples, "neurontools_neuroncore_mfu_ratio", neuroncore="1", dtype="bf16")
-    assert mfu == pytest.approx((core.flops_per_second or 0) / PEAK)
-    assert 0.3 < mfu < 0.5
+    assert mfu == pytest.approx((core.flops_per_second or 0) / (PEAK * len(core.cores)))
 
 
 def test_idle_host_is_visible() -> None:
@@ -213,19 +276,6 @@ def test_unknown_is_left_out_and_never_zero() -> None:
     assert "system_vcpu_usage_ratio" not in samples
 
 
-def test_owners() -> None:
-    host = ScenarioHost("trn2.48xlarge", neuroncores=1)
-    now = host.at(10)
-    of = Attribution("a" * 64, "trainer", "u", "pod-1", "ml", "77")
-    process = replace(now.processes[0], attribution=of, user='ro"ot', synthetic=False)
-    allocation = PodAllocation("idle", "ml", "c", device_indices=(3,))
-    _, samples = parsed(exposed(replace(now, processes=(process,), pod_allocations=(allocation,))))
-    who = {"pid": str(process.pid), "pod": "pod-1", "namespace": "ml", "container": "trainer", "slurm_job_id": "77"}
-    assert one(samples, "neurontools_neuroncore_owner_info", neuroncore="0", neuron_device_index="0", **who) == 1
-    assert one(samples, "neurontools_process_info", user='ro\\"ot', container_id="a" * 64, **who) == 1
-    assert one(samples, "neurontools_pod_allocation_info", pod="idle", neuron_device_index="3") == 1
-
-
 def test_health_verdicts() -> None:
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
     host.at(5)
@@ -239,60 +289,27 @@ def test_health_verdicts() -> None:
     assert one(samples, "neurontools_neuroncore_execution_in_flight_seconds", neuroncore="0") == 390
 
 
-def test_counters_of_training_are_there_for_who_counts_them() -> None:
+def test_what_a_training_does_not_tell_has_no_sample() -> None:
     now = ScenarioHost("inf2.xlarge").at(1)
     first, *others = now.processes
-    counters = TrainingCounters(
-        steps_total=7, compile_seconds_total=1.5, to_device_bytes_total=99, collectives_total=0, checkpoints_total=2
-    )
-    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=counters), *others))))
-    expected = {"steps_total": 7, "compile_seconds_total": 1.5, "to_device_bytes_total": 99, "collectives_total": 0}
-    expected["checkpoints_total"] = 2
-    for name, value in expected.items():
-        assert list(samples[f"neurontools_process_{name}"].values()) == [value]
-    for untold in ("samples_total", "from_device_bytes_total", "input_wait_seconds_total", "checkpoint_seconds_total"):
-        assert f"neurontools_process_{untold}" not in samples, "unknown is not 0"
 
+    def told(**counters: Any) -> dict[str, list[float]]:
+        process = replace(first, training=TrainingCounters(**counters))
+        _, samples = parsed(exposed(replace(now, processes=(process, *others))))
+        prefix = "neurontools_process_"
+        names = ("steps", "samples", "collectives", "step_time_seconds", "compiling_seconds", "seconds_since_last_step")
+        found = {name.removeprefix(prefix): list(values.values()) for name, values in samples.items()}
+        return {name: values for name, values in found.items() if name.removesuffix("_total") in names}
 
-def test_parts_of_step_time_and_how_long_it_compiles() -> None:
-    now = ScenarioHost("inf2.xlarge").at(1)
-    first, *others = now.processes
-    counters = TrainingCounters(
-        host_seconds_total=1.0,
-        compute_seconds_total=2.5,
-        compiling_since_seconds=now.taken_at_seconds - 12.0,
-        last_step_at_seconds=now.taken_at_seconds - 3.0,
-    )
-    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=counters), *others))))
-    who = {"pid": str(first.pid)}
-    assert one(samples, "neurontools_process_step_time_seconds_total", part="host", **who) == 1.0
-    assert one(samples, "neurontools_process_step_time_seconds_total", part="compute", **who) == 2.5
-    assert len(samples["neurontools_process_step_time_seconds_total"]) == 2, "unknown is not 0"
-    assert one(samples, "neurontools_process_compiling_seconds", **who) == pytest.approx(12.0)
-    assert one(samples, "neurontools_process_seconds_since_last_step", **who) == pytest.approx(3.0)
-    idle = replace(counters, compiling_since_seconds=None, last_step_at_seconds=None)
-    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=idle), *others))))
-    assert one(samples, "neurontools_process_compiling_seconds", **who) == 0.0
-    assert "neurontools_process_seconds_since_last_step" not in samples
-    _, samples = parsed(exposed(replace(now, processes=(replace(first, training=TrainingCounters(1)), *others))))
-    assert "neurontools_process_compiling_seconds" not in samples, "who does not tell is not known to compile nothing"
-
-
-def test_ultraserver_id_is_a_label_where_it_is_known() -> None:
-    now = ScenarioHost("inf2.xlarge").at(1)
-    known = replace(now, instance=replace(now.instance, ultraserver_id="us-1"))
-    assert 'ultraserver_id="us-1"' in exposed(known)
-    assert "ultraserver_id" not in exposed(now)
+    assert told(steps_total=7, collectives_total=0) == {"steps_total": [7], "collectives_total": [0]}
+    idle = told(host_seconds_total=1.0, compute_seconds_total=2.5)
+    assert idle == {"steps_total": [0], "step_time_seconds_total": [2.5, 1.0], "compiling_seconds": [0.0]}
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-@pytest.mark.parametrize("instance_type", ["inf2.xlarge", "trn1.32xlarge", "trn2.48xlarge"])
-def test_promtool(instance_type: str) -> None:
-    host = ScenarioHost(instance_type, "ecc-burst")
-    before, now = host.at(14), host.at(15)
+def test_promtool() -> None:
+    before, now = with_everything()
     now = replace(now, processes=tuple(replace(p, tag=f'a "quoted"\\ tag\n{p.pid}') for p in now.processes))
-    latency = LatencyPercentiles(*(float(n) for n in range(7)))
-    now = replace(now, processes=(replace(now.processes[0], total_latency=latency), *now.processes[1:]))
     done = subprocess.run(
         ["promtool", "check", "metrics"],
         input=exposed(now, before),
@@ -306,11 +323,12 @@ def test_promtool(instance_type: str) -> None:
 
 
 def test_openmetrics_has_the_same_samples() -> None:
-    host = ScenarioHost("inf2.xlarge")
-    before, now = host.at(10), host.at(11)
-    metrics = SnapshotMetrics(1_767_323_000.0)
-    text = exposed(now, before)
-    openmetrics = openmetrics_format(metrics.families(now, before, PEAK)).decode()
+    before, now = with_everything()
+    families = list(SnapshotMetrics(1_767_323_000.0).families(now, before, PEAK))
+    openmetrics = openmetrics_format(families).decode()
     assert openmetrics.endswith("# EOF\n")
-    lines = [{line for line in each.splitlines() if not line.startswith("#")} for each in (text, openmetrics)]
+    lines = [
+        {line for line in text.splitlines() if not line.startswith("#")}
+        for text in (text_format(families).decode(), openmetrics)
+    ]
     assert lines[0] == lines[1]

@@ -20,14 +20,11 @@ def told(before: Snapshot, after: Snapshot) -> list[tuple[str, str]]:
     return [(event.kind, event.text) for event in events_between(to_message(before), to_message(after))]
 
 
-def test_nothing_is_told_of_the_first_snapshot_and_of_a_quiet_second() -> None:
+def test_a_device_that_goes_and_comes_back_is_told_and_a_quiet_second_is_not() -> None:
     host = ScenarioHost("trn1.2xlarge", "steady")
     first, second = host.at(20.0), host.at(21.0)
     assert events_between(None, to_message(first)) == ()
     assert told(first, second) == []
-
-
-def test_a_device_that_goes_and_comes_back() -> None:
     host = ScenarioHost("trn1.32xlarge", "idle")
     whole = host.at(1.0)
     without = replace(whole, devices=whole.devices[:5] + whole.devices[6:])

@@ -14,8 +14,13 @@ from neurontools.client import Client
 from neurontools.history.feed import Link, LiveFeed
 from neurontools.history.past import PIECE, Past
 from tests.harness.cut_line import CutLine
-from tests.harness.running_daemon import Attachment, RunningDaemon
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> RunningDaemon:
+    return start_daemon("--simulate", "trn1.32xlarge", "--interval", "0.02")
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def feed_at() -> Iterator[Callable[[str], LiveFeed]]:
 
 
 @pytest.fixture
-def line_to(tmp_path: Path, daemon: RunningDaemon) -> Iterator[Callable[..., CutLine]]:
+def line_to(daemon: RunningDaemon) -> Iterator[Callable[..., CutLine]]:
     lines: list[CutLine] = []
 
     def lay(*rule: Callable[[bytes], int | None]) -> CutLine:
@@ -77,6 +82,7 @@ def test_the_whole_past_comes_by_itself(daemon: RunningDaemon, feed_at: Callable
     assert feed.status.link is Link.LIVE
 
 
+@pytest.mark.slow
 def test_watching_goes_on_while_no_past_comes(
     daemon: RunningDaemon, feed_at: Callable[[str], LiveFeed], line_to: Callable[..., CutLine]
 ) -> None:
@@ -89,6 +95,7 @@ def test_watching_goes_on_while_no_past_comes(
     assert sequences(feed)[0] >= PIECE
 
 
+@pytest.mark.slow
 def test_what_breaks_off_is_kept_and_gone_on_with(
     daemon: RunningDaemon, feed_at: Callable[[str], LiveFeed], line_to: Callable[..., CutLine]
 ) -> None:
@@ -138,9 +145,8 @@ def test_what_was_missed_is_fetched_when_the_daemon_is_back(
     assert cut_at < at[0] <= at[-1] < cut_at + PIECE
 
 
-def test_a_daemon_that_begins_anew_leaves_a_gap(
-    start_daemon: Callable[..., RunningDaemon], feed_at: Callable[[str], LiveFeed]
-) -> None:
+@pytest.mark.slow
+def test_a_daemon_that_begins_anew_leaves_a_gap(start_daemon: StartDaemon, feed_at: Callable[[str], LiveFeed]) -> None:
     first = start_daemon()
     feed = feed_at(first.socket)
     wait_until(lambda: len(sequences(feed)) >= 20)
@@ -161,7 +167,7 @@ def test_it_can_be_closed_while_it_begins(daemon: RunningDaemon, feed_at: Callab
     feed = feed_at(daemon.socket)
     wait_until(lambda: sequences(feed))
     newest = feed.timeline.moments[-1]
-    for _ in range(300):
+    for _ in range(100):
         past = Past(daemon.socket, lambda _moments: None)
         wants = threading.Thread(target=past.want, args=(newest, None))
         wants.start()

@@ -117,9 +117,9 @@ def test_the_oldest_are_dropped_with_all_that_was_gathered_of_them() -> None:
     assert drawn(timeline) == drawn(in_order(MOMENTS[-len(timeline) :]))
 
 
-def at(*moments: float, interval: float = 1.0) -> Samples:
+def at(*moments: float) -> Samples:
     first = MOMENTS[0].sample
-    return Samples(replace(first, at_seconds=seconds, interval_seconds=interval) for seconds in moments)
+    return Samples(replace(first, at_seconds=float(seconds), interval_seconds=1.0) for seconds in moments)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def at(*moments: float, interval: float = 1.0) -> Samples:
 def test_a_gap_is_a_pause_much_longer_than_those_around_it(
     moments: list[float], gaps: list[tuple[float, float]]
 ) -> None:
-    samples = at(*map(float, moments))
+    samples = at(*moments)
     assert samples.gaps(float("-inf")) == gaps
     assert samples.gaps(float(moments[-1])) == []
 
@@ -149,24 +149,17 @@ def shape(samples: Samples, cells: int, window_seconds: float) -> str:
     return "".join(" " if step is None else "#" for step in steps)
 
 
-def test_a_minute_in_an_hour_is_a_sixtieth_of_the_axis() -> None:
-    assert shape(at(*map(float, range(3600, 3660))), 60, 3600.0) == " " * 59 + "#"
-
-
-def test_an_outage_is_as_wide_as_it_was_long() -> None:
-    moments = [float(second) for second in range(1, 61) if not 20 <= second < 47]
-    assert shape(at(*moments), 60, 60.0) == "#" * 19 + " " * 27 + "#" * 14
-    assert shape(at(*moments), 30, 60.0).count(" ") == 13
-
-
-def test_an_outage_shorter_than_a_cell_is_seen() -> None:
-    moments = [float(second) for second in range(3600) if not 1000 <= second < 1027]
-    assert shape(at(*moments), 60, 3600.0).count(" ") == 1
+def test_an_outage_is_as_wide_as_it_was_long_and_never_unseen() -> None:
+    assert shape(at(*range(3600, 3660)), 60, 3600.0) == " " * 59 + "#"
+    moments = at(*(second for second in range(1, 61) if not 20 <= second < 47))
+    assert shape(moments, 60, 60.0) == "#" * 19 + " " * 27 + "#" * 14
+    assert shape(moments, 30, 60.0).count(" ") == 13
+    short = at(*(second for second in range(3600) if not 1000 <= second < 1027))
+    assert shape(short, 60, 3600.0).count(" ") == 1
 
 
 def test_between_two_samples_the_later_one_is_shown() -> None:
-    samples = at(*(float(second) for second in range(60)), interval=1.0)
-    steps = Series(samples).axis(240, 60.0).steps()
+    steps = Series(at(*range(60))).axis(240, 60.0).steps()
     assert None not in steps[4:237]
     assert len(set(steps[4:237])) == 59
 

@@ -21,15 +21,12 @@ from neurontools.monitor.record import group_periods
 from neurontools.monitor.schedule import Schedule
 
 # What public consumers bring along (Weights & Biases, Scalene, the CloudWatch agent, AWS's guide), in our own words.
+VCPU = {"type": "vcpu_usage"}
 CONSUMERS: list[Any] = [
     {
         "period": "1s",
         "neuron_runtimes": [{"tag_filter": ".*", "metrics": [{"type": name} for name in RUNTIME_GROUPS]}],
-        "system_metrics": [
-            {"type": "vcpu_usage"},
-            {"type": "memory_info"},
-            {"period": "2s", "type": "neuron_hw_counters"},
-        ],
+        "system_metrics": [VCPU, {"type": "memory_info"}, {"period": "2s", "type": "neuron_hw_counters"}],
     },
     {"period": "1.0s", "neuron_runtimes": [{"tag_filter": ".*", "metrics": [{"type": "neuroncore_counters"}]}]},
     {"period": "15s", "neuron_runtimes": [], "system_metrics": [{"type": "memory_info"}]},
@@ -64,10 +61,7 @@ def test_periods_are_inherited_downwards() -> None:
         ({"perod": "5s"}, '"perod": there is no such key; did you mean period?'),
         ({"neuron_runtimes": {}}, "neuron_runtimes is {}; it must be an array of objects"),
         ({"neuron_runtimes": [1]}, "neuron_runtimes[0] is 1; it must be an object, {…}"),
-        (
-            {"neuron_runtimes": [{"tag_filter": "("}]},
-            "neuron_runtimes[0].tag_filter is no regular expression: missing )",
-        ),
+        ({"neuron_runtimes": [{"tag_filter": "("}]}, "neuron_runtimes[0].tag_filter is no regular expression: missing"),
         ({"neuron_runtimes": [{"tag_filter": 1}]}, "neuron_runtimes[0].tag_filter is 1; write a regular expression in"),
         ({"k8s_info": "yes"}, 'k8s_info is "yes"; it can be true, false or {"period": "15s"}'),
     ],
@@ -78,58 +72,36 @@ def test_what_cannot_be_meant(document: Any, text: str) -> None:
     assert str(raised.value).startswith(text)
 
 
-@pytest.mark.parametrize(
-    ("document", "text"),
-    [
-        (
-            {"period": "soon"},
-            (
-                'period is "soon": not a duration; write a number with a unit (ms, s, m, h), such as "5s" or "1m30s"; '
-                "5 s is taken"
-            ),
-        ),
-        ({"period": 5}, 'period is 5: write a duration in quotes, such as "5s"; 5 s is taken'),
-        ({"period": "0s"}, 'period is "0s": it can be 10ms to 24h; 5 s is taken'),
-        ({"period": "25h"}, 'period is "25h": it can be 10ms to 24h; 5 s is taken'),
-        (
-            {"neuron_runtimes": [{"metrics": [{"type": "memory_info"}]}]},
-            (
-                'neuron_runtimes[0].metrics[0].type is "memory_info" and is left out; it can be neuroncore_counters, '
-                "memory_used, neuron_runtime_vcpu_usage, execution_stats"
-            ),
-        ),
-        (
-            {"system_metrics": [{"type": "vcpu_usage"}, {}]},
-            (
-                "system_metrics[1].type is missing and is left out; it can be vcpu_usage, memory_info, "
-                "neuron_hw_counters"
-            ),
-        ),
-        (
-            {"system_metrics": [{"type": "vcpu_usage"}, {"type": "vcpu_usage"}]},
-            'system_metrics[1].type is "vcpu_usage" for the second time, where the first one counts',
-        ),
-        (
-            {"period": "2s", "system_metrics": [{"type": "vcpu_usage", "period": "x"}]},
-            (
-                'system_metrics[0].period is "x": not a duration; write a number with a unit (ms, s, m, h), such as '
-                '"5s" or "1m30s"; 2 s is taken'
-            ),
-        ),
-    ],
-)
-def test_what_is_left_out_is_told_and_the_rest_goes_on(document: Any, text: str) -> None:
-    document.setdefault("neuron_runtimes", [])
-    configuration = configuration_from({**document, "k8s_info": True})
+NO_DURATION = 'not a duration; write a number with a unit (ms, s, m, h), such as "5s" or "1m30s"'
+SYSTEM_TYPES = "it can be vcpu_usage, memory_info, neuron_hw_counters"
+PROBLEMS: dict[str, Any] = {
+    f'period is "soon": {NO_DURATION}; 5 s is taken': {"period": "soon"},
+    'period is 5: write a duration in quotes, such as "5s"; 5 s is taken': {"period": 5},
+    'period is "0s": it can be 10ms to 24h; 5 s is taken': {"period": "0s"},
+    'period is "25h": it can be 10ms to 24h; 5 s is taken': {"period": "25h"},
+    'neuron_runtimes[0].metrics[0].type is "memory_info" and is left out; it can be neuroncore_counters, memory_used, '
+    "neuron_runtime_vcpu_usage, execution_stats": {"neuron_runtimes": [{"metrics": [{"type": "memory_info"}]}]},
+    f"system_metrics[1].type is missing and is left out; {SYSTEM_TYPES}": {"system_metrics": [VCPU, {}]},
+    f'system_metrics[0].type is "neuron_hardware_info" and is left out; {SYSTEM_TYPES}': {
+        "system_metrics": [{"type": "neuron_hardware_info"}, VCPU]  # as a public configuration has it
+    },
+    'system_metrics[1].type is "vcpu_usage" for the second time, where the first one counts': {
+        "system_metrics": [VCPU, VCPU]
+    },
+    f'system_metrics[0].period is "x": {NO_DURATION}; 2 s is taken': {
+        "period": "2s",
+        "system_metrics": [VCPU | {"period": "x"}],
+    },
+}
+
+
+@pytest.mark.parametrize("text", PROBLEMS)
+def test_what_is_left_out_is_told_and_the_rest_goes_on(text: str) -> None:
+    document = PROBLEMS[text]
+    configuration = configuration_from({"neuron_runtimes": [], **document, "k8s_info": True})
     assert configuration.problems == (text,)
     assert configuration.k8s_info_period_seconds == configuration.period_seconds
-
-
-def test_a_public_configuration_with_a_type_of_another_list_gets_the_rest() -> None:
-    system_metrics = [{"type": "neuron_hardware_info"}, {"type": "vcpu_usage"}]
-    configuration = configuration_from({"period": "1s", "system_metrics": system_metrics})
-    assert [group.type for group in configuration.system_metrics] == ["vcpu_usage"]
-    assert len(configuration.problems) == 1
+    assert [group.type for group in configuration.system_metrics] == ["vcpu_usage"] * ("system_metrics" in document)
 
 
 def test_unknown_keys_are_noted_and_skipped() -> None:
@@ -172,12 +144,10 @@ periods = st.one_of(st.none(), st.sampled_from(["10ms", "1s", "1.0s", "2s", "1m"
 
 
 def metric(names: tuple[str, ...]) -> st.SearchStrategy[Any]:
-    groups = st.lists(st.sampled_from(names), unique=True).flatmap(
-        lambda chosen: st.tuples(
-            *(st.fixed_dictionaries({"type": st.just(name), "period": periods}) for name in chosen)
-        )
-    )
-    return groups.map(list)
+    def groups(chosen: list[str]) -> st.SearchStrategy[Any]:
+        return st.tuples(*(st.fixed_dictionaries({"type": st.just(name), "period": periods}) for name in chosen))
+
+    return st.lists(st.sampled_from(names), unique=True).flatmap(groups).map(list)
 
 
 documents = st.fixed_dictionaries(
@@ -205,18 +175,10 @@ def test_every_sensible_configuration_is_taken(document: Any) -> None:
     assert len(keys) == len(set(keys)) == wanted
 
 
+KEYS = ["period", "neuron_runtimes", "system_metrics", "metrics", "type", "tag_filter", "k8s_info", "x"]
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                ["period", "neuron_runtimes", "system_metrics", "metrics", "type", "tag_filter", "k8s_info", "x"]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 

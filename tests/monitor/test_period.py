@@ -1,4 +1,4 @@
-"""What a period tells, from pairs of snapshots made by hand."""
+"""What a period tells, from pairs of snapshots made by hand; also where the daemon was restarted in between."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from neurontools.model import (
     VcpuTimes,
     latency,
 )
-from neurontools.monitor.baseline import Baseline
+from neurontools.monitor.baseline import LONGEST_AWAY_SECONDS, Baseline
 from neurontools.monitor.period import Period
 from tests.harness.snapshots import process_of, snapshot_of
 
@@ -39,6 +39,12 @@ def period_of(now: Snapshot, before: Snapshot | None) -> Period:
 def training(**changes: Any) -> Process:
     values: dict[str, Any] = {"attached_at_unix_seconds": 1.0} | changes
     return replace(process_of(7, "train", (0,)), **values)
+
+
+def completed(now: Snapshot, baseline: Baseline | None) -> int | None:
+    """Executions of the one process within the period."""
+    counts = Period(now, baseline).counts("executions", now.processes[0])
+    return None if counts is None else counts["completed"]
 
 
 def core_of(owner_pid: int | None, **changes: Any) -> NeuronCore:
@@ -82,12 +88,11 @@ def test_counts_are_the_growth_and_never_below_zero() -> None:
 
 
 def test_without_a_past_nothing_was_counted_and_a_process_that_came_since_counted_all() -> None:
-    now = training(executions=ExecutionCounters(9))
-    for before, counted in ((None, 0), (at(1.0), 9), (at(1.0, training(executions=None)), 9)):
-        counts = period_of(at(2.0, now), before).counts("executions", now)
-        assert counts is not None
-        assert counts["completed"] == counted
-    assert period_of(at(2.0), at(1.0)).counts("executions", training(executions=None)) is None
+    now = at(2.0, training(executions=ExecutionCounters(9)))
+    assert completed(now, None) == 0
+    for before in (at(1.0), at(1.0, training(executions=None))):
+        assert completed(now, Baseline.first(before)) == 9
+    assert completed(at(2.0, training(executions=None)), Baseline.first(at(1.0))) is None
 
 
 @pytest.mark.parametrize("name", ["total_latency", "device_latency"])
@@ -114,28 +119,6 @@ def rates(now: NeuronCore, before: NeuronCore, owner_before: Process | None, sec
     return period_of(at(10.0 + seconds, owner, now), at(10.0, owner_before, before)).core_rates(now, owner)
 
 
-def test_the_rates_of_a_core_are_between_its_own_two_reports() -> None:
-    before = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
-    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0, utilization_ratio=0.9)
-    assert rates(now, before, training()) == (0.5, 100.0)
-    assert rates(replace(now, busy_seconds_total=9.0), before, training())[0] == 1.0, "and never above 1"
-    assert rates(replace(before, measured_at_seconds=11.0), before, training()) == (0.0, 0.0)
-
-
-def test_the_rates_of_a_core_that_was_free_are_over_the_whole_period() -> None:
-    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0)
-    free = core_of(None, busy_seconds_total=1.0, flop_total=100)
-    assert rates(now, free, None) == (0.25, 50.0)
-    derived = replace(now, utilization_ratio=0.9, flops_per_second=9.0)
-    assert rates(derived, free, None, seconds=0.0) == (0.9, 9.0), "no time passed"
-
-
-def test_a_core_whose_owner_had_not_told_of_it_did_all_of_it_in_the_period() -> None:
-    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0)
-    held = core_of(7, busy_seconds_total=1.0, flop_total=100)
-    assert rates(now, held, training()) == (0.25, 50.0)
-
-
 def test_what_a_process_tells_is_of_the_time_between_its_reports() -> None:
     def seconds(before: Process | None, measured_at_seconds: float | None) -> float:
         now = training(measured_at_seconds=measured_at_seconds)
@@ -148,33 +131,48 @@ def test_what_a_process_tells_is_of_the_time_between_its_reports() -> None:
     assert seconds(training(measured_at_seconds=None), None) == 4.0
 
 
-@pytest.mark.parametrize(
-    ("changed", "owner_before"),
-    [
-        ({"owner_pid": 8}, training()),
-        ({}, None),
-        ({}, training(attached_at_unix_seconds=0.5)),
-        ({"measured_at_seconds": 11.0}, training()),
-        ({"busy_seconds_total": 5.0, "flop_total": 500}, training()),
-        ({"busy_seconds_total": None, "flop_total": None}, training()),
-    ],
-    ids=["another owner", "gone", "attached anew", "the same report", "counters fell", "unknown"],
+OF_THE_DAEMON = (0.9, 9.0)
+BEFORE = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
+NOW = replace(
+    BEFORE,
+    busy_seconds_total=2.0,
+    flop_total=300,
+    measured_at_seconds=11.0,
+    utilization_ratio=0.9,
+    flops_per_second=9.0,
 )
-def test_where_the_growth_tells_nothing_the_rates_of_a_core_are_those_of_the_daemon(
-    changed: dict[str, Any], owner_before: Process | None
+
+
+@pytest.mark.parametrize(
+    ("before", "owner_before", "expected"),
+    [
+        pytest.param({}, training(), (0.5, 100.0), id="between its own two reports"),
+        pytest.param(
+            {"owner_pid": None, "measured_at_seconds": None}, None, (0.25, 50.0), id="free: all of the period"
+        ),
+        pytest.param({"measured_at_seconds": None}, training(), (0.25, 50.0), id="untold: all of the period"),
+        pytest.param({"owner_pid": 8}, training(), OF_THE_DAEMON, id="another owner"),
+        pytest.param({}, None, OF_THE_DAEMON, id="gone"),
+        pytest.param({}, training(attached_at_unix_seconds=0.5), OF_THE_DAEMON, id="attached anew"),
+        pytest.param({"measured_at_seconds": 11.0}, training(), OF_THE_DAEMON, id="the same report"),
+        pytest.param({"busy_seconds_total": 5.0, "flop_total": 500}, training(), OF_THE_DAEMON, id="counters fell"),
+        pytest.param({"busy_seconds_total": None, "flop_total": None}, training(), OF_THE_DAEMON, id="unknown"),
+    ],
+)
+def test_the_rates_of_a_core_are_those_of_its_growth_where_that_tells_something(
+    before: dict[str, Any], owner_before: Process | None, expected: tuple[float, float]
 ) -> None:
-    known = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
-    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0)
-    now = replace(now, utilization_ratio=0.9, flops_per_second=9.0)
-    assert rates(now, replace(known, **changed), owner_before) == (0.9, 9.0)
+    assert rates(NOW, replace(BEFORE, **before), owner_before) == expected
 
 
-def test_a_core_that_was_not_there_or_has_no_report_keeps_the_rates_of_the_daemon() -> None:
-    now = core_of(7, utilization_ratio=0.9, flops_per_second=9.0, busy_seconds_total=2.0, measured_at_seconds=11.0)
-    before = replace(at(1.0, training()), cores=())
-    assert period_of(at(5.0, training(), now), before).core_rates(now, training()) == (0.9, 9.0)
-    assert rates(replace(now, measured_at_seconds=None), core_of(None), None) == (0.9, 9.0)
-    assert period_of(at(5.0, training(), now), None).core_rates(now, training()) == (0.9, 9.0)
+def test_the_rates_of_a_core_at_their_limits() -> None:
+    assert rates(replace(NOW, busy_seconds_total=9.0), BEFORE, training())[0] == 1.0, "never above 1"
+    assert rates(replace(BEFORE, measured_at_seconds=11.0), BEFORE, training()) == (0.0, 0.0)
+    assert rates(NOW, replace(BEFORE, owner_pid=None), None, seconds=0.0) == OF_THE_DAEMON, "no time passed"
+    assert rates(replace(NOW, measured_at_seconds=None), core_of(None), None) == OF_THE_DAEMON, "it has no report"
+    without_cores = replace(at(1.0, training()), cores=())
+    for past in (without_cores, None):
+        assert period_of(at(5.0, training(), NOW), past).core_rates(NOW, training()) == OF_THE_DAEMON
 
 
 def test_vcpus_are_counted_over_the_period() -> None:
@@ -222,9 +220,7 @@ def test_what_a_process_counted_before_the_first_record_is_of_no_period(
     )
     core = core_of(7, busy_seconds_total=2.0, flop_total=20, measured_at_seconds=11.0, utilization_ratio=0.9)
     period = Period(at(12.0, now, core), Baseline(at(10.0), began_seconds=5.0))
-    counts = period.counts("executions", now)
-    assert counts is not None
-    assert counts["completed"] == (9 if is_counted else 0)
+    assert completed(period.now, Baseline(at(10.0), began_seconds=5.0)) == (9 if is_counted else 0)
     assert period.latency("total_latency", now) == (latency.percentiles(seen) if is_counted else KNOWN)
     free = replace(period.now.cores[0], owner_pid=None, busy_seconds_total=1.0, flop_total=10)
     freed = Period(at(12.0, now, core), Baseline(at(10.0, None, free), began_seconds=5.0))
@@ -234,13 +230,51 @@ def test_what_a_process_counted_before_the_first_record_is_of_no_period(
 def test_a_process_that_a_restarted_daemon_has_not_seen_goes_on_from_when_it_was_last_seen() -> None:
     away = training(counted_since_seconds=3.0, executions=ExecutionCounters(4))
     now = replace(away, attached_at_unix_seconds=9.0, executions=ExecutionCounters(6))
-    period = Period(at(12.0, now), Baseline(at(10.0), 10.0, {(7, 3.0): away}))
+    baseline = Baseline(at(10.0), 10.0, {(7, 3.0): away})
+    period = Period(at(12.0, now), baseline)
     assert period.process_before(now) is away
-    counts = period.counts("executions", now)
-    assert counts is not None
-    assert counts["completed"] == 2
+    assert completed(period.now, baseline) == 2
     assert period.process_before(replace(now, counted_since_seconds=3.5)) is None
     assert period.process_before(replace(now, counted_since_seconds=None)) is None
+
+
+def of_daemon(daemon_pid: int, seconds: float, done: int | None) -> Snapshot:
+    """With a process that has executed so often since it was started; None: without it."""
+    executions = ExecutionCounters(done or 0)
+    process = training(counted_since_seconds=1.5, executions=executions, measured_at_seconds=seconds)
+    return replace(at(seconds, None if done is None else process), daemon_pid=daemon_pid)
+
+
+def test_a_process_that_a_restarted_daemon_has_not_seen_yet_is_waited_for() -> None:
+    gone, back = of_daemon(2, 11.0, None), of_daemon(2, 13.0, 6)
+    baseline = Baseline.first(of_daemon(1, 10.0, 4)).after(gone)
+    assert completed(back, baseline) == 2
+    baseline = baseline.after(back)
+    assert not baseline.away
+    assert completed(of_daemon(2, 14.0, 9), baseline) == 3
+
+
+def test_a_process_that_never_comes_back_is_forgotten_at_once_where_the_daemon_is_the_same() -> None:
+    first = Baseline.first(of_daemon(1, 10.0, 4))
+    assert not first.after(of_daemon(1, 11.0, None)).away
+    baseline = first.after(of_daemon(2, 11.0, None))
+    assert len(baseline.away) == 1
+    assert len(baseline.after(of_daemon(2, 10.0 + LONGEST_AWAY_SECONDS, None)).away) == 1
+    assert not baseline.after(of_daemon(2, 10.5 + LONGEST_AWAY_SECONDS, None)).away
+
+
+def test_what_was_counted_before_the_first_record_is_in_none() -> None:
+    empty, now = of_daemon(1, 10.0, None), of_daemon(1, 12.0, 9)
+    assert completed(now, Baseline.first(empty)) == 0
+    young = replace(now.processes[0], counted_since_seconds=10.0)
+    assert completed(replace(now, processes=(young,)), Baseline.first(empty)) == 9
+
+
+def test_a_process_that_is_attached_again_and_has_not_told_anything_yet_is_no_beginning() -> None:
+    back = of_daemon(2, 12.0, 0)
+    untold = replace(back.processes[0], counted_since_seconds=None, measured_at_seconds=None)
+    baseline = Baseline.first(of_daemon(1, 10.0, 4)).after(replace(back, processes=(untold,)))
+    assert completed(of_daemon(2, 13.0, 6), baseline) == 2
 
 
 def test_cores_whose_counters_began_anew_have_the_rates_of_the_daemon() -> None:

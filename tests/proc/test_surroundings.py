@@ -43,13 +43,10 @@ def test_environment_and_tree(process: subprocess.Popen[bytes]) -> None:
     assert [each.depth for each in found.tree] == list(range(len(found.tree)))
 
 
-def test_another_process_with_the_pid_is_not_taken_for_it(process: subprocess.Popen[bytes]) -> None:
+def test_another_process_with_the_pid_and_one_that_has_ended_are_told(process: subprocess.Popen[bytes]) -> None:
     found = surroundings(process.pid, time.time() - 10_000)
     assert "another process" in found.problem
     assert (found.environment, found.tree) == (None, ())
-
-
-def test_one_that_has_ended_is_told() -> None:
     child = subprocess.Popen(["true"])
     child.wait()
     assert "no such process" in surroundings(child.pid, None).problem

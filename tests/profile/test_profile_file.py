@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import struct
+import tracemalloc
 import zlib
 from array import array
 from dataclasses import replace
@@ -30,6 +31,7 @@ from neurontools.profile.encoder import Definitions
 from neurontools.profile.writer import ProfileWriter
 from tests.harness.profiles import METADATA, profiles, small, write
 
+MIB = 1 << 20
 _anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
 
@@ -66,6 +68,13 @@ def test_a_file_that_ends_anywhere_is_read_as_far_as_it_goes_or_refused_in_a_lin
     assert found.operator_ns == profile.operator_ns[: len(found.operator_ns)]
 
 
+def read_or_refused(path: Path) -> None:
+    try:
+        list(read_profile(path).events())
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
 @_anywhere
 @given(profile=profiles(), data=st.data())
 def test_a_file_with_changed_bytes_never_raises_anything_but_a_line(
@@ -77,10 +86,7 @@ def test_a_file_with_changed_bytes_never_raises_anything_but_a_line(
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     path.write_bytes(content)
-    try:
-        list(read_profile(path).events())
-    except UserError as error:
-        assert "\n" not in str(error)
+    read_or_refused(path)
 
 
 @_anywhere
@@ -91,10 +97,7 @@ def test_a_chunk_with_a_right_checksum_and_anything_in_it_is_read_or_refused(
     path = _fresh(tmp_path)
     write(path, small())
     path.write_bytes(path.read_bytes() + chunks.chunk(kind, payload))
-    try:
-        list(read_profile(path).events())
-    except UserError as error:
-        assert "\n" not in str(error)
+    read_or_refused(path)
 
 
 @pytest.mark.parametrize(
@@ -125,24 +128,27 @@ def test_pipes_devices_and_directories_are_refused_at_once(tmp_path: Path) -> No
     device.symlink_to("/dev/zero")
     directory.mkdir()
     for path, said in ((pipe, "no regular file"), (device, "no regular file"), (directory, "Is a directory")):
-        with pytest.raises(UserError, match=said) as caught:
+        with pytest.raises(UserError, match=f"^[^\n]*{said}[^\n]*$"):
             read_profile(path)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "c.neuronprofile"
     write(path, small())
-    packed = zlib.compress(bytes(1 << 30), 9)
+    compressor = zlib.compressobj(1)
+    packed = b"".join([*(compressor.compress(bytes(MIB)) for _ in range(128)), compressor.flush()])
     for told in (16, chunks.MOST_CHUNK_BYTES + 1, 0xFFFFFFFF):
         bomb = struct.pack("<cIII", b"T", len(packed), told, zlib.crc32(b"T" + packed)) + packed
         broken = tmp_path / "d.neuronprofile"
         broken.write_bytes(path.read_bytes() + bomb)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        found = read_profile(broken)
+        tracemalloc.start()
+        try:
+            found = read_profile(broken)
+            assert tracemalloc.get_traced_memory()[1] < 32 * MIB
+        finally:
+            tracemalloc.stop()
         assert found.is_damaged
         assert len(found.steps) == 2
-        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
 
 
 def test_references_to_what_is_not_there_are_damage(tmp_path: Path) -> None:
@@ -210,21 +216,19 @@ def test_totals_that_are_written_again_and_again_do_not_make_the_file_grow(tmp_p
 
 
 def test_what_a_full_disk_did_not_take_is_not_in_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "h.neuronprofile"
+    whole, partly = tmp_path / "h.neuronprofile", tmp_path / "i.neuronprofile"
     profile = small()
-    write(path, profile)
-    size = path.stat().st_size
-    other = tmp_path / "i.neuronprofile"
+    write(whole, profile)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 10, limit[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole.stat().st_size - 10, limit[1]))
     try:
         with pytest.raises(OSError):
-            write(other, profile)
+            write(partly, profile)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, before)
-    found = read_profile(other)
+    found = read_profile(partly)
     assert not found.is_damaged
     assert found.steps == profile.steps
 
@@ -238,12 +242,11 @@ def test_a_directory_gives_its_workers_by_rank_and_says_when_it_has_none(tmp_pat
     empty = tmp_path / "empty"
     empty.mkdir()
     for where, said in ((empty, "no profile in it"), (tmp_path / "nowhere", "No such file")):
-        with pytest.raises(UserError, match=said) as caught:
+        with pytest.raises(UserError, match=f"^[^\n]*{said}[^\n]*$"):
             read_directory(where)
-        assert "\n" not in str(caught.value)
 
 
-def test_ten_thousand_steps_are_columns_and_not_objects(tmp_path: Path) -> None:
+def test_ten_thousand_steps_are_columns_and_not_objects() -> None:
     steps = Table(Step, [array("q", range(10_000)) for _ in Step._fields])
     assert steps.column("flops")[-1] == 9_999
     assert steps[5] == Step(*[5] * 10)

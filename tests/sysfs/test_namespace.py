@@ -21,6 +21,7 @@ _ENTER = """
 import ctypes, os, shutil, sys
 from neurontools.testing import namespace
 user = int(sys.argv.pop(1))
+sys.executable = os.environ.get("PRETENDED_EXECUTABLE", sys.executable)
 if user != os.getuid():
     os.setgroups([])
     os.setgid(user)
@@ -57,12 +58,16 @@ def _command(tree: DriverTree, user: int, *command: str) -> list[str]:
     return [sys.executable, "-c", _ENTER, str(user), tree.directory, *command]
 
 
-def _run(tree: DriverTree, user: int, *command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(_command(tree, user, *command), capture_output=True, text=True, check=False)
+def _run(tree: DriverTree, user: int, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    told = os.environ | environment
+    return subprocess.run(_command(tree, user, *command), capture_output=True, text=True, check=False, env=told)
 
 
 def test_programs_see_the_tree_and_everything_else(tree: DriverTree, user: int) -> None:
-    before = (sorted(Path("/sys/class").iterdir()), sorted(Path("/opt").iterdir()), Path("/dev/neuron0").exists())
+    def outside() -> object:
+        return [sorted(Path(path).iterdir()) for path in ("/sys/class", "/opt")], Path("/dev/neuron0").exists()
+
+    before = outside()
     done = _run(
         tree,
         user,
@@ -70,25 +75,18 @@ def test_programs_see_the_tree_and_everything_else(tree: DriverTree, user: int) 
         "-c",
         "id -u; cat /sys/class/neuron_device/neuron0/core_count; cat /sys/devices/virtual/neuron_device/neuron0/dev;"
         "cat /sys/module/neuron/version /sys/class/dmi/id/product_name; ls /dev/neuron0; echo x > /dev/null;"
-        "test -e /sys/class/net && test -e /sys/module && ls /opt/aws/neuron >/dev/null && echo complete",
+        "test -e /sys/class/net && test -e /sys/module && ls /opt/aws/neuron/bin >/dev/null && echo complete",
     )
     assert done.stderr == ""
     assert done.stdout.split() == ["0", "2240:0", "2.30.2.0", "trn1.2xlarge", "/dev/neuron0", "complete"]
-    assert (
-        sorted(Path("/sys/class").iterdir()),
-        sorted(Path("/opt").iterdir()),
-        Path("/dev/neuron0").exists(),
-    ) == before
+    assert outside() == before
 
 
 def test_counters_move_inside(tree: DriverTree, user: int) -> None:
     counter = f"{tree.core_path(0)}/stats/other_info/flop_count/total".replace(tree.directory, "")
     script = f"cat {counter}; echo ready; read go; cat {counter}"
     with subprocess.Popen(
-        _command(tree, user, "sh", "-c", script),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        _command(tree, user, "sh", "-c", script), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["0\n", "ready\n"]
@@ -117,26 +115,30 @@ def _may_make_devices() -> bool:
     return True
 
 
-def test_errors_are_one_line(tree: DriverTree, user: int, tmp_path: Path) -> None:
-    assert _run(tree, user, "/no/such/command").returncode == 127
-    done = subprocess.run(
-        [sys.executable, "-m", "neurontools.testing.namespace", str(tmp_path), "true"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_errors_are_one_line_and_tell_what_is_wrong(tree: DriverTree, user: int, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for program, cause in (("/no/such", "No such file or directory"), (str(tmp_path / "file"), "Permission denied")):
+        done = _run(tree, user, program)
+        assert (done.returncode, done.stderr) == (127, f"neurontools.testing.namespace: {program}: {cause}\n")
+    command = [sys.executable, "-m", "neurontools.testing.namespace", str(tmp_path), "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "holds no tree of the driver" in done.stderr
 
 
-def test_programs_that_know_the_drivers_paths_work_unmodified(tree: DriverTree, user: int) -> None:
-    """With the words of the manual: read what is at the driver's place, and nothing of it stays outside."""
-    tree.set_core(1, executions_total=7, flop_total=70)
-    script = (
-        "cd /sys/class/neuron_device/neuron0; cat neuron_core1/stats/other_info/flop_count/total;"
-        "cat info/architecture/arch_type;"
-        "for device in /dev/neuron*; do echo $device; done; ls /opt/aws/neuron/bin >/dev/null && echo bin"
-    )
-    done = _run(tree, user, "sh", "-c", script)
-    assert (done.stdout.split(), done.stderr) == (["70", "NDv2", "/dev/neuron0", "bin"], "")
-    assert not Path("/sys/class/neuron_device").exists()
+def test_where_the_user_may_not_look_is_no_error_of_the_command(tree: DriverTree, user: int, tmp_path: Path) -> None:
+    """Our interpreter and directories of PATH may lie in somebody's home; a tree may not, and is what is told of."""
+    closed = tmp_path / "closed"
+    closed.mkdir(0o700)
+    path = f"{closed}:/usr/bin:/bin"
+    done = _run(tree, user, "sh", "-c", "echo ran", PATH=path, PRETENDED_EXECUTABLE=str(closed / "python"))
+    assert (done.stdout, done.stderr) == ("ran\n", "")
+    done = _run(tree, user, "nosuchcommand", PATH=path)
+    assert done.stderr == "neurontools.testing.namespace: nosuchcommand: No such file or directory\n"
+    Path(tree.directory).parent.chmod(0o700)
+    done = _run(tree, user, "sh", "-c", "echo ran", PATH=path)
+    if user == NOBODY:
+        assert done.stderr.startswith(f"neurontools.testing.namespace: {tree.directory}")
+        assert "Permission denied" in done.stderr
+    else:
+        assert done.stdout == "ran\n"

@@ -1,3 +1,5 @@
+"""Who has a device open, and where it is on the bus."""
+
 from __future__ import annotations
 
 import os
@@ -8,10 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from neurond.sources.sysfs.owner_tracker import OwnerTracker
+from neurond.sources.sysfs.pacing import Pacing
 
+from neurontools import catalog
 from neurontools.sysfs.device_directory import DeviceDirectory
 from neurontools.sysfs.found_process import FoundProcess
 from neurontools.sysfs.owners import OpenDevices, OwnerScan, hidden_warning, scan
+from neurontools.sysfs.pci import Placement, placements
 from neurontools.sysfs.process_files import ProcessFiles
 from neurontools.sysfs.roots import Roots
 
@@ -54,10 +60,7 @@ def _directories(*numbers: str) -> list[DeviceDirectory]:
 def test_a_real_process_is_found_by_its_open_device(holder: subprocess.Popen[str]) -> None:
     owners, _ = scan(Roots(), _directories("505:0", "505:1", "505:2", "1:3"))
     assert OpenDevices(holder.pid, (3,)) in owners
-
-
-def test_the_device_number_beats_the_name(holder: subprocess.Popen[str]) -> None:
-    """In its own mount namespace a container's device 3 may be the host's device 1."""
+    # The device number beats the name: in its own mount namespace a container's device 3 may be the host's device 1.
     scanning = OwnerScan(Roots(), _directories("505:0", "1:3", "505:2", "505:3"))
     assert scanning.devices_of(holder.pid) == (1,)
 
@@ -113,9 +116,9 @@ def test_processes_that_are_not_for_us_to_see_are_counted(holder: subprocess.Pop
     assert hidden_warning(hidden).endswith("run as root or with CAP_SYS_PTRACE")
 
 
-@pytest.mark.parametrize(
-    ("maps", "version"),
-    [
+def test_the_runtime_version_is_in_the_name_of_the_library(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    for maps, version in (
         ("7f-7e r-xp 0 0:0 0 /opt/aws/neuron/lib/libnrt.so.2.34.10.0\n", "2.34.10.0"),
         ("7f-7e r-xp 0 0:0 0 /opt/aws/neuron/lib/libnrt.so.2.34.10.0 (deleted)\n", "2.34.10.0"),
         ("7f-7e r-xp 0 0:0 0 /lib/libnrt.so.1\n7f-7e r-xp 0 0:0 0 /lib/x\n", "1"),
@@ -123,12 +126,9 @@ def test_processes_that_are_not_for_us_to_see_are_counted(holder: subprocess.Pop
         ("7f-7e r-xp 0 0:0 0 /lib/libnrt.so.\x1b[31m\n", "unknown"),
         ("7f-7e r-xp 0 0:0 0 /lib/libc.so.6\n", None),
         ("", None),
-    ],
-)
-def test_the_runtime_version_is_in_the_name_of_the_library(tmp_path: Path, maps: str, version: str | None) -> None:
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7/maps").write_text(maps)
-    assert ProcessFiles(str(tmp_path), 7).runtime_version() == version
+    ):
+        (tmp_path / "7/maps").write_text(maps)
+        assert ProcessFiles(str(tmp_path), 7).runtime_version() == version
 
 
 def test_a_command_name_with_parentheses_does_not_confuse_the_times(tmp_path: Path) -> None:
@@ -140,3 +140,99 @@ def test_a_command_name_with_parentheses_does_not_confuse_the_times(tmp_path: Pa
     ticks = os.sysconf("SC_CLK_TCK")
     seconds = (times.cpu_user_seconds, times.cpu_system_seconds)
     assert (*(round(part * ticks) for part in seconds), times.started_at_ticks) == (13, 14, 21)
+
+
+def _tracker(proc: Path) -> OwnerTracker:
+    directories = [DeviceDirectory(index, index, f"/nowhere/{index}", None) for index in range(2)]
+    return OwnerTracker(OwnerScan(Roots(proc=str(proc), dev=str(proc)), directories), Pacing())
+
+
+def test_all_are_found_in_a_whole_round(tmp_path: Path) -> None:
+    for pid in range(1, 300):
+        _process(tmp_path, pid, "/dev/neuron1" if pid % 100 == 0 else "/dev/null")
+    tracker = _tracker(tmp_path)
+    tracker.refresh(whole=True)
+    assert tracker.owners == [OpenDevices(100, (1,)), OpenDevices(200, (1,))]
+    assert (tracker.warnings, tracker.sees_all) == ((), True)
+    (tmp_path / "100/fd/0").unlink()
+    (tmp_path / "100/fd").rmdir()
+    (tmp_path / "100").rmdir()
+    tracker.refresh()
+    assert tracker.owners == [OpenDevices(200, (1,))], "one that ends is gone at once"
+
+
+def test_one_that_opens_a_device_late_in_life_is_found_in_turn(tmp_path: Path) -> None:
+    for pid in range(1, 50):
+        _process(tmp_path, pid, "/dev/null")
+    tracker = _tracker(tmp_path)
+    for _ in range(200):  # long enough that nobody is young any more
+        tracker.refresh()
+    (tmp_path / "30/fd/7").symlink_to("/dev/neuron0")
+    rounds = 0
+    while not tracker.owners:
+        tracker.refresh()
+        rounds += 1
+        assert rounds < 100
+    (tmp_path / "30/fd/7").unlink()
+    tracker.refresh()  # an owner is looked at in every round
+    assert tracker.owners == []
+
+
+def _device(root: Path, bdf: str, *, device: str = "0x7064", numa: str = "0\n", cpus: str = "0-7\n") -> None:
+    directory = root / "bus/pci/devices" / bdf
+    directory.mkdir(parents=True)
+    (directory / "vendor").write_text("0x1d0f\n")
+    (directory / "device").write_text(f"{device}\n")
+    (directory / "numa_node").write_text(numa)
+    (directory / "local_cpulist").write_text(cpus)
+
+
+def _shown(placement: Placement) -> tuple[object, ...]:
+    return placement.bdf, placement.cpu_affinity, placement.numa_node, placement.inferred
+
+
+def _ids(instance_type: str) -> str:
+    return f"0x{catalog.load(instance_type).family.pci.device_ids[0]}"
+
+
+ALL = ("bdf", "cpu_affinity", "numa_node")
+
+
+def test_one_device_is_the_only_one_of_its_kind(tmp_path: Path) -> None:
+    _device(tmp_path, "0000:aa:00.0", device=_ids("trn3pd98.3xlarge"))
+    _device(tmp_path, "0000:00:05.0", device="0xec20")  # a network card of the same vendor
+    kind = catalog.load("trn3pd98.3xlarge")
+    assert kind.devices[0].bdf.value is None
+    placed = placements(Roots(str(tmp_path)), kind.family, kind, [0])
+    assert _shown(placed[0]) == ("0000:aa:00.0", "0-7", "0", ())
+
+
+def test_several_of_an_unknown_order_are_marked(tmp_path: Path) -> None:
+    kind = catalog.load("trn3e.24xlarge")
+    for number in (3, 1, 0, 2):
+        _device(tmp_path, f"0000:a{number}:00.0", device=_ids("trn3e.24xlarge"), numa=f"{number}\n")
+    placed = placements(Roots(str(tmp_path)), kind.family, kind, [0, 1, 2, 3])
+    assert [_shown(placed[at]) for at in range(4)] == [(f"0000:a{at}:00.0", "0-7", str(at), ALL) for at in range(4)]
+
+
+def test_an_address_of_the_catalog_that_is_there_is_read(tmp_path: Path) -> None:
+    kind = catalog.load("trn1.32xlarge")
+    _device(tmp_path, "0000:10:1c.0", device=_ids("trn1.32xlarge"), numa="1\n", cpus="4-5\n")
+    placed = placements(Roots(str(tmp_path)), kind.family, kind, [0, 1])
+    assert _shown(placed[0]) == ("0000:10:1c.0", "4-5", "1", ())
+    # The others of the catalog are contradicted: nothing is known of them.
+    assert _shown(placed[1]) == (None, None, None, ())
+
+
+def test_without_pci_devices_the_catalog_is_a_conclusion(tmp_path: Path) -> None:
+    kind = catalog.load("trn1.32xlarge")
+    placed = placements(Roots(str(tmp_path)), kind.family, kind, [0])
+    assert _shown(placed[0]) == ("0000:10:1c.0", "0-31,64-95", "0", ALL)
+    assert _shown(placements(Roots(str(tmp_path)), kind.family, None, [0])[0]) == (None, None, None, ())
+
+
+def test_files_that_hold_anything_else_are_unknown(tmp_path: Path) -> None:
+    kind = catalog.load("trn1.2xlarge")
+    _device(tmp_path, "0000:00:1e.0", device=_ids("trn1.2xlarge"), numa="\x1b[31m\n", cpus="")
+    placed = placements(Roots(str(tmp_path)), kind.family, kind, [0])
+    assert _shown(placed[0]) == ("0000:00:1e.0", None, None, ())

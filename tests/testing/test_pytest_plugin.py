@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,9 @@ def executions(sysfs):
 def foreign(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project of somebody else that names our plugin in its conftest."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    monkeypatch.setenv("TMPDIR", str(pytester.mkdir("temporary")))
+    temporary = str(pytester.mkdir("temporary"))
+    monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setattr(tempfile, "tempdir", temporary)
     pytester.makeconftest('pytest_plugins = ["neurontools.testing.pytest_plugin"]')
     pytester.makepyfile(fleet=_SOFTWARE)
     return pytester
@@ -43,13 +46,15 @@ def _left_behind(foreign: pytest.Pytester) -> list[Path]:
     return list((foreign.path / "temporary").glob("neuron-driver-*"))
 
 
-def test_a_tree_that_the_test_sets(foreign: pytest.Pytester) -> None:
+def test_the_fixtures(foreign: pytest.Pytester) -> None:
     foreign.makepyfile(
         """
         import fleet
+        import pytest
+        from neurontools.faults.request import ImpossibleFault
         from neurontools.model import DeviceMemory
 
-        def test_memory(neuron_driver_tree):
+        def test_a_tree_that_the_test_sets(neuron_driver_tree):
             tree = neuron_driver_tree("trn1.32xlarge")
             assert fleet.device_count(tree.roots.sys) == 16
             assert fleet.tensors_bytes(tree.roots.sys, 1, 0) == 0
@@ -64,35 +69,14 @@ def test_a_tree_that_the_test_sets(foreign: pytest.Pytester) -> None:
             assert (old.device_path(0) / "core_count").stat().st_mode & 0o777 == 0o400
             assert (new.device_path(0) / "core_count").stat().st_mode & 0o777 == 0o444
             assert old.directory != new.directory
-        """
-    )
-    foreign.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
-    assert _left_behind(foreign) == []
-
-
-def test_a_tree_that_moves_by_itself(foreign: pytest.Pytester) -> None:
-    foreign.makepyfile(
-        """
-        import fleet
 
         def test_counters_move(simulated_neuron_driver):
             driver = simulated_neuron_driver("trn1.2xlarge", scenario="steady", interval_seconds=0.05)
             first = fleet.executions(driver.roots.sys)
             while fleet.executions(driver.roots.sys) <= first:
                 pass
-        """
-    )
-    foreign.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
-    assert _left_behind(foreign) == []
 
-
-def test_a_host_whose_devices_break(foreign: pytest.Pytester) -> None:
-    foreign.makepyfile(
-        """
-        import pytest
-        from neurontools.faults.request import ImpossibleFault
-
-        def test_break(simulated_neuron_host):
+        def test_a_host_whose_devices_break(simulated_neuron_host):
             host = simulated_neuron_host("trn1.2xlarge", interval_seconds=0.05)
             assert host.faults == () and host.kernel_log.read_text() == ""
             with host.fault("hbm-uncorrectable", device=0) as fault:
@@ -104,30 +88,21 @@ def test_a_host_whose_devices_break(foreign: pytest.Pytester) -> None:
                 host.inject("nonsense", device=0)
         """
     )
-    foreign.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1)
+    foreign.runpytest_inprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
     assert _left_behind(foreign) == []
 
 
-def test_nothing_is_left_behind_by_a_test_that_fails(foreign: pytest.Pytester) -> None:
+@pytest.mark.slow
+def test_a_test_that_fails_leaves_nothing_behind_and_an_error_of_use_says_what_is_wrong(
+    foreign: pytest.Pytester,
+) -> None:
     foreign.makepyfile(
         """
         def test_fails(neuron_driver_tree, simulated_neuron_driver):
             tree = neuron_driver_tree("inf2.xlarge")
             driver = simulated_neuron_driver("inf2.xlarge")
             assert not tree.device_path(0).exists(), f"PID {driver.pid}"
-        """
-    )
-    done = foreign.runpytest_subprocess("-p", "no:cacheprovider")
-    done.assert_outcomes(failed=1)
-    assert _left_behind(foreign) == []
-    (pid,) = {line.partition("PID ")[2].split()[0] for line in done.outlines if "AssertionError: PID " in line}
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(pid), 0)
 
-
-def test_an_error_of_use_fails_that_test_alone_and_says_what_is_wrong(foreign: pytest.Pytester) -> None:
-    foreign.makepyfile(
-        """
         def test_unknown(neuron_driver_tree):
             neuron_driver_tree("trn9.huge")
 
@@ -138,8 +113,11 @@ def test_an_error_of_use_fails_that_test_alone_and_says_what_is_wrong(foreign: p
             neuron_driver_tree("inf2.xlarge")
         """
     )
-    done = foreign.runpytest_subprocess("-p", "no:cacheprovider")
-    done.assert_outcomes(failed=2, passed=1)
+    done = foreign.runpytest_inprocess("-p", "no:cacheprovider")
+    done.assert_outcomes(failed=3, passed=1)
+    assert _left_behind(foreign) == []
+    (pid,) = {line.partition("PID ")[2].split()[0] for line in done.outlines if "AssertionError: PID " in line}
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
     done.stdout.fnmatch_lines(['*UnknownInstanceType: no instance type "trn9.huge" is known*'])
     done.stdout.fnmatch_lines(["*RuntimeError: the simulated driver did not start: *no instance type *"])
-    assert _left_behind(foreign) == []

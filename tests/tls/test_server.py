@@ -1,4 +1,4 @@
-"""A TLS context that follows its files, with real handshakes."""
+"""A TLS context that follows its files, with real handshakes; whose certificate it is, and what that one may see."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.tls.server import ServerFiles, ServerTls
+from neurontools.tls.subjects import Role, Subjects, checked_name, subject_names
 from tests.harness.certificates import Authority, needs_openssl
 
 pytestmark = needs_openssl
@@ -41,16 +42,6 @@ def authority(tmp_path: Path) -> Authority:
 
 def files_of(authority: Authority, certificate: tuple[Path, Path]) -> ServerFiles:
     return ServerFiles(str(certificate[0]), str(certificate[1]), str(authority.file))
-
-
-def test_clients_without_a_certificate_of_the_authority_are_refused(authority: Authority, tmp_path: Path) -> None:
-    tls = ServerTls(files_of(authority, authority.sign("server")), "tls.")
-    assert served(tls, authority.file, authority.sign("viewer"))
-    with pytest.raises(ssl.SSLError, match=r"(?i)peer did not return a certificate"):
-        served(tls, authority.file)
-    stranger = Authority(tmp_path, "stranger").sign("other")
-    with pytest.raises(ssl.SSLError, match=r"(?i)certificate verify failed"):
-        served(tls, authority.file, stranger)
 
 
 def test_files_that_are_renamed_into_place_are_taken(
@@ -92,23 +83,23 @@ def test_a_directory_whose_link_is_swapped_is_taken_as_a_whole(authority: Author
     assert served(tls, authority.file) != before
 
 
-@pytest.mark.parametrize("part", ["certificate", "key", "client_ca"])
-def test_a_file_that_is_half_written_leaves_what_was_there(authority: Authority, part: str, tmp_path: Path) -> None:
+def test_a_file_that_is_half_written_leaves_what_was_there(authority: Authority, tmp_path: Path) -> None:
     files = files_of(authority, authority.sign("server"))
     viewer = authority.sign("viewer")
     tls = ServerTls(files, "tls.")
     trusted = tmp_path / "trusted.crt"
     trusted.write_bytes(authority.file.read_bytes())
     before = served(tls, trusted, viewer)
-    file = Path(getattr(files, part))
-    whole = file.read_bytes()
-    for share in (0.0, 0.3, 0.9):
-        file.write_bytes(whole[: int(len(whole) * share)])
-        assert not tls.renew()
+    for part in ("certificate", "key", "client_ca"):
+        file = Path(getattr(files, part))
+        whole = file.read_bytes()
+        for share in (0.0, 0.3, 0.9):
+            file.write_bytes(whole[: int(len(whole) * share)])
+            assert not tls.renew()
+            assert served(tls, trusted, viewer) == before
+        file.write_bytes(whole)
+        assert tls.renew()
         assert served(tls, trusted, viewer) == before
-    file.write_bytes(whole)
-    assert tls.renew()
-    assert served(tls, trusted, viewer) == before
 
 
 def test_an_authority_that_is_taken_away_signs_for_nobody_any_more(authority: Authority, tmp_path: Path) -> None:
@@ -162,3 +153,35 @@ def test_what_is_wrong_at_first_is_told_in_a_line(authority: Authority, tmp_path
             ServerTls(files, "x.")
         assert told in str(refused.value)
         assert "\n" not in str(refused.value)
+
+
+def test_names_are_uris_and_dns_names_alone() -> None:
+    certificate = {
+        "subject": ((("commonName", "admin.example.org"),),),
+        "subjectAltName": (
+            ("DNS", "Viewer.Example.org"),
+            ("URI", "spiffe://example.org/Viewer"),
+            ("IP Address", "10.0.0.1"),
+            ("email", "a@example.org"),
+        ),
+    }
+    assert subject_names(certificate) == ("viewer.example.org", "spiffe://example.org/Viewer")
+    assert subject_names({}) == ()
+
+
+def test_the_most_that_a_name_has_counts() -> None:
+    subjects = Subjects([checked_name("Viewer.example.org")], ["spiffe://example.org/admin"])
+    assert subjects.known(["other", "viewer.example.org"]) == ("viewer.example.org", Role.SUMMARY)
+    admin = "spiffe://example.org/admin"
+    assert subjects.known(["viewer.example.org", admin]) == (admin, Role.FULL)
+    assert subjects.known(["spiffe://example.org/Admin"]) is None
+    assert subjects.known(["x.viewer.example.org", "viewer.example.org.evil.org"]) is None
+    assert subjects.known([]) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "*.example.org", "a b", "a..b", ".", "spiffe://", "://x", "spiffe://a b", "x" * 64, "a." * 127 + "ab"]
+)
+def test_what_can_be_no_name_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is no (DNS name|URI); write one such as"):
+        checked_name(text)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,12 +26,18 @@ COLUMNS = "columns=100"
 SECRET = "correct-horse-battery"
 
 
-@pytest.fixture
-def browser() -> Iterator[chromium.Chromium]:
+@pytest.fixture(scope="module")
+def shared_browser() -> Iterator[chromium.Chromium]:
     with chromium.chromium() as found:
-        # A window in which 100 columns are what fits.
-        found.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
         yield found
+
+
+@pytest.fixture
+def browser(shared_browser: chromium.Chromium) -> chromium.Chromium:
+    """A window of its own, in which 100 columns are what fits."""
+    shared_browser.new_page()
+    shared_browser.call("Emulation.setDeviceMetricsOverride", width=1000, height=900, deviceScaleFactor=1, mobile=False)
+    return shared_browser
 
 
 @pytest.fixture
@@ -57,17 +62,23 @@ def text(browser: chromium.Chromium, selector: str = "#screen") -> str:
     return str(browser.value(f"document.querySelector({json.dumps(selector)}).textContent"))
 
 
+def goes_on(browser: chromium.Chromium, before: str | None = None) -> None:
+    """Waits until the clock in the title shows another time."""
+    first = text(browser, "h1") if before is None else before
+    wait_until(lambda: text(browser, "h1") != first)
+
+
 def test_a_page_lives_and_breaks_no_rule(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
     browser.load(address(port))
     assert "NeuronCore v2 Utilization" in text(browser)
-    first = text(browser, "h1")
-    wait_until(lambda: text(browser, "h1") != first)  # the clock in the title goes on
+    goes_on(browser)
     assert browser.value("performance.getEntriesByType('navigation').length") == 1
     assert browser.problems == []
     own = f"http://127.0.0.1:{port}/top/"
     assert [asked for asked in browser.requested if not asked.startswith((own, "data:", "about:"))] == []
 
 
+@pytest.mark.slow
 def test_a_process_that_is_called_like_a_tag_is_text(
     browser: chromium.Chromium, daemon: RunningDaemon, port: int
 ) -> None:
@@ -81,8 +92,7 @@ def test_a_process_that_is_called_like_a_tag_is_text(
             for page, more in (("processes", ""), ("processes", f"&details={child.pid}"), ("overview", "")):
                 browser.load(address(port, page, more))
                 assert NASTY[:9] in text(browser)
-                before = text(browser, "h1")
-                wait_until(lambda before=before: text(browser, "h1") != before)  # type: ignore[misc]
+                goes_on(browser)
                 assert NASTY[:9] in text(browser)
                 assert browser.value("document.querySelectorAll('img').length") == 0
                 assert "owned" not in browser.value("document.title")
@@ -91,6 +101,7 @@ def test_a_process_that_is_called_like_a_tag_is_text(
             child.kill()
 
 
+@pytest.mark.slow
 def test_what_the_stream_makes_is_what_the_page_is(
     browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
 ) -> None:
@@ -118,12 +129,12 @@ window.EventSource = class extends EventSource {
 """
 
 
+@pytest.mark.slow
 def test_the_page_says_when_the_daemon_is_gone_and_goes_on_when_it_is_back(
     browser: chromium.Chromium, daemon: RunningDaemon, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
 ) -> None:
     browser.load(address(port))
-    first = text(browser, "h1")
-    wait_until(lambda: text(browser, "h1") != first)
+    goes_on(browser)
     assert text(browser, "#state") == ""
     daemon.stop()
     lost = wait_until(lambda: text(browser, "#state"))
@@ -133,44 +144,22 @@ def test_the_page_says_when_the_daemon_is_gone_and_goes_on_when_it_is_back(
     assert "NeuronCore v2 Utilization" in text(browser), "what was known stays"
     start_daemon(*flags, name="second.sock")
     wait_until(lambda: text(browser, "#state") == "")
-    wait_until(lambda: text(browser, "h1") != gone)
+    goes_on(browser, gone)
     assert browser.value("performance.getEntriesByType('navigation').length") == 1
 
 
-def test_a_screen_reader_finds_headings_a_table_and_landmarks(
-    browser: chromium.Chromium, start_daemon: StartDaemon, flags: tuple[str, ...], port: int
+@pytest.mark.slow
+def test_a_link_leads_where_it_says_and_the_page_is_as_wide_as_the_window(
+    browser: chromium.Chromium, daemon: RunningDaemon, port: int
 ) -> None:
-    start_daemon(*flags, "--load", "steady")
-    browser.load(address(port, "processes"))
-    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
-    found = [(str(value(node, "role")), str(value(node, "name"))) for node in nodes if not node.get("ignored")]
-    roles = [role for role, _ in found]
-    for role in ("main", "navigation", "heading", "table", "row", "columnheader", "cell", "link", "search", "status"):
-        assert role in roles, role
-    headers = [name.strip(" ▲") for role, name in found if role == "columnheader"]
-    assert headers[:2] == ["PID", "USER"]
-    assert ("link", "Overview") in found
-    assert not any(set(name) & set("─█·━") for role, name in found if role in ("heading", "cell", "columnheader"))
-
-
-def value(node: dict[str, Any], name: str) -> object:
-    return node.get(name, {}).get("value", "")
-
-
-def test_a_link_leads_where_it_says(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
+    browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/top/overview")
+    wait_until(lambda: is_at(browser, COLUMNS))
     browser.load(address(port))
     target = browser.value("[...document.querySelectorAll('nav a')].find(a => a.textContent === 'Topology').href")
     assert "/top/topology" in target
     browser.load(target)
     assert browser.value("document.querySelector('nav a[aria-current]').textContent") == "Topology"
-    assert f"{COLUMNS}" in browser.value("location.search"), "the width stays"
-
-
-def test_the_page_is_as_wide_as_the_window_lets_it_be(
-    browser: chromium.Chromium, daemon: RunningDaemon, port: int
-) -> None:
-    browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/top/overview")
-    wait_until(lambda: is_at(browser, "columns=100"))
+    assert COLUMNS in browser.value("location.search"), "the width stays"
 
 
 def is_at(browser: chromium.Chromium, query: str) -> bool:
@@ -178,6 +167,7 @@ def is_at(browser: chromium.Chromium, query: str) -> bool:
     return told is not None and query in told["entries"][told["currentIndex"]]["url"]
 
 
+@pytest.mark.slow
 def test_a_token_leaves_no_trace_in_addresses(
     browser: chromium.Chromium, start_daemon: StartDaemon, tmp_path: Path, port: int
 ) -> None:
@@ -191,8 +181,7 @@ def test_a_token_leaves_no_trace_in_addresses(
     assert not [entry["url"] for entry in told["entries"] if SECRET in entry["url"]]
     assert not [asked for asked in browser.requested if SECRET in asked.partition("#")[0]]
     assert SECRET not in browser.value("document.cookie + document.referrer + location.href")
-    before = text(browser, "h1")
-    wait_until(lambda: text(browser, "h1") != before)  # the stream has the cookie too
+    goes_on(browser)  # the stream has the cookie too
     assert [problem for problem in browser.problems if "401" not in problem] == []
 
 
@@ -203,6 +192,7 @@ def content(browser: chromium.Chromium) -> str:
     return str(found["outerHTML"]) if found else ""
 
 
+@pytest.mark.slow
 def test_who_is_one_too_many_is_told_so(browser: chromium.Chromium, daemon: RunningDaemon, port: int) -> None:
     site = Site(port)
     with contextlib.ExitStack() as stack:
@@ -216,12 +206,12 @@ def test_who_is_one_too_many_is_told_so(browser: chromium.Chromium, daemon: Runn
     wait_until(lambda: text(browser, "#state") == "" and text(browser, "h1") != before)
 
 
+@pytest.mark.slow
 def test_a_tab_that_nobody_sees_gives_its_connection_back(
     browser: chromium.Chromium, daemon: RunningDaemon, port: int
 ) -> None:
     browser.load(address(port))
-    before = text(browser, "h1")
-    wait_until(lambda: text(browser, "h1") != before)
+    goes_on(browser)
     browser.value(HIDE)
     gone = text(browser, "h1")
     site = Site(port)
@@ -230,7 +220,7 @@ def test_a_tab_that_nobody_sees_gives_its_connection_back(
             event()
     assert text(browser, "h1") == gone
     browser.value("isHidden = false; document.dispatchEvent(new Event('visibilitychange'))")
-    wait_until(lambda: text(browser, "h1") != gone)
+    goes_on(browser, gone)
     assert text(browser, "#state") == ""
 
 
@@ -241,6 +231,7 @@ document.dispatchEvent(new Event("visibilitychange"));
 """
 
 
+@pytest.mark.slow
 def test_without_a_script_the_page_is_whole_and_comes_again(
     browser: chromium.Chromium, daemon: RunningDaemon, port: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -57,14 +58,43 @@ async def event_of(stream: Any) -> dict[str, Any]:
             return told(piece)
 
 
+class Hall:
+    """A gallery with a sketch in it, whose clock is set."""
+
+    def __init__(self) -> None:
+        self.now_seconds = 0.0
+        self.gallery = Gallery(lambda: self.now_seconds)
+        self.sketch = Sketch()
+        self.streams: list[Any] = []
+
+    def look(self, view: Sketch | None = None) -> Any:
+        self.streams.append(self.gallery.stream(view or self.sketch, Choice("p"), ""))
+        return self.streams[-1]
+
+    def picture(self, choice: Choice) -> Picture:
+        return self.gallery.picture(self.sketch, choice)
+
+    async def close(self) -> None:
+        for stream in self.streams:
+            await stream.aclose()
+        assert self.gallery.viewers == 0
+        self.gallery.close()
+        assert not self.sketch.is_awake
+
+
+@pytest.fixture
+async def hall() -> AsyncIterator[Hall]:
+    found = Hall()
+    yield found
+    await found.close()
+
+
 def test_only_rows_that_changed_are_sent() -> None:
     sketch = Sketch()
     picture = Picture(lambda: sketch.draw(Choice("p")))
     picture.redraw(0.0)
-    assert told(picture.event_since(0)) == {
-        "title": "p",
-        "whole": [["l", [[["0", "", ""]]]], ["l", [[["same", "", ""]]]]],
-    }
+    whole = [["l", [[["0", "", ""]]]], ["l", [[["same", "", ""]]]]]
+    assert told(picture.event_since(0)) == {"title": "p", "whole": whole}
     sketch.rows = (line("1"), line("same"))
     picture.redraw(1.0)
     assert told(picture.event_since(1))["rows"] == [[0, ["l", [[["1", "", ""]]]]]]
@@ -95,98 +125,76 @@ def test_a_version_of_another_process_means_nothing() -> None:
     assert picture.number_of(picture.version + "999") == 1, "no version is later than the latest"
 
 
-async def test_one_drawing_serves_all_viewers() -> None:
-    gallery, sketch, choice = Gallery(), Sketch(), Choice("p")
-    streams = [gallery.stream(sketch, choice, "") for _ in range(10)]
+async def test_one_drawing_serves_all_viewers(hall: Hall) -> None:
+    streams = [hall.look() for _ in range(10)]
     firsts = [await event_of(stream) for stream in streams]
     assert all(first == firsts[0] for first in firsts)
-    before = sketch.drawings
-    sketch.rows = (line("1"), line("same"))
-    gallery.news()
+    before = hall.sketch.drawings
+    hall.sketch.rows = (line("1"), line("same"))
+    hall.now_seconds = 10.0
+    hall.gallery.news()
     seconds = await asyncio.gather(*[event_of(stream) for stream in streams])
     assert all("rows" in second for second in seconds)
-    assert sketch.drawings <= before + 3, "not once a viewer"
-    for stream in streams:
-        await stream.aclose()
-    assert gallery.viewers == 0
-    gallery.close()
-    assert not sketch.is_awake
+    assert hall.sketch.drawings <= before + 3, "not once a viewer"
 
 
-async def test_a_slow_reader_skips_to_the_latest() -> None:
-    gallery, sketch, choice = Gallery(), Sketch(), Choice("p")
-    slow = gallery.stream(sketch, choice, "")
+async def test_a_slow_reader_skips_to_the_latest(hall: Hall) -> None:
+    slow = hall.look()
     await event_of(slow)
-    picture = gallery.picture(sketch, choice)
+    picture = hall.picture(Choice("p"))
     for number in range(1, 6):
-        sketch.rows = (line(str(number)), line("same"))
+        hall.sketch.rows = (line(str(number)), line("same"))
         picture.redraw(0.0)
     assert (await event_of(slow))["rows"] == [[0, ["l", [[["5", "", ""]]]]]]
-    await slow.aclose()
-    gallery.close()
 
 
-async def test_more_viewers_than_may_are_told() -> None:
-    gallery, sketch = Gallery(), Sketch()
-    streams = [gallery.stream(sketch, Choice("p"), "") for _ in range(MOST_VIEWERS + 1)]
+async def test_more_viewers_than_may_are_told(hall: Hall) -> None:
+    streams = [hall.look() for _ in range(MOST_VIEWERS + 1)]
     late = streams.pop()  # it was let in while there was room
     for stream in streams:
         await event_of(stream)
     with pytest.raises(Crowded, match="32 viewers look on"):
-        gallery.stream(sketch, Choice("p"), "")
+        hall.look()
     with pytest.raises(StopAsyncIteration):
         await anext(late)
-    await streams.pop().aclose()
-    streams.append(gallery.stream(sketch, Choice("p"), ""))
-    await event_of(streams[-1])
-    for stream in streams:
-        await stream.aclose()
-    gallery.close()
+    await streams[-1].aclose()
+    await event_of(hall.look())
 
 
-async def test_a_flood_of_different_pages_is_refused_and_passes() -> None:
-    now = 0.0
-    gallery, sketch = Gallery(lambda: now), Sketch()
-
+async def test_a_flood_of_different_pages_is_refused_and_passes(hall: Hall) -> None:
     def flood() -> None:
         for number in range(1000):
-            gallery.picture(sketch, Choice("p", device=number))
+            hall.picture(Choice("p", device=number))
 
     with pytest.raises(Crowded, match="too many pages"):
         flood()
-    drawings = sketch.drawings
+    drawings = hall.sketch.drawings
     assert drawings <= 64
-    now = 10.0
-    gallery.picture(sketch, Choice("q"))
-    assert sketch.drawings == drawings + 1
-    gallery.close()
+    hall.now_seconds = 10.0
+    hall.picture(Choice("q"))
+    assert hall.sketch.drawings == drawings + 1
 
 
-async def test_a_view_rests_when_nobody_looks() -> None:
-    now = 0.0
-    gallery, sketch = Gallery(lambda: now), Sketch()
-    gallery.picture(sketch, Choice("p"))
-    assert sketch.is_awake
-    now = 1000.0
-    gallery.news()
-    await wait_until_async(lambda: not sketch.is_awake)
-    gallery.picture(sketch, Choice("p"))
-    assert sketch.is_awake
-    gallery.close()
+async def test_a_view_rests_when_nobody_looks(hall: Hall) -> None:
+    hall.picture(Choice("p"))
+    assert hall.sketch.is_awake
+    hall.now_seconds = 1000.0
+    hall.gallery.news()
+    await wait_until_async(lambda: not hall.sketch.is_awake)
+    hall.picture(Choice("p"))
+    assert hall.sketch.is_awake
 
 
-async def test_a_fault_in_one_picture_stops_no_other() -> None:
-    gallery, sketch, broken = Gallery(), Sketch(), Sketch()
-    good, bad = gallery.stream(sketch, Choice("p"), ""), gallery.stream(broken, Choice("p"), "")
+async def test_a_fault_in_one_picture_stops_no_other(hall: Hall) -> None:
+    broken = Sketch()
+    good, bad = hall.look(), hall.look(broken)
     await event_of(good)
     await event_of(bad)
     broken.rows = None  # type: ignore[assignment]
-    sketch.rows = (line("1"), line("same"))
-    gallery.news()
+    hall.sketch.rows = (line("1"), line("same"))
+    hall.now_seconds = 10.0
+    hall.gallery.news()
     assert "rows" in await event_of(good)
-    await good.aclose()
-    await bad.aclose()
-    gallery.close()
 
 
 def test_a_choice_is_in_its_address() -> None:

@@ -5,24 +5,18 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from neurontools.cli.top import command
 from neurontools.errors import EXIT_INTERRUPTED
-from tests.harness.paths import ROOT
-from tests.harness.running_daemon import RunningDaemon, StartDaemon
+from tests.harness.dashboard_terminal import TOP
+from tests.harness.in_process import call_main
+from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared
 from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.harness.web_site import Site
-
-NEURON_TOP = str(ROOT / "scripts/neuron-top")
-
-
-def neuron_top(*arguments: str) -> list[str]:
-    return [sys.executable, NEURON_TOP, *arguments]
-
 
 Serve = Callable[..., "Served"]
 
@@ -39,14 +33,21 @@ class Served(Site):
         return self.process.wait(HANG_SECONDS)
 
 
+@pytest.fixture(scope="module")
+def shared_daemon() -> Iterator[RunningDaemon]:
+    """One daemon for all. It ticks seldom: what it remembers is asked for again and again."""
+    with shared("--simulate", "trn1.2xlarge", "--interval", "0.1") as daemon:
+        yield daemon
+
+
 @pytest.fixture
 def serve(port: int) -> Iterator[Serve]:
     """Starts `neuron-top --serve` with these options, and waits until it says that it serves."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(*arguments: str) -> Served:
-        command = neuron_top("--serve", f"127.0.0.1:{port}", *arguments)
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        top = [*TOP, "--serve", f"127.0.0.1:{port}", *arguments]
+        process = subprocess.Popen(top, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
         started.append(process)
         assert process.stderr is not None
         line = process.stderr.readline().decode()
@@ -74,6 +75,7 @@ def hostfile(start_daemon: StartDaemon, tmp_path: Path) -> tuple[Path, list[Runn
     return file, daemons
 
 
+@pytest.mark.slow
 def test_many_hosts_and_each_of_them(serve: Serve, hostfile: tuple[Path, list[RunningDaemon]]) -> None:
     file, daemons = hostfile
     site = serve("--hostfile", str(file))
@@ -83,14 +85,18 @@ def test_many_hosts_and_each_of_them(serve: Serve, hostfile: tuple[Path, list[Ru
     assert isinstance(text, str)
     assert 'role="columnheader"' in text
     assert 'href="/top/host/node-1/overview"' in text
+    by_name = site.ask("/top/hosts?sort=by+name")[2]
+    links = [by_name.index(f"/top/host/{name}/overview") for name in ("gone", "node-1", "node-2")]
+    assert links == sorted(links)
+    filtered = site.ask("/top/hosts?filter=node-2")[2].partition("<main")[2]
+    assert "node-2/overview" in filtered
+    assert "node-1/overview" not in filtered
     status, _, host = site.ask("/top/host/node-1/overview")
     assert status == 200
     assert 'href="/top/hosts"' in host
     wait_until(lambda: "LIVE" in site.ask("/top/host/node-1/overview")[2])
-    assert site.ask("/top/host/other/overview")[0] == 404
-    assert site.ask("/top/host/node-1/nonsense")[0] == 404
-    assert site.ask("/top/host/node-1")[0] == 404
-    assert site.ask("/elsewhere")[0] == 404
+    for path in ("/top/host/other/overview", "/top/host/node-1/nonsense", "/top/host/node-1", "/elsewhere"):
+        assert site.ask(path)[0] == 404, path
     assert site.ask("/top/hosts", {"Host": "evil.example"})[0] == 421
     with site.stream("/top/host/node-2/overview") as event:
         first = event()
@@ -100,22 +106,8 @@ def test_many_hosts_and_each_of_them(serve: Serve, hostfile: tuple[Path, list[Ru
     wait_until(lambda: "1 live, 2 lost" in site.ask("/top/hosts")[2])
 
 
-def test_hosts_are_ordered_and_filtered_by_the_address(
-    serve: Serve, hostfile: tuple[Path, list[RunningDaemon]]
-) -> None:
-    site = serve("--hostfile", str(hostfile[0]))
-    wait_until(lambda: "2 live, 1 lost" in site.ask("/top/hosts")[2])
-    by_name = site.ask("/top/hosts?sort=by+name")[2]
-    links = [by_name.index(f"/top/host/{name}/overview") for name in ("gone", "node-1", "node-2")]
-    assert links == sorted(links)
-    filtered = site.ask("/top/hosts?filter=node-2")[2].partition("<main")[2]
-    assert "node-2/overview" in filtered
-    assert "node-1/overview" not in filtered
-
-
-def test_one_host_of_a_daemon_that_runs(serve: Serve, start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
-    site = serve("--socket", daemon.socket)
+def test_one_host_of_a_daemon_that_runs(serve: Serve, shared_daemon: RunningDaemon) -> None:
+    site = serve("--socket", shared_daemon.socket)
     assert site.ask("/top/")[1]["Location"] == "/top/overview"
     text = wait_until(lambda: "LIVE" in (found := site.ask("/top/overview")[2]) and found)
     assert isinstance(text, str)
@@ -123,23 +115,27 @@ def test_one_host_of_a_daemon_that_runs(serve: Serve, start_daemon: StartDaemon)
     assert "are hidden here" in text
     with site.stream() as event:
         assert "rows" in json.loads([event() for _ in range(2)][1]["data"])
+    taken = call_main(command.main, "--socket", shared_daemon.socket, "--serve", f"127.0.0.1:{site.port}")
+    assert taken.returncode == 1
+    assert "Address already in use; give another address" in taken.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_it(serve: Serve, start_daemon: StartDaemon, number: signal.Signals) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
-    site = serve("--socket", daemon.socket)
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGINT, signal.SIGHUP))],
+)
+def test_a_signal_ends_it(serve: Serve, shared_daemon: RunningDaemon, number: signal.Signals) -> None:
+    site = serve("--socket", shared_daemon.socket)
     with site.stream() as event:
         event()
         assert site.end(number) == (EXIT_INTERRUPTED if number == signal.SIGINT else -number)
 
 
-def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, start_daemon: StartDaemon, tmp_path: Path) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
+def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, shared_daemon: RunningDaemon, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("sesame\n")
     file = tmp_path / "serve.toml"
     file.write_text(f'bearer_token_file = "{tmp_path}/token"\nshow_users = true\nhosts = ["fleet.example.org"]\n')
-    site = serve("--socket", daemon.socket, "--serve-config", str(file))
+    site = serve("--socket", shared_daemon.socket, "--serve-config", str(file))
     assert site.ask("/top/overview")[0] == 401
     assert site.ask("/top/overview", {"Authorization": "Bearer sesame", "Host": "fleet.example.org"})[0] == 200
     assert site.ask("/top/usage", {"Authorization": "Bearer sesame"})[0] == 200, "users are shown"
@@ -161,23 +157,12 @@ def test_a_token_is_asked_for_where_a_file_says_so(serve: Serve, start_daemon: S
     ],
 )
 def test_what_can_not_be_meant_is_told(
-    start_daemon: StartDaemon, tmp_path: Path, arguments: tuple[str, ...], content: str, error: str
+    shared_daemon: RunningDaemon, tmp_path: Path, arguments: tuple[str, ...], content: str, error: str
 ) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
     file = tmp_path / "serve.toml"
     file.write_text(content)
     config = ("--serve-config", str(file)) if content else ()
-    command = neuron_top("--socket", daemon.socket, *arguments, *config)
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
+    done = call_main(command.main, "--socket", shared_daemon.socket, *arguments, *config)
     assert (done.returncode, done.stdout) in [(2, ""), (1, "")]
     assert done.stderr.replace(str(file), "FILE").startswith(f"neuron-top: {error}")
     assert len(done.stderr.splitlines()) == 1
-
-
-def test_an_address_that_is_taken_is_told(serve: Serve, start_daemon: StartDaemon) -> None:
-    daemon = start_daemon("--simulate", "trn1.2xlarge", "--interval", "0.05")
-    site = serve("--socket", daemon.socket)
-    command = neuron_top("--socket", daemon.socket, "--serve", f"127.0.0.1:{site.port}")
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_SECONDS)
-    assert done.returncode == 1
-    assert "Address already in use; give another address" in done.stderr

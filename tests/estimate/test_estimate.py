@@ -1,0 +1,172 @@
+"""What is read of a summary of neuron-run: whether its training fits, the time of a step, and what would change it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from neurontools.estimate import Calibration, CalibrationRow, CountedRun, EstimateError, Interval, estimate
+from neurontools.estimate.machine import Machine
+from neurontools.estimate.step_time import step_time
+from tests.harness.counted_runs import GIB, counted, summary
+
+TRN1 = "trn1.32xlarge"
+
+
+def test_quantities_are_of_a_step_of_one_worker() -> None:
+    run = counted(workers=2, collectives_total=30, collective_bytes=5000)
+    assert (run.worker_count, run.steps_total, run.samples, run.batch_samples) == (2, 10, 8, 8)
+    assert (run.flops, run.executions, run.tensors) == (2e12, 1, 400)
+    assert (run.collectives, run.collective_bytes) == (3, 500)
+    assert run.batches_per_execution == 1
+    assert run.fixed_bytes == 4 * GIB
+    run = counted(samples_total=None, batches_total=None, batch_samples=None, gradient_bytes=None)
+    assert (run.samples, run.batch_samples, run.batches_per_execution, run.fixed_bytes) == (None, None, None, None)
+
+
+def test_the_worker_with_the_most_work_counts_and_the_most_memory() -> None:
+    document = summary(workers=2)
+    document["ranks"][0] |= {"flop_total": 10e12, "flops_by_dtype": {"float32": 10e12}, "hbm_peak_bytes": 11 * GIB}
+    run = CountedRun.from_summary(document)
+    assert run.flops == 2e12
+    assert run.peak_bytes == 11 * GIB
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"steps_total": 0}, "no training step was seen"),
+        ({"flops_by_dtype": {}}, "no matrix was multiplied on the device"),
+        ({"executions_total": "many"}, "executions_total is not a number"),
+    ],
+)
+def test_a_run_with_nothing_to_estimate_says_so(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(EstimateError, match=told):
+        counted(**changes)
+
+
+@given(st.dictionaries(st.sampled_from(["workers", "ranks", "wall_seconds"]), st.none() | st.integers() | st.text()))
+def test_anything_else_is_refused_in_a_line(document: dict[str, object]) -> None:
+    with pytest.raises(EstimateError) as refused:
+        CountedRun.from_summary(document)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fits", "headroom", "rest", "largest_batch"),
+    [
+        ({}, True, 6, 6, 16),  # 4 GiB stay, and 8 samples take 6 of the other 12
+        ({"hbm_peak_bytes": 17 * GIB}, False, -1, 13, 7),
+        ({"optimizer_state_bytes": 20 * GIB, "hbm_peak_bytes": 30 * GIB}, False, -14, 8, 0),
+        ({"optimizer_state_bytes": None}, True, 6, None, None),
+    ],
+)
+def test_what_is_left_of_the_memory_and_the_batch_that_fills_it(
+    changes: dict[str, object], fits: bool, headroom: int, rest: int | None, largest_batch: int | None
+) -> None:
+    fit = estimate(counted(**changes), TRN1).fit
+    assert (fit.fits, fit.headroom_bytes, fit.largest_batch) == (fits, headroom * GIB, largest_batch)
+    assert fit.rest_bytes == (None if rest is None else rest * GIB)
+
+
+def test_more_workers_than_cores_do_not_fit() -> None:
+    fit = estimate(counted(workers=3), "inf2.xlarge").fit
+    assert not fit.fits
+    assert (fit.worker_count, fit.core_count) == (3, 2)
+
+
+def test_a_machine_has_logical_cores_and_their_share_of_the_memory() -> None:
+    trn1, trn2 = Machine.of(TRN1), Machine.of("trn2.48xlarge")
+    assert (trn1.core_count, trn1.core_memory_bytes) == (32, 16 * GIB)
+    assert (trn2.core_count, trn2.core_memory_bytes) == (64, 24 * GIB)
+    assert (trn1.peak_flops["float32"], trn1.peak_flops["bfloat16"]) == (23.75e12, 95e12)
+    assert trn2.peak_flops["bfloat16"] == 2 * 79e12
+    assert trn1.seconds_at_peak({"float32": 23.75e12}) == 1
+    assert trn1.seconds_at_peak({"float32": 23.75e12, "bfloat16": 95e12}) == 2
+    assert trn1.seconds_at_peak({"float64": 23.75e12}) == 1  # without a rate of its own
+    for name, told in (("trn9.large", "trn9.large"), ("inf1.xlarge", "nothing trains on them")):
+        with pytest.raises(EstimateError, match=told):
+            Machine.of(name)
+
+
+def test_a_step_is_between_all_at_once_and_one_after_the_other() -> None:
+    step = step_time(counted(), Machine.of(TRN1))
+    assert step.total.low == pytest.approx(step.compute.low)
+    assert step.total.high == pytest.approx(step.compute.high + step.host.high)
+    assert step.binds == "compute"
+
+
+def test_many_executions_are_bound_by_the_host_and_what_graphs_move_by_the_memory() -> None:
+    machine = Machine.of(TRN1)
+    assert (
+        step_time(counted(executions_total=10_000, executed_tensors_total=4_000_000), machine).binds == "host launches"
+    )
+    assert machine.memory_bytes_per_second is not None
+    step = step_time(counted(moved_bytes=10_000 * GIB), machine)
+    assert step.binds == "memory"
+    assert step.total.low == pytest.approx(1000 * GIB / machine.memory_bytes_per_second)
+
+
+def test_collectives_wait_only_where_there_are_others() -> None:
+    machine = Machine.of(TRN1)
+    alone = counted(collectives_total=10, collective_bytes=10 * GIB)
+    assert step_time(alone, machine).collectives.high == 0
+    two = step_time(replace(alone, worker_count=2), machine).collectives
+    assert two.low == pytest.approx(58e-6 + GIB / 103.9e9)
+    assert two.high == pytest.approx(300e-6 + GIB / 52.8e9)
+
+
+def test_rates_follow_from_the_time_of_a_step() -> None:
+    made = estimate(counted(workers=2), TRN1)
+    assert made.samples_per_second is not None
+    assert made.mfu is not None
+    assert made.samples_per_second.high == pytest.approx(16 / made.step.total.low)
+    assert made.mfu.low == pytest.approx(2e12 / 95e12 / made.step.total.high)
+
+
+HOST_BOUND = {"flop_total": 1e9, "flops_by_dtype": {"bfloat16": 1e9}, "moved_bytes": 0}
+TALKATIVE = {"workers": 32, "collectives_total": 1000, "collective_bytes": 100 * GIB}
+
+
+@pytest.mark.parametrize(
+    ("change", "changes", "low", "high", "unchanged"),
+    [
+        ("bfloat16", {}, 1, 4, {"flops_by_dtype": {"bfloat16": 20e12}}),
+        ("batches_per_execution", HOST_BOUND, 8, 10, {"executions_total": 1}),
+        ("batches_per_execution", {"flops_by_dtype": {"float32": 20e15}, "flop_total": 20e15}, 1, 1.1, None),
+        ("a", {}, 1.01, 32, {"workers": 32}),  # a worker on each core
+        ("gradients", TALKATIVE, 1, 4, TALKATIVE | {"collectives_total": 10, "collective_bytes": 1000}),
+        (
+            "activation",
+            {"hbm_peak_bytes": 12 * GIB},
+            0.74,
+            1,
+            {"hbm_peak_bytes": GIB},
+        ),  # which costs a third of compute
+    ],
+)
+def test_a_change_helps_so_much_and_is_told_only_where_it_does(
+    change: str, changes: dict[str, object], low: float, high: float, unchanged: dict[str, object] | None
+) -> None:
+    speedup = speedups(counted(**changes))[change]
+    assert speedup is not None
+    assert low <= speedup.low < speedup.high <= high
+    if unchanged is not None:
+        assert change not in speedups(counted(**unchanged))
+
+
+def speedups(run: CountedRun, calibration: Calibration | None = None) -> dict[str, Interval | None]:
+    """Of each change, by the first word of its name."""
+    made = estimate(run, TRN1, calibration=calibration).what_ifs
+    return {each.change.replace("=", " ").split()[0]: each.speedup for each in made}
+
+
+def test_a_larger_batch_is_told_only_where_its_sign_is_known() -> None:
+    run = counted()
+    assert "a larger batch" not in [each.change for each in estimate(run, TRN1).what_ifs]
+    rows = [CalibrationRow(TRN1, "fp32", 8, 8 / 0.30), CalibrationRow(TRN1, "fp32", 8, 8 / 0.299, 10)]
+    made = estimate(replace(run, executions=0.1), TRN1, calibration=Calibration.of(rows, run.flops / 8))
+    assert "a larger batch" in [each.change for each in made.what_ifs]
