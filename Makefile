@@ -12,13 +12,15 @@ SEED ?= 1
 COUNT ?= 100
 MINUTES ?= 20
 
-.PHONY: help demo test campaign mutants consumers viewers frameworks check lint types imports spelling generated api package man-pages format proto benchmarks clean
+.PHONY: help demo test test-all campaign reach mutants consumers viewers frameworks check lint types imports spelling generated api package man-pages format proto benchmarks clean
 
 help:
 	@echo "make demo        train a small model on simulated NeuronCores and watch it with neuron-ls"
-	@echo "make test        run all tests"
+	@echo "make test        run the tests that take five minutes together"
+	@echo "make test-all    run all tests: also the slow ones, and every example of the property tests"
 	@echo "make campaign    kill, flood and feed the suite odd input; MINUTES=20 CAMPAIGN='--seed 1 floods'"
-	@echo "make mutants     show which small changes to the central modules no test notices; SEED=1 COUNT=100 MODULE="
+	@echo "make reach       record which tests reach which code, for make mutants"
+	@echo "make mutants     show which small changes of the product no test notices; SEED=1 COUNT=100 MODULE="
 	@echo "make consumers   install what some tests run beside ours: Ray, Datadog's check, Helm, models of Kubernetes, its Prometheus operator and Grafana"
 	@echo "make viewers     install what some tests open profiles in: Perfetto, xprof, TensorBoard, HolisticTraceAnalysis"
 	@echo "make frameworks  install what some tests train with: transformers, accelerate, Lightning, PEFT, TRL, torchft"
@@ -32,13 +34,21 @@ demo: $(VENV)/demo.stamp
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/test.stamp
-	$(BIN)/python -m pytest -n auto --dist worksteal $(PYTEST)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'not slow' $(PYTEST)
+
+# The slow tests, and the property tests once more with all their examples.
+test-all: test $(VENV)/consumers/stamp $(VENV)/viewers/stamp $(VENV)/frameworks/stamp
+	ALL_EXAMPLES=1 $(BIN)/python -m pytest -n auto --dist worksteal -m 'slow or hypothesis' $(PYTEST)
 
 campaign: $(VENV)/test.stamp
 	@$(BIN)/python -m campaign --minutes $(MINUTES) $(CAMPAIGN)
 
 mutants: $(VENV)/test.stamp
-	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)'
+	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)' --output $(VENV)/mutants/matrix.json
+
+# Which tests reach which blocks of statements: `make mutants` goes by it. Takes as long as all tests.
+reach: $(VENV)/test.stamp
+	@$(BIN)/python scripts/mutants --record
 
 consumers: $(VENV)/consumers/stamp
 
