@@ -1,6 +1,6 @@
 """Which small changes to the product does no test notice, and which tests notice the others?
 
-    python scripts/mutants --record      # once, and again after a change of the tree: takes as long as all tests
+    python scripts/mutants --record      # as long as all tests; later only the changed files of tests
     python scripts/mutants --seed 1 --count 400 --output matrix.json
 
 The mutants are spread over all rooms by the rooms' sizes. A seed draws the same mutants from the same source. The tests
@@ -106,8 +106,12 @@ def main() -> int:
     outcomes: list[Outcome] = []
     try:
         sources = {path: (root / path).read_text("utf-8") for path in modules_of(root)}
+        tests = {path: digest((root / path).read_text("utf-8")) for path in test_files_of(root)}
         if options.record:
-            record(root, sources, options.jobs, options.marks).save(recording)
+            reach = Reach.of_modules(sources)
+            if recording.exists() and (recorded := Reach.load(recording)).modules == reach.modules:
+                reach = recorded.of_files(tests)
+            record(root, reach, tests, options.jobs, options.marks).save(recording)
             return 0
         table = tomllib.loads(TABLE.read_text("utf-8"))
         outcomes = drawn(list(population(sources, table, options.module)), options)
@@ -119,6 +123,8 @@ def main() -> int:
             raise NotPossible("no test run has been recorded; run it with --record first")
         reach = Reach.load(recording)
         check_digests(reach, sources, {outcome.mutant.path for outcome in outcomes})
+        if reach.files != tests:
+            raise NotPossible("files of tests have changed since they were recorded; run it with --record again")
         random.Random(options.seed).shuffle(outcomes)  # noqa: S311 - an interrupted run has tried all rooms
         limits = Limits(options.budget, options.matrix)
         for done, outcome in enumerate(try_all(root, outcomes, reach, options.jobs, limits), 1):
@@ -142,6 +148,11 @@ def modules_of(root: Path) -> list[str]:
         for path in found
         if "_pb2" not in path.name and "compiled" not in path.parts and "compiled" not in path.stem
     ]
+
+
+def test_files_of(root: Path) -> list[str]:
+    """The files of tests."""
+    return sorted(str(path.relative_to(root)) for path in (root / "tests").rglob("test_*.py"))
 
 
 def room_of(path: str) -> str:
@@ -208,28 +219,27 @@ def slots(root: Path, count: int) -> Iterator[list[Slot]]:
         yield [Slot(root, Path(directory) / str(number)) for number in range(count)]
 
 
-def record(root: Path, sources: Mapping[str, str], jobs: int, marks: str) -> Reach:
-    """Runs the tests with these marks once on instrumented copies, a share of the files in each."""
-    reach = Reach.of_modules(sources)
-    files = sorted(str(path.relative_to(root)) for path in (root / "tests").rglob("test_*.py"))
-    with slots(root, jobs) as copies:
+def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int, marks: str) -> Reach:
+    """Runs the tests with these marks, of the files not recorded yet, on instrumented copies, a share in each."""
+    files = sorted(tests.keys() - reach.files.keys())
+    with slots(root, min(jobs, len(files))) as copies:
         trials = []
         for number, slot in enumerate(copies):
             reached = instrument(slot.tree, reach)
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
             rows = slot.tree.parent / "rows"
             trials.append(
-                (Trial(slot, ["-m", marks, *files[number::jobs]], None, [ReachRecorder(reached, rows)]), rows)
+                (Trial(slot, ["-m", marks, *files[number :: len(copies)]], None, [ReachRecorder(reached, rows)]), rows)
             )
         for trial, _ in trials:
             while trial.exit_code() is None:
                 time.sleep(1.0)
             print(trial.slot.output.read_text(errors="replace")[-3000:], file=sys.stderr)
-        tests = [test for _, rows in trials for test in read_rows(rows)]
+        found = [test for _, rows in trials for test in read_rows(rows)]
     print(
-        f"{len(tests)} tests recorded, of which {sum(not test.passed for test in tests)} did not pass", file=sys.stderr
+        f"{len(found)} tests recorded, of which {sum(not test.passed for test in found)} did not pass", file=sys.stderr
     )
-    return Reach(reach.modules, tuple(tests))
+    return Reach(reach.modules, tests, (*reach.tests, *found))
 
 
 @dataclass(frozen=True, slots=True)

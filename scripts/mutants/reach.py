@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,36 +53,50 @@ class TestReach:
     cpu_seconds: float
     blocks: int
 
+    @property
+    def file(self) -> str:
+        """The file that the test is in."""
+        return self.name.partition("::")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """The tests of the tree, and the blocks by module: the first block's number, the number of blocks, the digest."""
+    """The tests of the tree, and the blocks by module: the first block's number, the number of blocks, the digest.
+
+    `files`: the digests of the recorded files of tests.
+    """
 
     modules: Mapping[str, tuple[int, int, str]]
+    files: Mapping[str, str]
     tests: tuple[TestReach, ...]
 
     @classmethod
-    def of_modules(cls, sources: Mapping[str, str], tests: Iterable[TestReach] = ()) -> Reach:
+    def of_modules(cls, sources: Mapping[str, str]) -> Reach:
         """Numbers the blocks of these modules."""
         modules, first = {}, 0
         for path, source in sources.items():
             count = len(blocks_of(ast.parse(source)))
             modules[path] = (first, count, digest(source))
             first += count
-        return cls(modules, tuple(tests))
+        return cls(modules, {}, ())
 
     @classmethod
     def load(cls, path: Path) -> Reach:
         """Reads a recording."""
         document = json.loads(path.read_text("utf-8"))
         modules = {name: (first, count, of) for name, (first, count, of) in document["modules"].items()}
-        return cls(modules, tuple(_decoded(row) for row in document["tests"]))
+        return cls(modules, document["files"], tuple(_decoded(row) for row in document["tests"]))
 
     def save(self, path: Path) -> None:
         """Writes a recording."""
         rows = [_encoded(test) for test in self.tests]
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"modules": self.modules, "tests": rows}), "utf-8")
+        path.write_text(json.dumps({"modules": self.modules, "files": self.files, "tests": rows}), "utf-8")
+
+    def of_files(self, files: Mapping[str, str]) -> Reach:
+        """What is recorded of the test files that have these digests still."""
+        kept = {path: of for path, of in self.files.items() if files.get(path) == of}
+        return Reach(self.modules, kept, tuple(test for test in self.tests if test.file in kept))
 
     @property
     def block_count(self) -> int:
