@@ -13,7 +13,7 @@ import pytest
 
 from neurontools import errors
 from neurontools.query import problems
-from tests.harness.in_process import call_main
+from tests.harness.command import call_main
 from tests.harness.paths import ROOT
 
 PAGES = {

@@ -16,7 +16,7 @@ import pytest
 from neurontools.cli.ls.command import main as neuron_ls
 from neurontools.cli.top.command import main as neuron_top
 from tests.harness import python_process
-from tests.harness.in_process import call_main
+from tests.harness.command import call_main
 from tests.harness.ports import free_port
 from tests.harness.reporting_process import PATIENT, end, holder
 from tests.harness.running_daemon import RunningDaemon, StartDaemon

@@ -18,9 +18,9 @@ from neurontools.fleet.prometheus.quantities import CORES, HELD
 from neurontools.fleet.states import HostState, Link
 from neurontools.model import Severity
 from neurontools.testing import SimulatedFleet
+from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.fleet import ssh_environment
-from tests.harness.in_process import call_main
 from tests.harness.ports import free_port, free_ports
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.running_daemon import Attachment, StartDaemon

@@ -20,7 +20,7 @@ from neurontools.exporters.exposition import text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
 from neurontools.model import Snapshot
 from neurontools.views.pages import PAGES
-from tests.harness.in_process import call_main
+from tests.harness.command import call_main
 from tests.harness.older_daemon import RECORDING, OlderDaemon, SnapshotServer
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import message_of

@@ -16,7 +16,7 @@ from neurontools.exporters.perfetto.host_trace import HostTrace
 from neurontools.model import Finding, Health, LogicalNeuronCore, Severity, Snapshot, logical_cores
 from neurontools.recording.writer import RecordingWriter
 from tests.harness import chromium
-from tests.harness.in_process import call_main
+from tests.harness.command import call_main
 from tests.harness.perfetto_trace import BOOTTIME, REALTIME, Read, read
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
 from tests.harness.scenario_host import ScenarioHost

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, BinaryIO, NoReturn, Protocol
+from typing import IO, Any, BinaryIO, NoReturn, Protocol
 
 import pytest
 
@@ -63,13 +63,18 @@ def calls(command: str, base: Mapping[str, str]) -> RunCommand:
 
     def call(*arguments: str, **environment: str) -> Done:
         main = importlib.import_module(_module(command)).main
-        return call_main(main, [command, *arguments], {**base, **environment})
+        return _call(main, [command, *arguments], {**base, **environment})
 
     return call
 
 
-def call_main(main: Callable[[], None], arguments: list[str], environment: Mapping[str, str]) -> Done:
-    """Calls `main` of a command; the first argument is its name."""
+def call_main(main: Callable[[], Any], *arguments: str, cwd: Path | None = None, **environment: str) -> Done:
+    """Calls `main` of a command in this process, in the environment of the tests and any directory."""
+    with contextlib.chdir(cwd or Path.cwd()):
+        return _call(main, ["command", *arguments], {**os.environ, **environment})
+
+
+def _call(main: Callable[[], Any], arguments: list[str], environment: Mapping[str, str]) -> Done:
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         with _environment(environment), _standard_streams(output, errors), _patch() as patch:
             patch.setattr(sys, "argv", arguments)
@@ -99,7 +104,7 @@ def _refuse(program: str, _arguments: object) -> NoReturn:
     raise AssertionError(f"the command becomes another program, {program}; run it as a process")
 
 
-def _exit_code(main: Callable[[], None]) -> int:
+def _exit_code(main: Callable[[], Any]) -> int:
     try:
         main()
     except _Ended as end:

@@ -21,9 +21,9 @@ from neurontools.tui.key_map import KeyMap, textual_key
 from neurontools.tui.settings import Settings, load, save, settings_path
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.style import THEMES, Style
+from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory
-from tests.harness.in_process import call_main
 from tests.harness.paths import ROOT
 from tests.harness.pressed_keys import press
 from tests.harness.running_daemon import RunningDaemon

@@ -13,7 +13,7 @@ import pytest
 
 from neurontools.cli.top import command
 from neurontools.model import Job, Snapshot
-from tests.harness.in_process import call_main
+from tests.harness.command import call_main
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.still_feed import snapshots, write_recording
 

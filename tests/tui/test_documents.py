@@ -19,8 +19,8 @@ from neurond.load import SCENARIOS
 from neurontools.cli.monitor import command as monitor_command
 from neurontools.cli.top import command, options
 from neurontools.tui import keys
+from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import TOP, training
-from tests.harness.in_process import call_main
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.still_feed import snapshots, write_recording
 from tests.harness.waiting import HANG_SECONDS, wait_until

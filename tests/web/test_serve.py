@@ -12,8 +12,8 @@ import pytest
 
 from neurontools.cli.top import command
 from neurontools.errors import EXIT_INTERRUPTED
+from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import TOP
-from tests.harness.in_process import call_main
 from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared
 from tests.harness.waiting import HANG_SECONDS, wait_until
 from tests.harness.web_site import Site
