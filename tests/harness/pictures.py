@@ -1,63 +1,81 @@
-"""Pictures of neuron-top as SVG, the same every time in one time zone, and its screens as text."""
+"""The screens of neuron-top as text and styles, and its picture in README; the same every time in one time zone."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
+
+from rich.segment import Segment
 
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
+from neurontools.tui.rich_style import rich_style
 from neurontools.tui.settings import Settings
 from neurontools.views.drawing.glyphs import UNICODE
+from neurontools.views.drawing.line import Line, line_width, plain
+from neurontools.views.drawing.style import FOUND, SELECTED, THEMES
 from tests.harness.paths import ROOT
-from tests.harness.pressed_keys import press
+from tests.harness.pressed_keys import draw
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import MOMENTS, StillFeed
 from tests.harness.typed_keys import type_keys
 
 README_PICTURE = ROOT / "docs/neuron-top.svg"
-PICTURE_SIZE = (120, 36)
-TEXT_SIZES = ((80, 24), (200, 50))
+SMALL, MIDDLE, LARGE = (80, 24), (120, 36), (200, 50)
 _README_SIZE = (120, 42)
 _README_CORES = 20
-_FONTS_AND_LINE_CLIPS = re.compile(
-    r'@font-face \{.*?\}\s*|<clipPath id="terminal-line-\d+">.*?</clipPath>\s*| clip-path="url\(#terminal-line-\d+\)"',
-    re.DOTALL,
-)
 
 
-async def picture(app: NeuronTop, size: tuple[int, int], keys: tuple[str, ...] = ()) -> str:
-    """Returns what the application shows after these keys, its times in the zone that is set."""
-    async with app.run_test(size=size) as pilot:
+async def screens(app: NeuronTop, keys: tuple[str, ...] = ()) -> str:
+    """Returns what the application shows after these keys: its text at three sizes, at the middle one with styles."""
+    async with app.run_test(size=MIDDLE) as pilot:
         await type_keys(pilot, *keys)
         await pilot.pause()
-        drawn = app.export_screenshot(title="neuron-top")
-    return re.sub(r"terminal-\d+", "terminal", drawn)
-
-
-def short_picture(drawn: str) -> str:
-    """Returns a picture without web fonts, clip paths of lines and empty lines; a rule of style takes one line."""
-    short = _FONTS_AND_LINE_CLIPS.sub("", drawn)
-    short = re.sub(r"\{[^{}]*\}", lambda match: " ".join(match[0].split()), short)
-    return re.sub(r"\n\s*\n", "\n", short)
-
-
-def screens(make_dashboard: Callable[[], Dashboard], keys: tuple[str, ...] = ()) -> str:
-    """Returns the text of a new dashboard after these keys, at the sizes that have no picture."""
+        strips = app.board.render_lines(app.board.size.region)
+    small, middle, large = (draw(app.dashboard, *size).lines for size in (SMALL, MIDDLE, LARGE))
+    styled = []
+    for strip, line in zip(strips, middle, strict=True):
+        assert list(strip) == [Segment(part, rich_style("dark", style)) for part, style in line], (
+            "the application shows what is drawn"
+        )
+        is_blank = not plain(line).strip() and {style for _, style in line} == {"text"}
+        styled.append("" if is_blank else f"{plain(line):{MIDDLE[0]}}  {_styles(line)}")
     parts = []
-    for width, height in TEXT_SIZES:
-        shown = press(make_dashboard(), *keys, size=(width, height))
-        parts += [f"{width}x{height}", *(line.rstrip() for line in shown.splitlines())]
+    for (width, height), rows in ((SMALL, map(plain, small)), (MIDDLE, styled), (LARGE, map(plain, large))):
+        parts.append(f"{width}x{height}")
+        for is_empty, same in groupby((row.rstrip() for row in rows), key=lambda row: not row):
+            together = list(same)
+            parts += [f"({len(together)} empty rows)"] if is_empty else together
     return "\n".join(parts) + "\n"
 
 
+def _styles(line: Line) -> str:
+    """The styles of a row, each after the number of its cells."""
+    return ", ".join(f"{line_width(tuple(run))} {style}" for style, run in groupby(line, key=itemgetter(1)))
+
+
+def look_of_styles(theme: str) -> str:
+    """Returns a line for each style: its colours and attributes in a theme."""
+    names = [*THEMES[theme].styles, f"text{SELECTED}", f"text{FOUND}"]
+    looks = (re.sub(r"not \w+ ", "", str(rich_style(theme, name))) for name in names)
+    return "".join(f"{name}: {look}\n" for name, look in zip(names, looks, strict=True))
+
+
 async def readme_picture() -> str:
-    """Returns the overview of a host on which one rank of a job stands still and the others wait for it."""
+    """Returns the overview of a host on which one rank of a job stands still and the others wait for it.
+
+    Its times are in the zone that is set.
+    """
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=_README_CORES)
     taken = [host.at(float(second)) for second in range(1, MOMENTS + 1)]
-    return await picture(NeuronTop(Dashboard(StillFeed(taken), Settings(), UNICODE), "dark"), _README_SIZE)
+    app = NeuronTop(Dashboard(StillFeed(taken), Settings(), UNICODE), "dark")
+    async with app.run_test(size=_README_SIZE) as pilot:
+        await pilot.pause()
+        drawn = app.export_screenshot(title="neuron-top")
+    return re.sub(r"terminal-\d+", "terminal", drawn)
 
 
 def without_version(drawn: str) -> str:

@@ -19,13 +19,11 @@ from neurontools.tui.settings import Settings, load
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.style import THEMES
 from tests.harness.pictures import (
-    PICTURE_SIZE,
     README_PICTURE,
     is_as_stored,
-    picture,
+    look_of_styles,
     readme_picture,
     screens,
-    short_picture,
     without_version,
 )
 from tests.harness.pressed_keys import text
@@ -40,7 +38,7 @@ INNER_PAGES = {
     "tree": ("o", "x"),
     "details": ("w", "enter", "down", "enter"),
     "time": ("w", "enter", "down", "enter", "P"),
-    "past": ("h", "[", "[", "{"),
+    "past": ("u", "[", "[", "{"),
     "setup": ("O",),
     "help": ("?",),
 }
@@ -138,17 +136,17 @@ def chosen(found: CommandList) -> str:
 
 @pytest.mark.parametrize("name", [*PAGE_NAMES, *INNER_PAGES])
 async def test_every_page_is_drawn_as_stored(name: str) -> None:
-    """At one size with its colours, by the whole application; at a smaller and a larger one as text."""
+    dashboard = dashboard_of(name) if name in PAGE_NAMES else dashboard_of(is_training=True)
+    shown = await screens(NeuronTop(dashboard, "dark"), INNER_PAGES.get(name, ()))
+    is_stored(without_version(shown), f"{name}.txt")
 
-    def make() -> Dashboard:
-        return dashboard_of(name) if name in PAGE_NAMES else dashboard_of(is_training=True)
 
-    pressed = INNER_PAGES.get(name, ())
-    drawn = short_picture(await picture(NeuronTop(make(), "dark"), PICTURE_SIZE, pressed))
-    for stored, path in ((drawn, GOLDEN / f"{name}.svg"), (screens(make, pressed), GOLDEN / f"{name}.txt")):
-        assert is_as_stored(without_version(stored), path), (
-            f"{path.name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
-        )
+def test_styles_look_as_stored() -> None:
+    is_stored(look_of_styles("dark"), "styles.txt")
+
+
+def is_stored(shown: str, name: str) -> None:
+    assert is_as_stored(shown, GOLDEN / name), f"{name} differs; look at it, then UPDATE_GOLDEN=1 writes it anew"
 
 
 async def test_the_picture_in_readme_shows_what_is_shown_now() -> None:
