@@ -26,7 +26,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from neurond.peers.limits import Kind, limits_for
 
-from neurontools import catalog, model
+from neurontools import model
 from neurontools.errors import UserError
 from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
@@ -40,17 +40,6 @@ from tests.harness.attached_process import AttachedProcess
 from tests.harness.hostile_peer import ATTACKS, opened, request
 from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
-
-ALWAYS = ("inf1.xlarge", "trn1.32xlarge", "trn2.48xlarge")
-TYPES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in catalog.names()]
-
-
-@pytest.mark.parametrize("instance_type", TYPES)
-def test_every_instance_type_starts(start_daemon: StartDaemon, instance_type: str) -> None:
-    daemon = start_daemon("--simulate", instance_type)
-    instance = daemon.snapshot().instance
-    assert (instance.instance_type, instance.device_count) == (instance_type, catalog.load(instance_type).device_count)
-    assert daemon.stop() == 0
 
 
 def test_a_node_of_the_largest_ultraserver_with_physical_cores(start_daemon: StartDaemon) -> None:
@@ -111,47 +100,6 @@ def test_synthetic_load_in_a_daemon(start_daemon: StartDaemon) -> None:
     assert [core.neuroncore_index for core in attachment.attach(core_count=1).cores] == [1]
     assert [process.synthetic for process in daemon.snapshot().processes] == [False, True]
     attachment.close()
-
-
-@pytest.mark.slow
-def test_a_stopped_daemon_goes_on_without_making_up_for_lost_ticks(daemon: RunningDaemon) -> None:
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=1)
-    daemon.process.send_signal(signal.SIGSTOP)
-    stopped_at = wait_until(lambda: time.monotonic() if state(daemon.pid) == "T" else None)
-    wait_until(lambda: time.monotonic() > stopped_at + 1.0)
-    daemon.process.send_signal(signal.SIGCONT)
-    assert daemon.owners()[0] == os.getpid()
-    wait_until(lambda: daemon.snapshot().taken_at_seconds > stopped_at + 1.2)
-    missed = [snapshot for snapshot in history(daemon) if stopped_at < snapshot.taken_at_seconds < stopped_at + 1.1]
-    assert len(missed) <= 4, "and not the 20 of a second"
-    attachment.close()
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-STREAM = """
-import sys
-from neurontools.rpc.stream import StreamConnection
-for _ in StreamConnection(sys.argv[1], 300).messages("/neurontools.v1.MonitorService/WatchSnapshots", b""):
-    print("streams", flush=True)
-"""
-
-
-def test_clients_that_are_killed_in_the_middle_of_a_stream(shared_daemon: RunningDaemon) -> None:
-    command = [sys.executable, "-c", STREAM, shared_daemon.socket]
-    clients = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(4)]
-    for client in clients:
-        assert client.stdout is not None
-        assert client.stdout.readline() == b"streams\n"
-    during = shared_daemon.descriptor_count()
-    for client in clients:
-        client.kill()
-        client.communicate()
-    wait_until(lambda: shared_daemon.descriptor_count() <= during - 4)
-    assert shared_daemon.next_snapshot().warnings == ()
 
 
 def test_fifty_clients_at_once(shared_daemon: RunningDaemon) -> None:
@@ -399,7 +347,8 @@ def test_out_of_descriptors_is_one_line_and_passes(daemon: RunningDaemon) -> Non
     attached = Attachment(daemon)
     assert attached.attach(core_count=1).pid == os.getpid()
     attached.close()
-    lines = [line for line in daemon.log.splitlines() if os.strerror(errno.EMFILE) in line]
+    cause = f": connections can't be taken: {os.strerror(errno.EMFILE)}; raise the limit of open files, or end those"
+    lines = [line for line in daemon.log.splitlines() if cause in line]
     assert 1 <= len(lines) <= 3, daemon.log
 
 
