@@ -168,6 +168,8 @@ def test_a_snapshot_of_a_moment_ago(shared_daemon: RunningDaemon) -> None:
             pass
         past = daemon.snapshot(age_seconds=0.2)
         assert past.taken_at_seconds < daemon.snapshot().taken_at_seconds - 0.15
+        oldest = next(daemon.history()).sequence
+        assert oldest <= daemon.snapshot(age_seconds=3600).sequence < past.sequence, "as far back as there is one"
 
 
 def test_a_recording_is_read_like_a_daemon(shared_daemon: RunningDaemon, tmp_path: Path) -> None:

@@ -22,14 +22,10 @@ from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, Proce
 
 from neurontools.model import (
     DeviceMemory,
-    ErrorCounters,
-    ExecutionCounters,
     HostMemory,
-    LatencyHistogram,
     LoadedModel,
     Process,
     Subgraph,
-    TrainingCounters,
 )
 from neurontools.nrt.core_request import CoreRequest
 from tests.harness.waiting import wait_until
@@ -214,29 +210,6 @@ def test_before_its_first_report_a_process_is_who_it_is_and_what_it_holds() -> N
         cpu_user_seconds_total=3.5,
         cpu_system_seconds_total=0.5,
     )
-
-
-def test_a_report_is_told_as_it_came() -> None:
-    holding = held(CoreRequest(0, 1))
-    histogram, device_histogram = LatencyHistogram((5,), (9,), 1.0), LatencyHistogram((4,), (9,), 0.5)
-    holding.report = Report(
-        measured_at_seconds=10.0,
-        cores={},
-        host_memory=HostMemory(tensors_bytes=7),
-        executions=ExecutionCounters(9),
-        errors=ErrorCounters(2),
-        total_latency_histogram=histogram,
-        device_latency_histogram=device_histogram,
-        training=TrainingCounters(steps_total=4),
-        counted_since_seconds=2.5,
-    )
-    process = recorded(holding, 11.0)
-    assert process.pid == 71
-    assert process.host_memory == HostMemory(tensors_bytes=7)
-    assert (process.executions, process.errors) == (ExecutionCounters(9), ErrorCounters(2))
-    assert (process.total_latency_histogram, process.device_latency_histogram) == (histogram, device_histogram)
-    assert process.training == TrainingCounters(steps_total=4)
-    assert (process.measured_at_seconds, process.reporting, process.counted_since_seconds) == (10.0, True, 2.5)
 
 
 def test_a_process_is_silent_after_three_seconds_and_three_intervals() -> None:
