@@ -14,34 +14,23 @@ import pytest
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.exporters.perfetto.host_trace import HostTrace
 from neurontools.model import Finding, Health, LogicalNeuronCore, Severity, Snapshot, logical_cores
-from neurontools.recording.writer import RecordingWriter
-from tests.harness import chromium
+from tests.harness import chromium, still_feed
 from tests.harness.command import call_main
 from tests.harness.perfetto_trace import BOOTTIME, REALTIME, Read, read
 from tests.harness.perfetto_ui import FOLDERS, perfetto_ui
-from tests.harness.scenario_host import ScenarioHost
-from tests.harness.still_feed import message_of
+from tests.harness.still_feed import write_recording
 
 CORE = "Neuron device 0 (simulated)/NeuronCore 0"
 
 
 def moments(instance_type: str, scenario: str, count: int) -> list[Snapshot]:
-    host = ScenarioHost(instance_type, scenario)
-    return [host.at(float(second)) for second in range(1, count + 1)]
+    return list(still_feed.snapshots(instance_type, scenario)[:count])
 
 
 def traced(snapshots: list[Snapshot]) -> Read:
     trace = HostTrace()
     content = b"".join(trace.add(each.taken_at_seconds, each, ()) for each in snapshots)
     return read(content + trace.end())
-
-
-def recorded(path: Path, snapshots: list[Snapshot]) -> Path:
-    writer = RecordingWriter(str(path))
-    for snapshot in snapshots:
-        writer.write(message_of(snapshot))
-    writer.close()
-    return path
 
 
 def nanoseconds(snapshot: Snapshot) -> int:
@@ -164,7 +153,10 @@ def test_names_from_elsewhere_are_harmless() -> None:
 
 
 def test_the_command_writes_what_the_recording_has(tmp_path: Path) -> None:
-    recording, out = recorded(tmp_path / "r", moments("trn1.2xlarge", "ecc-burst", 60)), tmp_path / "host.pftrace"
+    recording, out = (
+        write_recording(tmp_path / "r", moments("trn1.2xlarge", "ecc-burst", 60)),
+        tmp_path / "host.pftrace",
+    )
     done = export("--replay", recording, "--export-perfetto", out)
     found = read(out.read_bytes())
     assert (done.returncode, done.stdout) == (0, "")
@@ -194,7 +186,7 @@ def test_what_cannot_be_written_is_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, told: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    content = recorded(Path("r"), moments("trn1.2xlarge", "steady", 2)).read_bytes()
+    content = write_recording(Path("r"), moments("trn1.2xlarge", "steady", 2)).read_bytes()
     done = export(*arguments)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (code, "", 1)
     assert told in done.stderr
@@ -206,7 +198,7 @@ def test_what_cannot_be_written_is_a_line(
 @pytest.mark.skipif(chromium.PROGRAM is None, reason="chromium is not installed")
 def test_perfetto_counts_what_we_counted(tmp_path: Path) -> None:
     snapshots = moments("trn1.2xlarge", "training-ramp", 40)
-    recording, out = recorded(tmp_path / "r", snapshots[:20] + snapshots[30:]), tmp_path / "host.pftrace"
+    recording, out = write_recording(tmp_path / "r", snapshots[:20] + snapshots[30:]), tmp_path / "host.pftrace"
     assert export("--replay", recording, "--export-perfetto", out).returncode == 0
     found = read(out.read_bytes())
     with perfetto_ui(out) as ui:
