@@ -30,10 +30,9 @@ NASTY_HOST = snapshot_of("trn1.2xlarge", [process_of(1, NASTY, [0])])
 WATCHED = snapshot_of("trn1.32xlarge", [*TWO, MONITOR])
 
 CASES: dict[str, tuple[Snapshot, dict[str, Any]]] = {
-    "idle_trn1.32xlarge.txt": (snapshot_of("trn1.32xlarge"), {}),
     "one_device_two_processes.txt": (snapshot_of("trn1.2xlarge", TWO), {}),
     "wide.txt": (snapshot_of("trn1.2xlarge", TWO), {"wide": True}),
-    "shared_devices.txt": (snapshot_of("inf2.24xlarge", SHARED), {}),
+    "shared_devices.txt": (snapshot_of("inf2.24xlarge", SHARED), {"device_indices": [0, 1, 2]}),
     "a_process_a_device.txt": (snapshot_of("inf2.24xlarge", [process_of(4242, TRAIN, [0, 1, 2])]), {}),
     "all_processes.txt": (WATCHED, {"all_processes": True, "device_indices": [0, 1]}),
     "without_the_monitor.txt": (WATCHED, {"device_indices": [1]}),
@@ -48,7 +47,7 @@ CASES: dict[str, tuple[Snapshot, dict[str, Any]]] = {
     "inferred_and_unknown.txt": (snapshot_of("inf1.24xlarge"), {"device_indices": [0, 15]}),
     "nasty_command.txt": (NASTY_HOST, {"wide": True}),
     "topology_torus.txt": (snapshot_of("trn1.32xlarge"), {"topology": True}),
-    "shared_devices.json": (snapshot_of("inf2.24xlarge", SHARED), {"device_indices": [0, 1, 2]}),
+    "shared_devices.json": (snapshot_of("inf2.24xlarge", SHARED), {"device_indices": [1, 2]}),
     "trn2.3xlarge_lnc1.json": (snapshot_of("trn2.3xlarge"), {"logical_neuroncore_config": 1}),
     "trn2.48xlarge_lnc2.json": (snapshot_of("trn2.48xlarge"), {"device_indices": [15]}),
     "inferred_and_unknown.json": (snapshot_of("inf1.24xlarge"), {"device_indices": [0]}),
