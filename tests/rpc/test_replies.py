@@ -175,15 +175,6 @@ def test_statuses(server: RawServer, reply: bytes, code: int, details: str) -> N
     assert (caught.value.code, caught.value.details) == (code, details)
 
 
-def test_a_huffman_coded_message_is_read(server: RawServer) -> None:
-    coded = bytes.fromhex("f1e3c2e5f23a6ba0ab90f4ff")  # RFC 7541, C.4.1
-    field = b"\0" + b"\x0cgrpc-message" + bytes((0x80 | len(coded),)) + coded
-    block = HEADER_BLOCK + hpack.encode([(b"grpc-status", b"5")]) + field
-    server.say(GREETING + frame(HEADERS, block, END_HEADERS | END_STREAM, 1))
-    with pytest.raises(RpcError, match=r"^NOT_FOUND: www\.example\.com$"):
-        call(server)
-
-
 def test_the_deadline_is_that_of_the_call_and_not_of_a_read(server: RawServer) -> None:
     def never_stop(connection: socket.socket) -> None:
         connection.sendall(GREETING)
