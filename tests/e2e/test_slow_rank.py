@@ -11,7 +11,6 @@ import pytest
 
 from tests.harness import python_process
 from tests.harness.paths import ROOT
-from tests.harness.waiting import HANG_SECONDS
 
 pytest.importorskip("torch")
 
@@ -25,7 +24,6 @@ def test_a_rank_that_is_held_up_is_named_with_the_part_of_its_steps_that_takes_l
         loaded=python_process.TORCH,
         text=True,
         cwd=tmp_path,
-        timeout=HANG_SECONDS,
         env={**kept, "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}"},
     )
     told = re.search(r"^forward +rank (\d): (.*)$", ended.stdout, re.MULTILINE)

@@ -47,7 +47,6 @@ def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables
             **variables,
         },
         text=True,
-        timeout=HANG_SECONDS,
     )
 
 

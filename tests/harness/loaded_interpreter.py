@@ -31,6 +31,7 @@ import os
 import runpy
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -49,12 +50,8 @@ _paths = sys.path[1:]
 _Popen = subprocess.Popen
 _execv = os.execv
 _loaded: frozenset[str] = frozenset()
-_finalizers: frozenset[Any] = frozenset()
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
-_MAP_FIELDS = (
-    "start_code end_code start_data end_data start_brk brk start_stack arg_start arg_end env_start env_end auxv"
-).split()
 _told: Any = None
 
 
@@ -81,17 +78,23 @@ def _of_interpreter(environment: Mapping[str, str]) -> dict[str, str]:
 class ForkingPopen(_Popen[Any]):
     """Starts this interpreter by forking, and everything else as its base does."""
 
+    def __init__(self, args: Any, *others: Any, **options: Any) -> None:
+        self._asked_for = None if others else asked_for(args, options)
+        super().__init__(args, *others, **options)
+
     def _execute_child(self, *given: Any) -> None:
-        wanted = inspect.signature(_Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
-        process = asked_for(wanted)
-        if process is None:
+        if self._asked_for is None:
             super()._execute_child(*given)  # type: ignore[misc]
             return
-        self.pid = self._start(process, files_of(wanted))
+        wanted = inspect.signature(_Popen._execute_child).bind(self, *given).arguments  # type: ignore[attr-defined]
+        files = {number: wanted[name] for number, name in enumerate(("p2cread", "c2pwrite", "errwrite"))}
+        files = {number: number if descriptor == -1 else descriptor for number, descriptor in files.items()}
+        self.pid = self._start(self._asked_for, files | {number: number for number in wanted["pass_fds"]})
         self._child_created = True
         self._close_pipe_fds(*(wanted[name] for name in _PIPES))  # type: ignore[attr-defined]
 
     def _start(self, process: dict[str, Any], files: dict[int, int]) -> int:
+        """The PID of a new process with these descriptors, each of which is one of ours."""
         sys.stdout.flush()
         sys.stderr.flush()
         ready, begun = os.pipe()  # `become` closes its end, as the end that Popen waits for is closed by exec
@@ -105,40 +108,25 @@ class ForkingPopen(_Popen[Any]):
 
 
 _PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_OPTIONS = {"stdin", "stdout", "stderr", "pass_fds", "cwd", "env", "start_new_session", "bufsize", "text", "encoding"}
 
 
-def asked_for(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The process that Popen's arguments ask for, for `become`; None when it has to be started for real."""
-    command, environment = wanted["args"], os.environ if wanted["env"] is None else wanted["env"]
-    unusual = ("preexec_fn", "shell", "gid", "gids", "uid")
-    if (
-        not isinstance(command, (list, tuple))
-        or not all(isinstance(argument, (str, os.PathLike)) for argument in command)
-        or os.fspath(command[0]) != sys.executable
-        or wanted["executable"] not in (None, command[0])
-        or any(wanted[name] not in (None, False) for name in unusual)
-        or wanted["umask"] != -1
-        or not wanted["close_fds"]
-        or wanted.get("process_group", -1) != -1
-    ):
+def asked_for(command: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The process that Popen is asked for, for `become`; None when it has to be started for real."""
+    if not isinstance(command, (list, tuple)) or not options.keys() <= _OPTIONS:
         return None
-    arguments = [os.fspath(argument) for argument in command[1:]]
-    if not can_be_forked(arguments, environment):
+    given = options.get("env")
+    environment = os.environ if given is None else given
+    program, *arguments = map(os.fspath, command)
+    if program != sys.executable or not can_be_forked(arguments, environment):
         return None
     return {
         "arguments": arguments,
         "environment": dict(environment),
-        "directory": os.path.abspath(wanted["cwd"] or os.getcwd()),  # noqa: PTH100, PTH109
-        "new_session": bool(wanted["start_new_session"]),
+        "directory": os.path.abspath(options.get("cwd") or os.getcwd()),  # noqa: PTH100, PTH109
+        "new_session": bool(options.get("start_new_session")),
         "ignored": [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN],
     }
-
-
-def files_of(wanted: Mapping[str, Any]) -> dict[int, int]:
-    """The descriptors that the process is to have, and which ones of ours they are."""
-    files = {0: wanted["p2cread"], 1: wanted["c2pwrite"], 2: wanted["errwrite"]}
-    files = {number: number if descriptor == -1 else descriptor for number, descriptor in files.items()}
-    return files | {number: number for number in wanted["pass_fds"]}
 
 
 def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool = False) -> NoReturn:
@@ -160,8 +148,7 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     _take_files(files)
     if is_own_child:
         gc.freeze()
-        for finalizer in set(weakref.finalize._registry) - _finalizers:  # type: ignore[attr-defined]
-            finalizer.detach()
+        weakref.finalize._registry.clear()  # type: ignore[attr-defined]
         atexit._clear()
         atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
         atexit.register(logging.shutdown)
@@ -179,16 +166,6 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
     os._exit(code)
 
 
-class _MemoryMap(ctypes.Structure):
-    """`struct prctl_mm_map` of linux/prctl.h: where the parts of a process lie."""
-
-    _fields_ = [
-        *((name, ctypes.c_uint64) for name in _MAP_FIELDS),
-        ("auxv_size", ctypes.c_uint32),
-        ("exe_fd", ctypes.c_uint32),
-    ]
-
-
 def tell(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
     """Makes these what /proc says are this process's command line and environment; whether the kernel lets us."""
     global _told
@@ -203,12 +180,12 @@ def tell(arguments: Sequence[str], environment: Mapping[str, str]) -> bool:
         for number in (26, 27, 28, 45, 46, 47)  # as proc(5) numbers them
     )
     _libc.sbrk.restype = ctypes.c_void_p
-    parts = _MemoryMap(
+    parts = struct.pack(  # `struct prctl_mm_map` of linux/prctl.h
+        "12Q2I",
         *(start_code, end_code, start_data, end_data, start_brk, _libc.sbrk(0), start_stack),
         *(begin, begin + len(command), begin + len(command), begin + len(told), 0, 0, 0xFFFFFFFF),
     )
-    size = ctypes.c_ulong(ctypes.sizeof(parts))
-    if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(parts), size, 0):
+    if _libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, parts, ctypes.c_ulong(len(parts)), 0):
         return False
     _told = told
     return True
@@ -271,15 +248,15 @@ def _run(arguments: list[str]) -> int:
 
 def _stream(number: int, unbuffered: bool) -> Any:
     try:
-        raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
+        mode, buffering = ("rb", -1) if number == 0 else ("wb", 0 if unbuffered else -1)
+        file = open(number, mode, buffering, closefd=False)  # noqa: SIM115
     except OSError:
         return None  # the descriptor is closed
-    buffer: Any = io.BufferedReader(raw) if number == 0 else raw if unbuffered else io.BufferedWriter(raw)
     return io.TextIOWrapper(
-        buffer,
+        file,
         sys.getfilesystemencoding(),
         "backslashreplace" if number == 2 else "strict",
-        line_buffering=number == 2 or raw.isatty(),
+        line_buffering=number == 2 or file.isatty(),
         write_through=unbuffered,
     )
 
@@ -315,13 +292,10 @@ def _execute(program: Any, command: list[str]) -> NoReturn:
     arguments = [argument for argument in command[1:] if argument not in ("-P", "-B")]
     if program != sys.executable or not can_be_forked(arguments, os.environ):
         _execv(program, command)
-    files = [int(name) for name in os.listdir("/proc/self/fd")]  # noqa: PTH208
-    kept = {}
-    for number in files:
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
         with contextlib.suppress(OSError):
-            if os.get_inheritable(number):
-                kept[number] = number
-    _take_files(kept)
+            if not os.get_inheritable(int(name)):
+                os.close(int(name))
     sys.exit(_run(arguments))
 
 
@@ -332,29 +306,27 @@ def _serve(server: socket.socket) -> None:
         if not message:
             return
         process = json.loads(message)
-        began, begin = os.pipe()
-        told, tell = os.pipe()
-        ready, begun = os.pipe()
+        ours, theirs = socket.socketpair()
         middle = os.fork()
         if middle == 0:
-            child = os.fork()
-            if child:
-                os.write(tell, str(child).encode())
+            if os.fork():
                 os._exit(0)
-            os.close(begin)
-            os.read(began, 1)  # until our parent is who asked
+            theirs.send(str(os.getpid()).encode())
+            theirs.recv(1)  # until our parent is who asked
             become(process, dict(zip(process["files"], received, strict=True)))
         os.waitpid(middle, 0)
-        pid = os.read(told, 20)
-        for descriptor in (*received, began, begin, told, tell, begun):
+        theirs.close()
+        for descriptor in received:
             os.close(descriptor)
-        os.read(ready, 1)  # until it is what was asked for, and takes signals as that
-        os.close(ready)
+        with ours:
+            pid = ours.recv(20)
+            ours.send(b"x")
+            ours.recv(1)  # until it is what was asked for, and takes signals as that
         server.send(pid)
 
 
 def _main() -> None:
-    global _loaded, _finalizers
+    global _loaded
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
     os.execv = _execute  # type: ignore[assignment]
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # here, where no process is meant to have a device
@@ -362,7 +334,6 @@ def _main() -> None:
         importlib.import_module(name)
     sys.modules["loaded_interpreter"] = sys.modules["__main__"]
     _loaded = frozenset(sys.modules)
-    _finalizers = frozenset(weakref.finalize._registry)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.collect()
     gc.freeze()

@@ -11,7 +11,6 @@ from typing import Any
 
 from tests.harness import python_process
 from tests.harness.paths import ROOT
-from tests.harness.waiting import HANG_SECONDS
 
 
 def neuron_run(directory: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +21,6 @@ def neuron_run(directory: Path, *arguments: str, **environment: str) -> subproce
         loaded=python_process.TORCH,
         text=True,
         cwd=directory,
-        timeout=HANG_SECONDS,
         env={
             **kept,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'daemon'}",

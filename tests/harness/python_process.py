@@ -22,6 +22,7 @@ from typing import Any
 from tests.harness import loaded_interpreter
 from tests.harness.loaded_interpreter import ForkingPopen
 from tests.harness.paths import PYTHONPATH
+from tests.harness.waiting import HANG_SECONDS
 
 _SERVER = Path(__file__).with_name("loaded_interpreter.py")
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,26 +55,16 @@ def popen(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) ->
     return _LoadedPopen(loaded, command, **options)
 
 
-def run(
-    command: Sequence[Any],
-    *,
-    loaded: tuple[str, ...],
-    timeout: float | None = None,
-    check: bool = False,
-    **options: Any,
-) -> subprocess.CompletedProcess[Any]:
+def run(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> subprocess.CompletedProcess[Any]:
     """Starts such a process and waits for its end; its output is captured."""
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     with popen(command, loaded=loaded, **options) as process:
         try:
-            output, errors = process.communicate(timeout=timeout)
+            output, errors = process.communicate(timeout=HANG_SECONDS)
         except BaseException:
             process.kill()
             raise
-    done = subprocess.CompletedProcess(command, process.returncode, output, errors)
-    if check:
-        done.check_returncode()
-    return done
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 @cache
@@ -88,9 +79,9 @@ def _commands_can_be_told() -> bool:
 class _LoadedPopen(ForkingPopen):
     """Popen whose process is a fork of a loaded interpreter, where that can be had."""
 
-    def __init__(self, loaded: tuple[str, ...], *arguments: Any, **options: Any) -> None:
+    def __init__(self, loaded: tuple[str, ...], command: Sequence[Any], **options: Any) -> None:
         self._modules = loaded
-        super().__init__(*arguments, **options)
+        super().__init__(command, **options)
 
     def _start(self, process: dict[str, Any], files: dict[int, int]) -> int:
         return _interpreter(self._modules).start(process, files)

@@ -38,7 +38,6 @@ def neurond(*flags: str) -> subprocess.CompletedProcess[str]:
         loaded=python_process.MONITORS,
         encoding="utf-8",
         env=os.environ,
-        timeout=HANG_SECONDS,
     )
 
 

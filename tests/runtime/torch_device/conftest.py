@@ -14,7 +14,6 @@ import pytest
 
 from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
-from tests.harness.waiting import HANG_SECONDS
 
 torch = pytest.importorskip("torch")
 
@@ -81,7 +80,6 @@ def run_python(device_environment: dict[str, str], tmp_path: Path) -> Run:
             [sys.executable, *arguments],
             loaded=() if is_started else python_process.TORCH,
             text=True,
-            timeout=HANG_SECONDS,
             cwd=tmp_path,
             env={name: value for name, value in variables.items() if value != ""},
         )
