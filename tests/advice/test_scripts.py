@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.advice.advisor import RULES
-from tests.harness.neuron_run_script import neuron_run, summary_of
+from tests.harness.neuron_run import neuron_run, summary_of
 from tests.harness.training_scripts import BEGINNING, LOOP, TRAINED
 
 pytest.importorskip("torch")

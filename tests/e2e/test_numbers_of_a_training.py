@@ -19,8 +19,8 @@ import pytest
 
 from neurontools.model import Process
 from neurontools.version import __version__
-from tests.harness import python_process
-from tests.harness.paths import NEURON_LS, PYTHONPATH
+from tests.harness import neuron_run, python_process
+from tests.harness.paths import NEURON_LS
 from tests.harness.record_stream import RecordStream
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -97,23 +97,14 @@ def daemon(start_daemon: StartDaemon) -> RunningDaemon:
 
 @pytest.fixture
 def environment(tmp_path: Path, daemon: RunningDaemon) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_", "TORCHELASTIC"))}
-    return {
-        **kept,
-        "PYTHONPATH": PYTHONPATH,
-        "NEURONTOOLS_SOCKET": daemon.socket,
-        "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
-        "NEURON_PROCESS_TAG": "counted",
-        "OMP_NUM_THREADS": "1",
-    }
+    return neuron_run.environment(tmp_path, daemon.socket, NEURON_PROCESS_TAG="counted")
 
 
 @pytest.fixture
 def training(tmp_path: Path, environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = [sys.executable, "-m", "neurontools.cli.run.command", "--cores", "1", "--summary-json", "summary.json"]
     process = python_process.popen(
-        [*run, "train.py", "--epochs", "3"],
+        [*neuron_run.COMMAND, "--cores", "1", "--summary-json", "summary.json", "train.py", "--epochs", "3"],
         loaded=python_process.TORCH,
         cwd=tmp_path,
         env=environment,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import pytest
 from neurontools.model import FaultState
 from neurontools.testing import SimulatedHost
 from tests.harness import framework_script, python_process
-from tests.harness.paths import PYTHONPATH
+from tests.harness.neuron_run import environment
 from tests.harness.ports import free_port
 from tests.harness.waiting import HANG_SECONDS
 
@@ -34,18 +33,10 @@ def torchrun(restarts: int) -> list[str]:
 
 
 def train(host: SimulatedHost, directory: Path, launcher: list[str], **variables: str) -> Any:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
     return python_process.run(
         [*launcher, str(EXAMPLE), "--directory", str(directory), "--steps", str(STEPS)],
         loaded=python_process.TORCH,
-        env={
-            **kept,
-            **host.environment,
-            "PYTHONPATH": PYTHONPATH,
-            "OMP_NUM_THREADS": "1",
-            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
-            **variables,
-        },
+        env=environment(directory, **host.environment, **variables),
         text=True,
     )
 
@@ -54,9 +45,7 @@ def outside_of(host: SimulatedHost, directory: Path) -> dict[str, str]:
     """The variables of programs in the environment of the frameworks, on the host."""
     if not framework_script.PYTHON.exists():
         pytest.skip("other people's frameworks are not installed; run make frameworks")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_", "USE_TORCH"))}
-    own = {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "NEURON_COMPILE_CACHE_URL": str(directory / "cache")}
-    return {**kept, **host.environment, **own}
+    return environment(directory, PYTHONPATH="", **host.environment)
 
 
 def train_by_accelerate(host: SimulatedHost, directory: Path, restarts: int, **variables: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.harness import python_process
-from tests.harness.paths import PYTHONPATH
+from tests.harness.neuron_run import environment
 from tests.harness.ports import free_port
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -77,7 +76,6 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
     """Both nodes of a training: the daemon and the torchrun of each. The second one may use cores 4 and 5 alone."""
     (tmp_path / "script.py").write_text(SCRIPT)
     port = free_port()
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_", "TORCHELASTIC"))}
     made = []
     for node, (instance_type, cores) in enumerate((("trn1.2xlarge", ""), ("trn1.32xlarge", "4-5"))):
         daemon = start_daemon("--simulate", instance_type, "--interval", "0.05", name=f"{node}.sock")
@@ -87,14 +85,12 @@ def nodes(tmp_path: Path, start_daemon: StartDaemon) -> Iterator[list[tuple[Runn
             [*launcher, *rendezvous, "-m", "neurontools.runtime", "script.py"],
             loaded=python_process.TORCH,
             cwd=tmp_path,
-            env={
-                **kept,
-                "PYTHONPATH": PYTHONPATH,
-                "NEURONTOOLS_SOCKET": daemon.socket,
-                "NEURON_COMPILE_CACHE_URL": str(tmp_path / f"cache{node}"),
-                "OMP_NUM_THREADS": "1",
+            env=environment(
+                tmp_path,
+                daemon.socket,
+                NEURON_COMPILE_CACHE_URL=str(tmp_path / f"cache{node}"),
                 **({"NEURON_RT_VISIBLE_CORES": cores} if cores else {}),
-            },
+            ),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.harness.neuron_run import environment
 from tests.harness.paths import ROOT
 
 PYTHON = ROOT / ".venv/frameworks/bin/python"
@@ -45,7 +45,6 @@ def run(tmp_path: Path) -> Run:
         pytest.skip("other people's frameworks are not installed; run make frameworks")
 
     def run_script(launcher: str, script: str, *arguments: str, **variables: str) -> Told:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_", "USE_TORCH"))}
         told = tmp_path / "told"
         told.mkdir(exist_ok=True)
         for path in told.iterdir():
@@ -56,14 +55,8 @@ def run(tmp_path: Path) -> Run:
             text=True,
             cwd=tmp_path,
             env={
-                **kept,
-                "PYTHONPATH": "",
-                "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache"),
-                "NEURONTOOLS_SOCKET": str(tmp_path / "none.sock"),
+                **environment(tmp_path, PYTHONPATH="", HF_HUB_OFFLINE="1", HOME=str(tmp_path)),
                 "NEURON_RT_NUM_CORES": "1" if launcher == "neuron-run" else "",
-                "OMP_NUM_THREADS": "1",
-                "HF_HUB_OFFLINE": "1",
-                "HOME": str(tmp_path),
                 **({"USE_TORCH_XLA": "0", "NEURONTOOLS_RUNTIME": "0"} if "cpu" in launcher else {}),
                 **variables,
             },

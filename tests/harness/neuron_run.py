@@ -1,9 +1,10 @@
-"""neuron-run as a process that a test talks to while it runs."""
+"""neuron-run over a script of a test: until it ends, or as a process that a test talks to."""
 
 from __future__ import annotations
 
 import codecs
 import fcntl
+import json
 import os
 import re
 import select
@@ -13,6 +14,7 @@ import sys
 import termios
 import time
 from pathlib import Path
+from typing import Any
 
 from neurontools.rpc import call, neuron_pb2
 from tests.harness import python_process
@@ -39,10 +41,10 @@ while not os.path.exists("stop"):
 
 
 def environment(directory: Path, socket: str = "", **changes: str) -> dict[str, str]:
-    """The variables of a user who has none of ours set, with a compile cache of the test's own."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
+    """The variables of a user who has none of ours set, with a compile cache of the test's own and no daemon."""
+    ours = ("NEURON", "XLA_", "TORCHELASTIC", "USE_TORCH")
     return {
-        **kept,
+        **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
         "PYTHONPATH": PYTHONPATH,
         "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
         "NEURONTOOLS_SOCKET": socket or str(directory / "none.sock"),
@@ -50,6 +52,27 @@ def environment(directory: Path, socket: str = "", **changes: str) -> dict[str, 
         "TERM": "xterm",
         **changes,
     }
+
+
+def neuron_run(directory: Path, *arguments: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Runs neuron-run in a directory."""
+    return python_process.run(
+        [*COMMAND, *arguments],
+        loaded=python_process.TORCH,
+        text=True,
+        cwd=directory,
+        env=environment(directory, **changes),
+    )
+
+
+def summary_of(directory: Path, script: str, *options: str, **changes: str) -> dict[str, Any]:
+    """What neuron-run tells of a script that ends well, which is written to script.py."""
+    (directory / "script.py").write_text(script)
+    where = ("-q", "--simulate", "trn1.2xlarge", "--summary-json", "out.json")
+    run = neuron_run(directory, *where, *options, "script.py", **changes)
+    assert run.returncode == 0, run.stderr
+    document: dict[str, Any] = json.loads((directory / "out.json").read_text())
+    return document
 
 
 class Started:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.harness.neuron_run_script import neuron_run
+from tests.harness.neuron_run import neuron_run
 
 TWELVE_STEPS = """
 import torch, torch_xla.core.xla_model as xm

@@ -19,7 +19,7 @@ from neurontools.profile import Kind, Profile, read_directory
 from tests.harness import python_process
 from tests.harness.chromium import PROGRAM, chromium
 from tests.harness.command import calls
-from tests.harness.neuron_run_script import neuron_run
+from tests.harness.neuron_run import environment, neuron_run
 from tests.harness.paths import PYTHONPATH
 from tests.harness.profiled_scripts import TWELVE_STEPS
 from tests.harness.running_daemon import RunningDaemon
@@ -50,24 +50,15 @@ FORWARD_LINE, LOSS_LINE = 10, 11
 class Training:
     """A training in a directory of its own, that stops when it is told to."""
 
-    def __init__(self, daemon: RunningDaemon, directory: Path, rank: int = 0, **environment: str) -> None:
+    def __init__(self, daemon: RunningDaemon, directory: Path, rank: int = 0) -> None:
         self.directory = directory
         self.rank = rank
         (directory / "train.py").write_text(TRAINING)
-        kept = {key: value for key, value in os.environ.items() if not key.startswith(("NEURON", "XLA_"))}
         self.process = python_process.popen(
             [sys.executable, "-m", "neurontools.runtime", "train.py"],
             loaded=python_process.TORCH,
             cwd=directory,
-            env={
-                **kept,
-                "NEURONTOOLS_SOCKET": daemon.socket,
-                "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),
-                "PYTHONPATH": PYTHONPATH,
-                "NEURON_RT_VISIBLE_CORES": str(rank),
-                "RANK": str(rank),
-                **environment,
-            },
+            env=environment(directory, daemon.socket, NEURON_RT_VISIBLE_CORES=str(rank), RANK=str(rank)),
         )
         wait_until(lambda: self.steps >= 5)
 
@@ -256,8 +247,9 @@ def test_a_directory_that_can_not_be_written_is_told_before_anybody_is_asked(
 ) -> None:
     (tmp_path / "file").touch()
     made = tmp_path / "file" / "made"
-    environment = {"NEURONTOOLS_SOCKET": daemon.socket}
-    done = calls("neuron-profile", environment)("capture", "--pid", str(os.getpid()), "-o", str(made))
+    done = calls("neuron-profile", {"NEURONTOOLS_SOCKET": daemon.socket})(
+        "capture", "--pid", str(os.getpid()), "-o", str(made)
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"neuron-profile: {made}: Not a directory; give another directory with -o")
 

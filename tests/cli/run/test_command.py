@@ -15,9 +15,9 @@ import pytest
 
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
-from tests.harness import counted_runs, neuron_run_script
-from tests.harness.neuron_run import environment
-from tests.harness.neuron_run_script import summary_of
+from tests.harness import counted_runs
+from tests.harness import neuron_run as runs
+from tests.harness.neuron_run import environment, summary_of
 from tests.harness.paths import ROOT
 from tests.harness.training_scripts import BEGINNING, PLAIN, TRAINED
 
@@ -44,7 +44,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def neuron_run(tmp_path: Path) -> Run:
     (tmp_path / "script.py").write_text(SCRIPT)
-    return partial(neuron_run_script.neuron_run, tmp_path, NEURONTOOLS_SOCKET=str(tmp_path / "none.sock"))
+    return partial(runs.neuron_run, tmp_path)
 
 
 def test_a_script_with_its_arguments_and_its_summary(neuron_run: Run, tmp_path: Path) -> None:
