@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from neurontools.rpc import call, neuron_pb2
 from tests.harness import python_process
 from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -184,10 +183,3 @@ class OnTerminal:
             return False
         self.written += self._decoder.decode(data)  # what is read may end within a character
         return bool(data)
-
-
-def owners(socket: str) -> list[int]:
-    """The PIDs that hold a core, a PID a core."""
-    reply = call.call(socket, "/neurontools.v1.MonitorService/GetSnapshot", b"", timeout_seconds=HANG_SECONDS)
-    snapshot = neuron_pb2.GetSnapshotResponse.FromString(reply).snapshot
-    return [core.owner_pid for core in snapshot.cores if core.HasField("owner_pid")]

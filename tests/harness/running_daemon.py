@@ -114,6 +114,10 @@ class RunningDaemon:
         """The owner of each core."""
         return tuple(core.owner_pid for core in self.snapshot().cores)
 
+    def holders(self) -> list[int]:
+        """The PIDs that hold a core, a PID a core."""
+        return [pid for pid in self.owners() if pid is not None]
+
     def descriptor_count(self) -> int:
         """How many files the daemon has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208

@@ -13,7 +13,7 @@ import pytest
 
 from neurontools.runtime.launch.workers import root_cause
 from tests.harness.loaded_interpreter import WHOLE_END
-from tests.harness.neuron_run import TRAINING, OnTerminal, Started, owners
+from tests.harness.neuron_run import TRAINING, OnTerminal, Started
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 
@@ -55,13 +55,13 @@ def test_a_signal_ends_all_workers_and_frees_their_cores(
 ) -> None:
     run = start(*of_workers(workers), socket=daemon.socket)
     pids = [run.pid_of(rank) for rank in range(workers)]
-    assert set(owners(daemon.socket)) == set(pids)
+    assert set(daemon.holders()) == set(pids)
     run.process.send_signal(number)
     exit_code, _, errors = run.end()
     # A script that SIGINT interrupts ends as Python does, with a traceback and by the signal.
     assert exit_code == 128 + number, errors
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    wait_until(lambda: owners(daemon.socket) == [])
+    wait_until(lambda: daemon.holders() == [])
     summary = json.loads((tmp_path / "out.json").read_text())
     assert (summary["workers"], summary["exit_code"], len(summary["ranks"])) == (workers, 128 + number, workers)
 
@@ -116,12 +116,12 @@ def test_workers_do_not_outlive_a_neuron_run_that_is_killed(
     (tmp_path / "script.py").write_text(IGNORES + LAUNCHERS[launcher])
     run = start(*of_workers(2 if launcher == "neuron-run -n" else 1), socket=daemon.socket)
     pids = [run.pid_of(rank) for rank in range(1 if launcher == "neuron-run" else 2)]
-    assert set(pids) <= set(owners(daemon.socket))
+    assert set(pids) <= set(daemon.holders())
     if (tmp_path / "others").exists():
         pids.append(int((tmp_path / "others").read_text()))
     run.process.kill()
     wait_until(lambda: not any(map(is_running, pids)))
-    wait_until(lambda: owners(daemon.socket) == [])
+    wait_until(lambda: daemon.holders() == [])
 
 
 def test_ctrl_c_in_the_terminal(daemon: RunningDaemon, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_ctrl_c_in_the_terminal(daemon: RunningDaemon, tmp_path: Path) -> None:
     assert exit_code == 0, written
     assert (tmp_path / "interrupts").read_text() == "i", "the script was interrupted more than once"
     assert "steps        " in written
-    wait_until(lambda: owners(daemon.socket) == [])
+    wait_until(lambda: daemon.holders() == [])
 
 
 DYING = """

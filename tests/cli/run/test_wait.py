@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.neuron_run import Started, owners
+from tests.harness.neuron_run import Started
 from tests.harness.reporting_process import end, holder
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 
@@ -83,7 +83,7 @@ def test_the_time_is_over(start: Callable[..., Started], hold: Hold, daemon: Run
         WAITING + "neuron-run: --wait 1: the NeuronCores did not become free; see neuron-ls for who has them, or wait "
         "longer\n"
     )
-    assert owners(daemon.socket) == [other.pid] * 2
+    assert daemon.holders() == [other.pid] * 2
 
 
 @pytest.mark.slow
