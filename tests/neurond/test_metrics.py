@@ -8,8 +8,6 @@ import re
 import socket
 import ssl
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +28,7 @@ from tests.harness.original_families import HELP, helps
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.web_site import Site
 
 Serve = Callable[..., RunningDaemon]
 
@@ -47,14 +46,9 @@ def serve(start_daemon: StartDaemon, tmp_path: Path, port: int) -> Serve:
 
 
 def scrape(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str, str]:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=HANG_SECONDS) as reply:
-            return reply.status, reply.headers["Content-Type"], reply.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            assert error.code != 401 or error.headers["WWW-Authenticate"] == "Bearer"
-            return error.code, error.headers["Content-Type"], error.read().decode()
+    status, told, text = Site(port).ask(path, headers)
+    assert status != 401 or told["WWW-Authenticate"] == "Bearer"
+    return status, told["Content-Type"], text
 
 
 def test_formats_and_processes_that_come_and_go(serve: Serve, port: int) -> None:
@@ -87,9 +81,9 @@ def test_a_text_is_made_once_a_snapshot(serve: Serve, port: int) -> None:
     assert "neurontools_process_info" not in first
     assert scrape(port)[2] == first
     assert "neurontools_scrape_duration_seconds" not in first
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Accept-Encoding": "gzip"})
-    with urllib.request.urlopen(request, timeout=HANG_SECONDS) as reply:
-        assert gzip.decompress(reply.read()).decode() == first
+    with contextlib.closing(Site(port).connect()) as client:
+        client.request("GET", "/metrics", headers={"Accept-Encoding": "gzip"})
+        assert gzip.decompress(client.getresponse().read()).decode() == first
     openmetrics = scrape(port, Accept="application/openmetrics-text")[2]
     assert re.search(r"neurontools_scrape_duration_seconds \d\S*", openmetrics)
     assert "neurontools_scrapes_total 3\n" in openmetrics
@@ -101,18 +95,6 @@ def test_an_address_that_is_taken_is_told(serve: Serve, port: int) -> None:
         serve()
 
 
-def secured(url: str, context: ssl.SSLContext) -> int:
-    """The status that a scraper with these certificates gets."""
-    try:
-        with urllib.request.urlopen(url, timeout=HANG_SECONDS, context=context) as reply:
-            assert b"neurontools_neuroncore_held" in reply.read() or not url.endswith("/metrics")
-            status: int = reply.status
-            return status
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
 @needs_openssl
 def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
     serve: Serve, tmp_path: Path, port: int
@@ -120,26 +102,32 @@ def test_scrapers_with_a_certificate_read_over_tls_and_a_renewed_one_is_served(
     old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
     certificate, key = old.sign("server")
     daemon = serve(f'tls_certificate = "{certificate}"\ntls_key = "{key}"\ntls_client_ca = "{old.file}"')
-    url = f"https://127.0.0.1:{port}/metrics"
+
+    def secured(context: ssl.SSLContext) -> int:
+        """The status that a scraper with these certificates gets."""
+        status, _, text = Site(port, context).ask("/metrics")
+        assert "neurontools_neuroncore_held" in text
+        return status
+
     with pytest.raises(OSError, match=r"(?i)certificate|reset|eof|closed"):
-        secured(url, ssl.create_default_context(cafile=str(old.file)))
+        secured(ssl.create_default_context(cafile=str(old.file)))
     with pytest.raises(OSError):  # plain HTTP gets no answer at all
         scrape(port)
     reader = old.sign("reader")
     scraper = ssl.create_default_context(cafile=str(old.file))
     scraper.load_cert_chain(*reader)
-    assert secured(url, scraper) == 200
+    assert secured(scraper) == 200
     renewed, renewed_key = new.sign("renewed")
     renewed_key.replace(key)
     wait_until(lambda: "what was there before holds on" in daemon.log)
-    assert secured(url, scraper) == 200, "a key that doesn't fit the certificate yet changes nothing"
+    assert secured(scraper) == 200, "a key that doesn't fit the certificate yet changes nothing"
     renewed.replace(certificate)
     later = ssl.create_default_context(cafile=str(new.file))
     later.load_cert_chain(*reader)
 
     def is_served() -> bool:
-        with contextlib.suppress(urllib.error.URLError):
-            return secured(url, later) == 200
+        with contextlib.suppress(OSError):
+            return secured(later) == 200
         return False
 
     wait_until(is_served)

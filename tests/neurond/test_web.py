@@ -7,8 +7,6 @@ import json
 import os
 import socket
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +14,8 @@ from typing import Any
 import pytest
 
 from tests.harness.attached_child import TAG
+from tests.harness.attached_process import AttachedProcess
 from tests.harness.certificates import Authority, needs_openssl
-from tests.harness.paths import ROOT
 from tests.harness.ports import free_port
 from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -54,18 +52,9 @@ def configured(start_daemon: StartDaemon, tmp_path: Path, port: int) -> Configur
     return start
 
 
-@contextlib.contextmanager
-def attached(daemon: RunningDaemon, tag: str, *arguments: str) -> Iterator[int]:
-    """A process that holds a core, with this tag and these arguments; its PID."""
-    command = [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1", str(os.getuid()), *arguments]
-    environment = os.environ | {TAG: tag, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline()
-            yield child.pid
-        finally:
-            child.kill()
+def attached(daemon: RunningDaemon, tag: str, *arguments: str) -> AttachedProcess:
+    """A process that holds a core, with this tag and these arguments."""
+    return AttachedProcess(daemon, "1", str(os.getuid()), *arguments, environment={TAG: tag})
 
 
 def page_with(word: str, site: Site, path: str) -> str:
@@ -199,7 +188,8 @@ def test_thirty_two_viewers_are_let_in_and_no_more(configured: Configured, port:
 def test_commands_are_hidden_unless_allowed(configured: Configured, port: int) -> None:
     daemon = configured(show_users=True)
     site = Site(port)
-    with attached(daemon, "mine", "--secret-argument") as pid:
+    with attached(daemon, "mine", "--secret-argument") as holder:
+        pid = holder.pid
         text = page_with("mine", site, "/top/processes?columns=240")
         assert "Commands are hidden here" in text
         details = site.ask(f"/top/processes?details={pid}&columns=240")[2]
@@ -215,8 +205,8 @@ def test_commands_are_hidden_unless_allowed(configured: Configured, port: int) -
 def test_commands_and_users_are_shown_where_allowed_and_are_text(configured: Configured, port: int) -> None:
     daemon = configured(show_commands=True, show_users=True)
     site = Site(port)
-    with attached(daemon, NASTY, NASTY) as pid:
-        text = page_with("onerror", site, f"/top/processes?details={pid}&columns=240")
+    with attached(daemon, NASTY, NASTY) as holder:
+        text = page_with("onerror", site, f"/top/processes?details={holder.pid}&columns=240")
         assert "attached_child" in text
         assert "<img" not in text
         assert "are hidden" not in text
@@ -296,9 +286,9 @@ def test_certificates_see_what_their_names_may(start_daemon: StartDaemon, tmp_pa
         context.load_cert_chain(*authority.sign("reader", *(f"DNS:{name}.example.org" for name in names)))
         return Site(port, context)
 
-    with attached(daemon, "mine", "--secret-argument") as pid:
-        wait_until(lambda: daemon.find(pid))
-        details = f"/top/processes?details={pid}&columns=240"
+    with attached(daemon, "mine", "--secret-argument") as holder:
+        wait_until(lambda: daemon.find(holder.pid))
+        details = f"/top/processes?details={holder.pid}&columns=240"
         wait_until(lambda: "attached_child" in shown_to("admin").ask(details)[2])
         viewer = shown_to("viewer")
         text = viewer.ask(details)[2]
