@@ -24,13 +24,21 @@ class ScenarioHost:
     """`at(seconds)` is the snapshot of that moment after the start; call it with times that grow."""
 
     def __init__(
-        self, instance_type: str, scenario: str = "steady", *, lnc: int | None = None, neuroncores: int | None = None
+        self,
+        instance_type: str,
+        scenario: str = "steady",
+        *,
+        seed: int = 0,
+        lnc: int | None = None,
+        neuroncores: int | None = None,
+        place: tuple[str, int] | None = None,
     ) -> None:
         kind = catalog.load(instance_type)
         self.ledger = Ledger(shape_of(kind, lnc))
         self.load = SyntheticLoad(
             self.ledger,
             scenario,
+            seed=seed,
             neuroncores=neuroncores,
             peak_flops_per_core=kind.family.peak_flops_per_physical_core("bf16") or 0.0,
             started_at_seconds=STARTED_AT_SECONDS,
@@ -38,7 +46,7 @@ class ScenarioHost:
         )
         for holding in self.ledger.holdings:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
-        self._source = SimulatedSource(kind, self.ledger, self.load.ecc)
+        self._source = SimulatedSource(kind, self.ledger, self.load.ecc, place=place)
         self._rates = Rates()
         self._judge = Judge()
         self._sequence = 0

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from neurond.snapshots.rates import Rates
 
 from neurontools.model import (
     ExecutionCounters,
@@ -21,10 +22,50 @@ from neurontools.model import (
     latency,
 )
 from neurontools.model.training import STEP_PARTS
-from tests.harness.rated_host import Host, core, process
+from tests.harness.snapshots import process_of, snapshot_of
 
+PID = 71
 UNKNOWN = (None, None)
 FREE = NeuronCore(0, 0, 0, 0, utilization_ratio=0.0, flops_per_second=0.0)
+
+
+class Host:
+    """A host with one core, whose snapshots are made by hand; `take` gives them their rates."""
+
+    def __init__(self) -> None:
+        self._rates = Rates()
+        self._sequence = 0
+
+    def take(
+        self, at_seconds: float, core: NeuronCore | None = None, *processes: Process, processes_read: bool = True
+    ) -> Snapshot:
+        self._sequence += 1
+        snapshot = replace(
+            snapshot_of("trn1.2xlarge", processes),
+            sequence=self._sequence,
+            taken_at_seconds=at_seconds,
+            cores=(core or NeuronCore(0, 0, 0, 0),),
+        )
+        return self._rates.derive(snapshot, processes_read=processes_read)
+
+    def training(self, at_seconds: float, measured: float | None = None, **fields: Any) -> Process:
+        """The only process in the snapshot of this moment."""
+        told = process(at_seconds if measured is None else measured, **fields)
+        return self.take(at_seconds, core(at_seconds), told).processes[0]
+
+    def rates(self, at_seconds: float, counters: TrainingCounters | None) -> TrainingRates | None:
+        return self.training(at_seconds, training=counters).training_rates
+
+
+def core(measured_at_seconds: float | None, busy: float = 0.0, flop: int = 0, owner: int | None = PID) -> NeuronCore:
+    return NeuronCore(
+        0, 0, 0, 0, owner_pid=owner, busy_seconds_total=busy, flop_total=flop, measured_at_seconds=measured_at_seconds
+    )
+
+
+def process(measured_at_seconds: float | None, **values: Any) -> Process:
+    told = {"attached_at_unix_seconds": 2.0, "reporting": measured_at_seconds is not None} | values
+    return replace(process_of(PID, "c", ()), measured_at_seconds=measured_at_seconds, **told)
 
 
 def rates_of(snapshot: Snapshot) -> tuple[Any, Any]:
@@ -156,53 +197,34 @@ def test_vcpu_ratios(ticks: list[tuple[float, Process | None, bool, tuple[Any, A
         assert found == (pytest.approx(expected) if None not in expected else expected)
 
 
-class Training:
-    """A host with one training, whose reports are made by hand."""
-
-    def __init__(self) -> None:
-        self._host = Host()
-
-    def at(self, moment: float, measured: float | None = None, **fields: Any) -> Process:
-        """The process in the snapshot of this moment."""
-        told = process(moment if measured is None else measured, **fields)
-        return self._host.take(moment, core(moment), told).processes[0]
-
-    def rates(self, moment: float, counters: TrainingCounters | None) -> TrainingRates | None:
-        return self.at(moment, training=counters).training_rates
-
-    def ended(self, moment: float) -> None:
-        """A snapshot without it."""
-        self._host.take(moment, core(moment))
-
-
 def test_what_a_training_counts_has_rates() -> None:
-    training = Training()
+    host = Host()
     first = TrainingCounters(3, None, 0, 0.0, 0, 0.0, 0, 0, 0)
-    assert training.rates(1.0, first) is None
+    assert host.rates(1.0, first) is None
     counters = replace(first, steps_total=9, collective_seconds_total=0.5, to_device_bytes_total=200)
-    later = training.rates(3.0, counters)
+    later = host.rates(3.0, counters)
     assert later == TrainingRates(3.0, None, 0.25, 0.0, 100.0, 0.0)
-    assert training.rates(3.0, counters) == later, "no new report: the rates stay"
+    assert host.rates(3.0, counters) == later, "no new report: the rates stay"
     counters = replace(counters, samples_total=32, collective_seconds_total=9.0)
-    assert training.rates(4.0, counters) == TrainingRates(0.0, None, 1.0, 0.0, 0.0, 0.0)
+    assert host.rates(4.0, counters) == TrainingRates(0.0, None, 1.0, 0.0, 0.0, 0.0)
     counters = replace(counters, samples_total=96)
-    assert training.rates(6.0, counters) == TrainingRates(0.0, 32.0, 0.0, 0.0, 0.0, 0.0)
-    assert training.rates(7.0, None) is None
-    training = Training()
-    assert training.rates(1.0, TrainingCounters(steps_total=3, input_wait_seconds_total=1.0)) is None
+    assert host.rates(6.0, counters) == TrainingRates(0.0, 32.0, 0.0, 0.0, 0.0, 0.0)
+    assert host.rates(7.0, None) is None
+    host = Host()
+    assert host.rates(1.0, TrainingCounters(steps_total=3, input_wait_seconds_total=1.0)) is None
     told = TrainingCounters(steps_total=5, input_wait_seconds_total=1.5)
-    assert training.rates(3.0, told) == TrainingRates(steps_per_second=1.0, input_wait_ratio=0.25), "and no others"
+    assert host.rates(3.0, told) == TrainingRates(steps_per_second=1.0, input_wait_ratio=0.25), "and no others"
     told = replace(told, input_wait_seconds_total=9.0)
-    assert training.rates(4.0, told) == TrainingRates(steps_per_second=0.0, input_wait_ratio=1.0)
+    assert host.rates(4.0, told) == TrainingRates(steps_per_second=0.0, input_wait_ratio=1.0)
 
 
 @pytest.mark.parametrize("report_seconds", [3.8, 4.0, 4.2])
 def test_the_parts_of_step_time_are_shares_of_their_sum_and_not_of_the_time_between_reports(
     report_seconds: float,
 ) -> None:
-    training = Training()
+    host = Host()
     first = TrainingCounters(**{part.counter: 1.0 for part in STEP_PARTS})  # type: ignore[arg-type]
-    training.rates(1.0, first)
+    host.rates(1.0, first)
     later = replace(
         first,
         host_seconds_total=2.0,
@@ -211,7 +233,7 @@ def test_the_parts_of_step_time_are_shares_of_their_sum_and_not_of_the_time_betw
         compute_seconds_total=3.0,
         collective_wait_seconds_total=1.25,
     )
-    assert training.rates(1.0 + report_seconds, later) == TrainingRates(
+    assert host.rates(1.0 + report_seconds, later) == TrainingRates(
         steps_per_second=0.0,
         host_ratio=0.25,
         compile_wait_ratio=0.0,
@@ -223,11 +245,9 @@ def test_the_parts_of_step_time_are_shares_of_their_sum_and_not_of_the_time_betw
 
 
 def test_parts_of_which_one_fell_are_together_no_more_than_the_whole() -> None:
-    training = Training()
-    training.rates(
-        1.0, TrainingCounters(host_seconds_total=6.0, input_wait_seconds_total=0.0, compute_seconds_total=1.0)
-    )
-    told = training.rates(  # a script that says after five seconds that they were waiting
+    host = Host()
+    host.rates(1.0, TrainingCounters(host_seconds_total=6.0, input_wait_seconds_total=0.0, compute_seconds_total=1.0))
+    told = host.rates(  # a script that says after five seconds that they were waiting
         2.0, TrainingCounters(host_seconds_total=1.0, input_wait_seconds_total=5.0, compute_seconds_total=1.5)
     )
     assert told is not None
@@ -238,12 +258,12 @@ def test_parts_of_which_one_fell_are_together_no_more_than_the_whole() -> None:
 
 
 def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> None:
-    training = Training()
+    host = Host()
 
     def at(moment: float, seconds: float, **fields: Any) -> tuple[float | None, ...]:
         model = LoadedModel(1, "m", "0" * 32, running=True, busy_seconds_total=2 * seconds)
         operators = (OperatorTime("mm", seconds, 1),)
-        now = training.at(moment, operators=operators, models=(model,), counted_since_seconds=0.5, **fields)
+        now = host.training(moment, operators=operators, models=(model,), counted_since_seconds=0.5, **fields)
         return now.operators[0].ratio, now.models[0].busy_ratio
 
     assert at(1.0, 0.0) == (None, None)
@@ -254,16 +274,16 @@ def test_operators_and_models_have_their_shares_of_the_last_ten_seconds() -> Non
     assert at(12.0, 0.25 + 4.0) == (0.4, 0.8), "of ten seconds, however long a step is"
     assert at(13.0, 0.1) == (None, None), "what falls is not known"
     assert at(14.0, 9.0, reporting=False) == (None, None)
-    training.ended(15.0)
+    host.take(15.0)
     assert at(16.0, 9.5) == (None, None), "who has gone is forgotten"
 
 
 def test_operators_that_are_told_apart_for_the_first_time_have_shares_at_once() -> None:
-    training = Training()
+    host = Host()
 
     def at(moment: float, **seconds: float) -> dict[str, float | None]:
         operators = tuple(OperatorTime(name.strip("_"), spent, 1) for name, spent in seconds.items())
-        now = training.at(moment, operators=operators, counted_since_seconds=0.5)
+        now = host.training(moment, operators=operators, counted_since_seconds=0.5)
         return {each.name: each.ratio for each in now.operators}
 
     assert at(1.0, _=1.0) == {"": None}
@@ -274,22 +294,22 @@ def test_operators_that_are_told_apart_for_the_first_time_have_shares_at_once() 
 
 
 def steps_at(
-    training: Training, moment: float, steps: int, wait: float | None, *, host: float = 0.0, attached: float = 2.0
+    host: Host, moment: float, steps: int, wait: float | None, *, spent: float = 0.0, attached: float = 2.0
 ) -> RecentSteps | None:
-    counters = TrainingCounters(steps_total=steps, collective_wait_seconds_total=wait, host_seconds_total=host)
-    return training.at(moment, training=counters, attached_at_unix_seconds=attached).recent_steps
+    counters = TrainingCounters(steps_total=steps, collective_wait_seconds_total=wait, host_seconds_total=spent)
+    return host.training(moment, training=counters, attached_at_unix_seconds=attached).recent_steps
 
 
 def test_the_latest_steps_of_a_rank_are_told_in_two_spans() -> None:
-    training = Training()
+    host = Host()
     for moment, steps, wait in (
         (0.0, 1, 0.0),  # the first steps compile
         (1.0, 2, 0.0),
         (2.0, 7, 5.0),  # too few
         (3.0, 10, 0.8),  # one span
     ):
-        assert steps_at(training, moment, steps, wait, host=moment) is None
-    told = steps_at(training, 5.0, 18, 4.0, host=5.0)
+        assert steps_at(host, moment, steps, wait, spent=moment) is None
+    told = steps_at(host, 5.0, 18, 4.0, spent=5.0)
     assert told is not None
     assert told.steps == 16
     assert told.least_wait_seconds == pytest.approx(0.1)
@@ -298,19 +318,17 @@ def test_the_latest_steps_of_a_rank_are_told_in_two_spans() -> None:
     assert parts["collective wait"] == pytest.approx(0.25)
     assert parts["host"] == pytest.approx(0.25)
     assert told.step_seconds == pytest.approx(0.5)
-    assert steps_at(training, 6.0, 19, 4.0, host=6.0) == told, "until there are enough new ones"
-    assert steps_at(training, 7.0, 26, 4.0, host=7.0) != told
+    assert steps_at(host, 6.0, 19, 4.0, spent=6.0) == told, "until there are enough new ones"
+    assert steps_at(host, 7.0, 26, 4.0, spent=7.0) != told
 
 
 def test_a_rank_that_counts_anew_or_does_not_count_its_waits_begins_anew() -> None:
-    training = Training()
+    host = Host()
     for moment in range(4):
-        steps_at(training, moment, 8 * moment + 2, 1.0 * moment)
-    assert steps_at(training, 4.0, 34, 4.0) is not None
-    assert steps_at(training, 5.0, 42, None) is None
-    assert [steps_at(training, moment, steps, 1.0, attached=9.0) for moment, steps in ((6.0, 10), (7.0, 18))] == [
-        None
-    ] * 2
-    assert steps_at(training, 8.0, 26, 1.0, attached=9.0) is not None
-    training.ended(9.0)
-    assert steps_at(training, 10.0, 34, 1.0, attached=9.0) is None, "who has gone is forgotten"
+        steps_at(host, moment, 8 * moment + 2, 1.0 * moment)
+    assert steps_at(host, 4.0, 34, 4.0) is not None
+    assert steps_at(host, 5.0, 42, None) is None
+    assert [steps_at(host, moment, steps, 1.0, attached=9.0) for moment, steps in ((6.0, 10), (7.0, 18))] == [None] * 2
+    assert steps_at(host, 8.0, 26, 1.0, attached=9.0) is not None
+    host.take(9.0)
+    assert steps_at(host, 10.0, 34, 1.0, attached=9.0) is None, "who has gone is forgotten"

@@ -27,9 +27,25 @@ from neurontools.model import (
     StatusCounters,
     TrainingCounters,
 )
-from tests.harness.judged import findings, verdicts
 from tests.harness.scenario_host import STARTED_AT_UNIX_SECONDS, ScenarioHost
 from tests.harness.snapshots import process_of, snapshot_of
+
+
+def findings(judge: Judge, snapshot: Snapshot, *kinds: str) -> list[Finding]:
+    """What this judge finds in the next snapshot, of these kinds or of all."""
+    judged = judge.judge(snapshot).health
+    assert judged is not None
+    return [finding for finding in judged.findings if not kinds or finding.kind in kinds]
+
+
+def verdicts(
+    snapshot: Snapshot, earlier: Snapshot | None = None, limits: Thresholds | None = None
+) -> tuple[health.Verdict, ...]:
+    """The verdicts of a daemon that had seen the earlier snapshot too."""
+    judge = Judge(limits)
+    if earlier is not None:
+        judge.judge(earlier)
+    return health.verdicts(judge.judge(snapshot))
 
 
 def kinds(found: tuple[health.Verdict, ...]) -> dict[int, list[str]]:

@@ -10,14 +10,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
-from neurond.load import SCENARIOS, SyntheticLoad
-from neurond.ownership.ledger import Ledger
-from neurond.snapshots.sampler import Sampler
-from neurond.sources.simulated import SimulatedSource, shape_of
+from neurond.load import SCENARIOS
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools import catalog
@@ -42,6 +40,7 @@ from neurontools.testing import DriverTree, idle_host, process_on
 from neurontools.testing.driver_tree import temporary_directory
 from neurontools.views.device_list import device_list_json, device_list_table
 from tests.harness.examples import examples
+from tests.harness.scenario_host import ScenarioHost
 
 
 @pytest.fixture
@@ -49,32 +48,6 @@ def place() -> Iterator[Path]:
     """Where a tree can be made."""
     with temporary_directory() as directory:
         yield Path(directory) / "host"
-
-
-class _Scenario:
-    """A scenario at one moment after the other, without waiting for them."""
-
-    def __init__(
-        self,
-        instance_type: str,
-        scenario: str,
-        *,
-        seed: int = 0,
-        lnc: int | None = None,
-        place: tuple[str, int] | None = None,
-    ) -> None:
-        kind = catalog.load(instance_type)
-        ledger = Ledger(shape_of(kind, lnc))
-        self._load = SyntheticLoad(ledger, scenario, seed=seed, peak_flops_per_core=1e12, started_at_seconds=0.0)
-        # The sampler would bring the load up to the present, so it is given none: it has the processes from the ledger.
-        self._sampler = Sampler(SimulatedSource(kind, ledger, self._load.ecc, place=place), ledger, None, 1.0)
-
-    def at(self, seconds: float) -> Snapshot:
-        """The host after so long; not before a moment asked for earlier."""
-        self._load.advance(seconds)
-        snapshot = self._sampler.sample(whole=False)
-        processes = tuple(replace(process, command="synthetic") for process in snapshot.processes)
-        return replace(snapshot, processes=processes)
 
 
 @contextmanager
@@ -107,7 +80,7 @@ def _reading(tree: ExportedTree, lnc: int | None = None) -> Iterator[Callable[[]
 )
 def test_a_node_of_an_ultraserver_is_read_back_as_that_node(place: Path, instance_type: str, index: int) -> None:
     server_id = "00000000000000a7"
-    exported = _Scenario(instance_type, "steady", place=(server_id, index)).at(30.0)
+    exported = ScenarioHost(instance_type, "steady", place=(server_id, index)).at(30.0)
     with ExportedTree(str(place), exported) as tree, _reading(tree) as read:
         found = read()
         assert found.instance.ultraserver_id == server_id
@@ -120,11 +93,16 @@ def test_a_node_of_an_ultraserver_is_read_back_as_that_node(place: Path, instanc
 
 
 def _instance(instance: Instance) -> Instance:
-    """Not carried: how surely the topology is known, and which devices should be there. The driver's version is the
-    tree's own.
+    """Not carried: how surely the topology is known, which devices should be there, what the metadata service tells.
+
+    The driver's version is the tree's own.
     """
     inferred = tuple(sorted(set(instance.inferred_fields) - {"topology", "device_memory_bytes"}))
-    return replace(instance, driver_version=None, inferred_fields=inferred, expected_device_indices=())
+    untold: dict[str, Any] = {
+        **dict.fromkeys(("driver_version", "instance_id", "instance_name", "region", "ami_id", "subnet_id")),
+        **dict.fromkeys(("availability_zone", "availability_zone_id")),
+    }
+    return replace(instance, inferred_fields=inferred, expected_device_indices=(), **untold)
 
 
 def _device(device: Device, generation: int) -> Device:
@@ -250,7 +228,7 @@ def test_any_scenario_at_any_moments_while_processes_come_and_go(
     day: tuple[str, str, int, list[tuple[float, float]]],
 ) -> None:
     instance_type, scenario, seed, moments = day
-    host, follower, seconds = _Scenario(instance_type, scenario, seed=seed), _Follower(), 0.0
+    host, follower, seconds = ScenarioHost(instance_type, scenario, seed=seed), _Follower(), 0.0
     with (
         temporary_directory() as directory,
         ExportedTree(f"{directory}/host", host.at(0.0)) as tree,
@@ -317,7 +295,7 @@ def test_any_state_comes_back_also_after_another(before: Snapshot, after: Snapsh
 
 @pytest.mark.parametrize("lnc", [1, 2])
 def test_logical_cores_keep_their_place(lnc: int, place: Path) -> None:
-    simulated = _Scenario("trn2.3xlarge", "steady", lnc=lnc).at(5)
+    simulated = ScenarioHost("trn2.3xlarge", "steady", lnc=lnc).at(5)
     with ExportedTree(str(place), simulated) as tree, _reading(tree, lnc) as read:
         _assert_same(simulated, read())
         # Physical core 4 of device 0 is its first in the logical order.
@@ -326,7 +304,7 @@ def test_logical_cores_keep_their_place(lnc: int, place: Path) -> None:
 
 
 def test_outcomes_of_executions_come_back(place: Path) -> None:
-    first = _Scenario("trn1.2xlarge", "steady").at(0)
+    first = ScenarioHost("trn1.2xlarge", "steady").at(0)
     outcomes = ExecutionCounters(40, 3, 2, 1, 5, 6)
 
     def with_outcomes(executions: int, counters: ExecutionCounters) -> Snapshot:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,42 @@ import pytest
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools.errors import UserError
-from neurontools.model import DeviceMemory, EccCounters, ReportedHealth
+from neurontools.model import Device, DeviceMemory, EccCounters, NeuronCore, ReportedHealth
+from neurontools.sysfs.exported_tree import DRIVER_VERSION
 from neurontools.sysfs.roots import Roots
-from neurontools.testing import process_on
-from tests.harness.sysfs_source import PID, Drivers, core_of, device_of
+from neurontools.testing import DriverTree, process_on
+
+PID = 4711
+
+
+class Drivers(ExitStack):
+    """Makes trees and opens sources; a context that closes all of them."""
+
+    def tree(self, instance_type: str, driver_version: str = DRIVER_VERSION) -> DriverTree:
+        return self.enter_context(DriverTree(instance_type, driver_version=driver_version))
+
+    def source(self, tree: DriverTree) -> SysfsSource:
+        """A source that has read the tree once."""
+        source = SysfsSource(tree.roots)
+        self.callback(source.close)
+        source.refresh()
+        return source
+
+
+@pytest.fixture
+def drivers() -> Iterator[Drivers]:
+    with Drivers() as made:
+        yield made
+
+
+def core_of(source: SysfsSource, index: int = 0) -> NeuronCore:
+    source.refresh()
+    return next(core for core in source.read().cores if core.index == index)
+
+
+def device_of(source: SysfsSource, index: int = 0) -> Device:
+    source.refresh()
+    return next(device for device in source.read().devices if device.index == index)
 
 
 def test_total_is_what_is_used_now_and_present_only_the_last_change(drivers: Drivers) -> None:
