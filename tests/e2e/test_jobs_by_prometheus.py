@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from neurontools.fleet.jobs import FleetJob, SlowFleetRank, StepSeconds
 from neurontools.fleet.prometheus.feed import PrometheusFeed
 from neurontools.fleet.prometheus.job_queries import MOST_JOBS
 from neurontools.model import Severity
+from tests.harness.answering_server import Asked, Reply, answering
 from tests.harness.prometheus_server import Prometheus, needs_prometheus
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -54,36 +53,21 @@ HOSTS = (
 def telling(texts: tuple[str, ...], directory: Path) -> Iterator[Path]:
     """A file of targets, each of which tells its text as a neurond would."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = f"{texts[int(self.path[1:])]}neurontools_snapshot_timestamp_seconds {time.time()}\n".encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def reply(asked: Asked) -> Reply:
+        text = f"{texts[int(asked.path[1:])]}neurontools_snapshot_timestamp_seconds {time.time()}\n"
+        return Reply(text.encode(), headers={"Content-Type": "text/plain; version=0.0.4"})
 
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    targets = [
-        {
-            "targets": [f"127.0.0.1:{server.server_port}"],
-            "labels": {"instance": f"trn-{at}:8000", "__metrics_path__": f"/{at}"},
-        }
-        for at in range(len(texts))
-    ]
-    file = directory / "targets.json"
-    file.write_text(json.dumps(targets))
-    try:
+    with answering(reply) as (url, _):
+        targets = [
+            {
+                "targets": [url.removeprefix("http://")],
+                "labels": {"instance": f"trn-{at}:8000", "__metrics_path__": f"/{at}"},
+            }
+            for at in range(len(texts))
+        ]
+        file = directory / "targets.json"
+        file.write_text(json.dumps(targets))
         yield file
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def asked(server: Prometheus) -> tuple[tuple[FleetJob, ...], tuple[str, ...], dict[str, str]]:

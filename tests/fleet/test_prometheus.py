@@ -6,10 +6,8 @@ import gzip
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from math import prod
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from neurontools.fleet.prometheus.queries import PROBE, Overview, Packed, Part, 
 from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample
 from neurontools.fleet.states import HostState, Link
 from neurontools.model import Severity, SourceKind
+from tests.harness.answering_server import Asked, Reply, answering
 from tests.harness.waiting import HANG_SECONDS
 
 ASKED = Overview(is_recorded=True)
@@ -170,60 +169,8 @@ GOOD = json.dumps({"status": "success", "data": VECTOR}).encode()
 ASK_SECONDS = HANG_SECONDS
 
 
-@dataclass
-class Reply:
-    body: bytes = GOOD
-    status: int = 200
-    headers: dict[str, str] = field(default_factory=dict)
-
-
 def redirection(to: str) -> Reply:
     return Reply(b"", 307, {"Location": to})
-
-
-@dataclass
-class Asked:
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: str
-    connection: object
-
-
-@contextmanager
-def answering(reply: Callable[[Asked], Reply] | Reply) -> Iterator[tuple[str, list[Asked]]]:
-    """The address of a server with these answers, and what it is asked."""
-    asked: list[Asked] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", "0"))).decode()
-            asked.append(Asked(self.command, self.path, dict(self.headers), body, self.client_address))
-            found = reply if isinstance(reply, Reply) else reply(asked[-1])
-            self.send_response(found.status)
-            for name, value in found.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(found.body)))
-            self.end_headers()
-            with suppress(OSError):
-                self.wfile.write(found.body)
-
-        do_GET = do_POST  # noqa: N815 - as http.server calls it
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def answers(url: str, times: int = 1) -> list[Answer]:
@@ -249,13 +196,13 @@ def test_an_answer_below_a_path_on_a_connection_that_is_kept() -> None:
         server.close()
     assert {(each.method, each.path) for each in asked} == {("POST", "/prometheus/api/v1/query")}
     assert asked[0].headers["X-Scope-OrgID"] == "team"
-    assert "query=sum%28up%29" in asked[0].body
+    assert b"query=sum%28up%29" in asked[0].body
     assert asked[0].connection == asked[1].connection
 
 
 def test_one_that_wants_get_is_asked_so() -> None:
     def reply(asked: Asked) -> Reply:
-        return Reply(b"", 405) if asked.method == "POST" else Reply()
+        return Reply(status=405) if asked.method == "POST" else Reply(GOOD)
 
     with answering(reply) as (url, asked):
         answers(url, 2)
@@ -264,14 +211,14 @@ def test_one_that_wants_get_is_asked_so() -> None:
 
 def test_a_redirection_within_the_server_is_followed() -> None:
     def reply(asked: Asked) -> Reply:
-        return Reply() if asked.path == "/there/query" else redirection("/there/query")
+        return Reply(GOOD) if asked.path == "/there/query" else redirection("/there/query")
 
     with answering(reply) as (url, _):
         assert answers(url)[0].samples
 
 
 def test_a_connection_that_was_closed_meanwhile_is_made_again() -> None:
-    with answering(Reply(headers={"Connection": "close"})) as (url, asked):
+    with answering(Reply(GOOD, headers={"Connection": "close"})) as (url, asked):
         answers(url, 2)
     assert asked[0].connection != asked[1].connection
 
@@ -358,7 +305,7 @@ def test_credentials_come_from_files_and_are_not_sent_in_clear(tmp_path: Path) -
     bearer = read_access(str(file))
     with pytest.raises(UserError, match="not sent over plain http"):
         PrometheusServer("http://prometheus.example:9090", bearer)
-    with answering(Reply()) as (url, asked):
+    with answering(Reply(GOOD)) as (url, asked):
         for token in ("s3cret", "renewed"):
             (tmp_path / "token").write_text(f"{token}\n")
             with closing(PrometheusServer(url, bearer)) as server:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
-import queue
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -31,6 +28,7 @@ from neurontools.kernel_log.hardware_error import HardwareError
 from neurontools.kernel_log.record import KernelRecord
 from neurontools.model import Finding, Severity
 from neurontools.rpc import faults
+from tests.harness.answering_server import Reply, answering
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.snapshots import snapshot_of
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -173,41 +171,15 @@ def test_a_flood_of_findings_is_limited_and_that_is_said(host: Host) -> None:
     assert daemon.log.count("more than 2 an hour") == 1
 
 
-class Receiver(http.server.BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        server: Any = self.server
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        server.received.put((self.path, self.headers["Content-Type"], json.loads(body)))
-        self.send_response(server.answers.pop(0) if server.answers else 200)
-        self.send_header("Location", "/elsewhere")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None: ...
-
-
-@pytest.fixture
-def receiver() -> Iterator[Any]:
-    server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    server.received, server.answers = queue.Queue(), []
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_a_webhook_is_posted_to_until_it_takes_it(host: Host, receiver: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    receiver.answers = [500, 302]
-    url = f"http://127.0.0.1:{receiver.server_port}/hook?secret=s3cr3t"
-    with host.actions(f'webhook = "{url}"\nretries = 2') as tell:
-        tell()
-        posts = [receiver.received.get(timeout=HANG_SECONDS) for _ in range(3)]
-        wait_until(lambda: len(host.audit("action")) == 3)
-    assert {path for path, _, _ in posts} == {"/hook?secret=s3cr3t"}, "redirections are not followed"
-    assert posts[0][1] == "application/json"
-    assert posts[0][2]["finding"]["name"] == "HBM_UNCORRECTABLE_ERROR"
+def test_a_webhook_is_posted_to_until_it_takes_it(host: Host, capfd: pytest.CaptureFixture[str]) -> None:
+    replies = [Reply(status=500), Reply(status=302, headers={"Location": "/elsewhere"}), Reply()]
+    with answering(lambda _: replies.pop(0)) as (url, posts):
+        with host.actions(f'webhook = "{url}/hook?secret=s3cr3t"\nretries = 2') as tell:
+            tell()
+            wait_until(lambda: len(host.audit("action")) == 3)
+    assert [post.path for post in posts] == ["/hook?secret=s3cr3t"] * 3, "redirections are not followed"
+    assert posts[0].headers["Content-Type"] == "application/json"
+    assert json.loads(posts[0].body)["finding"]["name"] == "HBM_UNCORRECTABLE_ERROR"
     assert [line["outcome"] for line in host.audit("action")] == ["failed", "failed", "done"]
     said = capfd.readouterr().err
     assert "status 500" in said

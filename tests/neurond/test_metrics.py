@@ -7,11 +7,8 @@ import gzip
 import re
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from neurond.startup.configuration import resolve
 
 from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.model import Attribution, SourceKind
+from tests.harness.answering_server import Reply, answering
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.original_families import HELP, helps
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
@@ -251,32 +249,6 @@ def test_pages_are_never_open_to_others(
     assert refused.value.exit_code == EXIT_USAGE
 
 
-@contextmanager
-def collector(status: int) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """The URL of a collector that answers everything with this status, and the encoding and body of what arrived."""
-    arrived: list[tuple[str, bytes]] = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            assert self.path == "/v1/metrics"
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            arrived.append((self.headers.get("Content-Encoding", ""), body))
-            self.send_response(status)
-            self.end_headers()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Collector) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", arrived
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def point_attributes(point: Any) -> dict[str, Any]:
     """The attributes of a data point."""
     return {
@@ -289,7 +261,7 @@ async def test_what_a_collector_gets() -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="needs the extra `otlp`")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-    with collector(200) as (url, arrived):
+    with answering(Reply()) as (url, arrived):
         host = ScenarioHost("inf2.xlarge")
         sender = OtlpSender(url, 3600.0, host.at(10))
         now = host.at(11)
@@ -298,9 +270,8 @@ async def test_what_a_collector_gets() -> None:
         sender.observe(now)
         await sender.close()
         wait_until(lambda: arrived or None)
-    encoding, body = arrived[-1]
-    assert encoding == "gzip"
-    request = ExportMetricsServiceRequest.FromString(gzip.decompress(body))
+    assert (arrived[-1].path, arrived[-1].headers["Content-Encoding"]) == ("/v1/metrics", "gzip")
+    request = ExportMetricsServiceRequest.FromString(gzip.decompress(arrived[-1].body))
     told = {
         attribute.key: attribute.value.string_value for attribute in request.resource_metrics[0].resource.attributes
     }
@@ -379,7 +350,7 @@ def test_a_stop_does_not_wait_for_a_collector_that_hangs(start_daemon: StartDaem
 
 @pytest.mark.slow  # two intervals, which are of seconds
 def test_a_collector_that_is_away_is_told_once(start_daemon: StartDaemon, tmp_path: Path) -> None:
-    with collector(500) as (url, arrived):
+    with answering(Reply(status=500)) as (url, arrived):
         daemon = sending_to(url, start_daemon, tmp_path)
         wait_until(lambda: len(arrived) >= 2)
         daemon.stop()

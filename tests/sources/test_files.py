@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -19,6 +17,7 @@ from neurond.sources.sysfs.metadata_service import MetadataService
 
 from neurontools.sysfs.small_file import parse_count
 from neurontools.testing import DriverTree
+from tests.harness.answering_server import Asked, Reply, answering
 
 
 class _Budget(DescriptorBudget):
@@ -128,34 +127,20 @@ _ANSWERS = {
 }
 
 
-class _Service(BaseHTTPRequestHandler):
+def _metadata(asked: Asked) -> Reply:
     """As the instance metadata service, version 2: nothing without a token. The name tag is not opened to it."""
-
-    def do_PUT(self) -> None:
-        has_life = self.headers["X-aws-ec2-metadata-token-ttl-seconds"] is not None
-        self._answer(_TOKEN if self.path == "/latest/api/token" and has_life else None)
-
-    def do_GET(self) -> None:
-        is_known = self.headers["X-aws-ec2-metadata-token"] == _TOKEN
-        self._answer(_ANSWERS.get(self.path.removeprefix("/latest/meta-data/")) if is_known else None)
-
-    def _answer(self, text: str | None) -> None:
-        self.send_response(200 if text is not None else 404)
-        self.end_headers()
-        self.wfile.write((text or "").encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
+    text = None
+    if asked.method == "PUT" and "X-aws-ec2-metadata-token-ttl-seconds" in asked.headers:
+        text = _TOKEN if asked.path == "/latest/api/token" else None
+    elif asked.method == "GET" and asked.headers["X-aws-ec2-metadata-token"] == _TOKEN:
+        text = _ANSWERS.get(asked.path.removeprefix("/latest/meta-data/"))
+    return Reply(status=404) if text is None else Reply(text.encode())
 
 
 @pytest.fixture
 def endpoint() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Service) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with answering(_metadata) as (url, _):
+        yield url
 
 
 def _asked(environment: dict[str, str]) -> MetadataService:
