@@ -18,7 +18,7 @@ from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
-from neurontools.views.drawing.line import line_width, plain
+from neurontools.views.drawing.line import line_width
 from neurontools.views.overview.memory_tree import nodes
 from neurontools.views.pages import PAGES
 from tests.harness.examples import examples, some
@@ -272,14 +272,6 @@ def test_the_cursor_stays_on_its_process() -> None:
     feed.timeline.append(StillFeed(fewer).timeline.moments[1])
     draw(dashboard)
     assert (dashboard.selected_rows["overview"], dashboard.list.cursor) == (selected, 1), "when one before it ends"
-
-
-def test_a_model_that_does_not_run_is_dimmed() -> None:
-    dashboard = Dashboard(StillFeed([ScenarioHost("trn1.32xlarge", "stuck-core").at(60.0)]), Settings(), UNICODE)
-    press(dashboard, "x")
-    line = next(line for line in draw(dashboard).lines if "train_step" in plain(line))
-    assert {style for _, style in line} == {"dim"}
-    assert "(loaded, not running)" in plain(line)
 
 
 def test_filter_sort_tag_and_details(dashboard: Dashboard) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +12,7 @@ import pytest
 
 from tests.harness import chromium
 from tests.harness.attached_child import TAG
-from tests.harness.paths import ROOT
+from tests.harness.attached_process import AttachedProcess
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
 from tests.harness.web_site import Site
@@ -82,23 +80,16 @@ def test_a_page_lives_and_breaks_no_rule(browser: chromium.Chromium, daemon: Run
 def test_a_process_that_is_called_like_a_tag_is_text(
     browser: chromium.Chromium, daemon: RunningDaemon, port: int
 ) -> None:
-    command = [sys.executable, "-m", "tests.harness.attached_child", daemon.socket, "1", str(os.getuid()), NASTY]
-    environment = os.environ | {TAG: NASTY, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
-        try:
-            assert child.stdout is not None
-            assert child.stdout.readline()
-            wait_until(lambda: daemon.find(child.pid))
-            for page, more in (("processes", ""), ("processes", f"&details={child.pid}"), ("overview", "")):
-                browser.load(address(port, page, more))
-                assert NASTY[:9] in text(browser)
-                goes_on(browser)
-                assert NASTY[:9] in text(browser)
-                assert browser.value("document.querySelectorAll('img').length") == 0
-                assert "owned" not in browser.value("document.title")
-            assert browser.problems == []
-        finally:
-            child.kill()
+    with AttachedProcess(daemon, "1", str(os.getuid()), NASTY, environment={TAG: NASTY}) as child:
+        wait_until(lambda: daemon.find(child.pid))
+        for page, more in (("processes", ""), ("processes", f"&details={child.pid}"), ("overview", "")):
+            browser.load(address(port, page, more))
+            assert NASTY[:9] in text(browser)
+            goes_on(browser)
+            assert NASTY[:9] in text(browser)
+            assert browser.value("document.querySelectorAll('img').length") == 0
+            assert "owned" not in browser.value("document.title")
+        assert browser.problems == []
 
 
 @pytest.mark.slow
