@@ -8,58 +8,23 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from tests.harness.described_messages import message_class
 
 METHOD = "/v1.PodResourcesLister/List"
 
-_STRING, _MESSAGE = descriptor_pb2.FieldDescriptorProto.TYPE_STRING, descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
-_INT64 = descriptor_pb2.FieldDescriptorProto.TYPE_INT64
-
-# Message: field: (number, type, repeated). https://github.com/kubernetes/kubelet, pkg/apis/podresources/v1/api.proto
-_MESSAGES: dict[str, dict[str, tuple[int, str, bool]]] = {
-    "CDIDevice": {"name": (1, "string", False)},
-    "ClaimResource": {
-        "cdi_devices": (1, "CDIDevice", True),
-        "driver_name": (2, "string", False),
-        "pool_name": (3, "string", False),
-        "device_name": (4, "string", False),
-    },
-    "DynamicResource": {
-        "claim_name": (2, "string", False),
-        "claim_namespace": (3, "string", False),
-        "claim_resources": (4, "ClaimResource", True),
-    },
-    "ContainerDevices": {"resource_name": (1, "string", False), "device_ids": (2, "string", True)},
-    "ContainerResources": {
-        "name": (1, "string", False),
-        "devices": (2, "ContainerDevices", True),
-        "cpu_ids": (3, "int64", True),
-        "dynamic_resources": (5, "DynamicResource", True),
-    },
-    "PodResources": {
-        "name": (1, "string", False),
-        "namespace": (2, "string", False),
-        "containers": (3, "ContainerResources", True),
-    },
-    "ListPodResourcesResponse": {"pod_resources": (1, "PodResources", True)},
+# https://github.com/kubernetes/kubelet, pkg/apis/podresources/v1/api.proto
+_MESSAGES = {
+    "CDIDevice": "name 1 string",
+    "ClaimResource": "cdi_devices 1 CDIDevice+; driver_name 2 string; pool_name 3 string; device_name 4 string",
+    "DynamicResource": "claim_name 2 string; claim_namespace 3 string; claim_resources 4 ClaimResource+",
+    "ContainerDevices": "resource_name 1 string; device_ids 2 string+",
+    "ContainerResources": "name 1 string; devices 2 ContainerDevices+; cpu_ids 3 int64+; "
+    "dynamic_resources 5 DynamicResource+",
+    "PodResources": "name 1 string; namespace 2 string; containers 3 ContainerResources+",
+    "ListPodResourcesResponse": "pod_resources 1 PodResources+",
 }
-
-
-def _response_class() -> Any:
-    file = descriptor_pb2.FileDescriptorProto(name="podresources.proto", package="v1", syntax="proto3")
-    for name, fields in _MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for field, (number, kind, repeated) in fields.items():
-            added = message.field.add(name=field, number=number, label=3 if repeated else 1)
-            added.type = {"string": _STRING, "int64": _INT64}.get(kind, _MESSAGE)
-            if added.type == _MESSAGE:
-                added.type_name = f".v1.{kind}"
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("v1.ListPodResourcesResponse"))
-
-
-_RESPONSE = _response_class()
+_RESPONSE = message_class(_MESSAGES, "ListPodResourcesResponse")
 
 
 def pod(name: str, namespace: str, container: str, **resources: list[str]) -> dict[str, Any]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-# A field: its name, its number, and its type: a scalar's, or the name of a message; + for repeated ones.
+from tests.harness.described_messages import message_class
+
 MESSAGES = {
     "Trace": "packet 1 TracePacket+",
     "TracePacket": "timestamp 8 uint64; trusted_packet_sequence_id 10 uint32; track_event 11 TrackEvent; "
@@ -24,6 +23,7 @@ MESSAGES = {
     "ClockSnapshot": "clocks 1 Clock+",
     "Clock": "clock_id 1 uint32; timestamp 2 uint64",
 }
+_TRACE = message_class(MESSAGES, "Trace")
 BEGIN, END, INSTANT, COUNTER = 1, 2, 3, 4
 REALTIME, BOOTTIME = 1, 6
 
@@ -57,7 +57,7 @@ class Read:
 def read(content: bytes) -> Read:
     """Takes a trace apart, and checks on the way what every trace has to keep to."""
     found, opened, last_ns = Read(), dict[int, list[Slice]](), 0
-    for packet in _trace_class().FromString(content).packet:
+    for packet in _TRACE.FromString(content).packet:
         assert not any(len(UnknownFieldSet(part)) for part in (packet, packet.track_event, packet.track_descriptor))
         if packet.HasField("track_descriptor"):
             told = packet.track_descriptor
@@ -89,23 +89,3 @@ def _take_event(found: Read, opened: dict[int, list[Slice]], at_ns: int, event: 
         (found.slices if event.type == BEGIN else found.instants).append(told)
         if event.type == BEGIN:
             opened.setdefault(event.track_uuid, []).append(told)
-
-
-@cache
-def _trace_class() -> Any:
-    types = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="perfetto_part.proto", package="part", syntax="proto2")
-    for message, fields in MESSAGES.items():
-        made = file.message_type.add(name=message)
-        for text in fields.split("; "):
-            name, number, kind = text.split()
-            label = types.LABEL_REPEATED if kind.endswith("+") else types.LABEL_OPTIONAL
-            kind = kind.rstrip("+")
-            added = made.field.add(name=name, number=int(number), label=label)
-            if kind in MESSAGES:
-                added.type, added.type_name = types.TYPE_MESSAGE, f".part.{kind}"
-            else:
-                added.type = types.Type.Value(f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("part.Trace"))
