@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import GenericAlias
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model, model_validator
 
 Count = Annotated[int, Field(strict=True, ge=0)]
 Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
@@ -40,161 +41,101 @@ Ecc = Annotated[
 Shares = Annotated[dict[str, Percent], keys("user nice system idle io_wait irq soft_irq")]
 
 
-class Exact(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+def exact(check: Any = None, **fields: Any) -> type[BaseModel]:
+    """A model with exactly these fields, of which `optional` ones may be missing; `check` looks at all of them."""
+    wanted: dict[str, Any] = {name: kind if isinstance(kind, tuple) else (kind, ...) for name, kind in fields.items()}
+    validators: dict[str, Any] = {} if check is None else {"check": model_validator(mode="after")(check)}
+    return create_model(
+        "Exact", __config__=ConfigDict(extra="forbid", strict=True), __validators__=validators, **wanted
+    )
 
 
-class Core(Exact):
-    neuroncore_utilization: Percent
-    flops: Count
-    effective_flops: Count
-    v3d: dict[Annotated[str, Field(pattern=r"^nc_v3\.\d+$")], Utilization] | None = None
-    v4d: dict[Annotated[str, Field(pattern=r"^nc_v4\.\d+$")], Utilization] | None = None
+def optional(kind: Any) -> tuple[Any, None]:
+    return kind | None, None
 
 
-class Group(Exact):
-    period: Number
-    error: str
+def many(kind: Any) -> Any:
+    return GenericAlias(list, (kind,))
 
 
-class NeuroncoreCounters(Group):
-    neuroncores_in_use: dict[str, Core]
+def named(kind: Any, pattern: str = "") -> Any:
+    """An object whose values are of this kind, and whose keys match the pattern."""
+    return GenericAlias(dict, (Annotated[str, Field(pattern=pattern)], kind))
 
 
-class ExecutionStats(Group):
-    error_summary: ErrorSummary
-    execution_summary: ExecutionSummary
-    latency_stats: LatencyStats
+def group(**fields: Any) -> type[BaseModel]:
+    """A group of metrics, which has a period and an error."""
+    return exact(period=Number, error=str, **fields)
 
 
-class RuntimeBreakdown(Exact):
-    host: HostMemory
-    neuroncore_memory_usage: dict[str, CoreMemory]
+def sums(used: Any) -> Any:
+    """Checks that the memory of a runtime is what its parts add up to."""
+    assert used.host == sum(used.usage_breakdown.host.values())
+    cores = used.usage_breakdown.neuroncore_memory_usage.values()
+    assert used.neuron_device == sum(sum(core.values()) for core in cores)
+    return used
 
 
-class RuntimeUsed(Exact):
-    host: Count
-    neuron_device: Count
-    usage_breakdown: RuntimeBreakdown
-
-    @model_validator(mode="after")
-    def sums(self) -> RuntimeUsed:
-        assert self.host == sum(self.usage_breakdown.host.values())
-        cores = self.usage_breakdown.neuroncore_memory_usage.values()
-        assert self.neuron_device == sum(sum(core.values()) for core in cores)
-        return self
-
-
-class SubgraphBreakdown(Exact):
-    host: HostMemory
-    neuron_device: SubgraphMemory
-
-
-class SubgraphUsed(Exact):
-    host: Count
-    neuron_device: Count
-    usage_breakdown: SubgraphBreakdown
-
-
-class Subgraph(Exact):
-    memory_used_bytes: SubgraphUsed
-    neuroncore_index: Count
-    neuron_device_index: Count
-
-
-class Model(Exact):
-    name: str
-    uuid: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
-    model_id: Count
-    is_running: bool
-    subgraphs: dict[Annotated[str, Field(pattern=r"^sg_\d\d$")], Subgraph]
-
-
-class MemoryUsed(Group):
-    neuron_runtime_used_bytes: RuntimeUsed
-    loaded_models: list[Model]
-
-
-class RuntimeVcpu(Group):
-    vcpu_usage: UserSystem
-
-
-class Report(Exact):
-    execution_stats: ExecutionStats | None = None
-    memory_used: MemoryUsed | None = None
-    neuron_runtime_vcpu_usage: RuntimeVcpu | None = None
-    neuroncore_counters: NeuroncoreCounters | None = None
-
-
-class Runtime(Exact):
-    pid: Count
-    address: Literal[""]
-    neuron_runtime_tag: str
-    error: str
-    report: Report
-
-
-class MemoryInfo(Group):
-    memory_total_bytes: Count
-    memory_used_bytes: Count
-    swap_total_bytes: Count
-    swap_used_bytes: Count
-
-
-class HwCounters(Group):
-    neuron_devices: list[Ecc]
-
-
-class VcpuUsage(Group):
-    average_usage: Shares
-    usage_data: dict[str, Shares]
-    context_switch_count: Count
-
-
-class System(Exact):
-    memory_info: MemoryInfo | None = None
-    neuron_hw_counters: HwCounters | None = None
-    vcpu_usage: VcpuUsage | None = None
-
-
-class InstanceInfo(Exact):
-    instance_name: str
-    instance_id: str
-    instance_type: str
-    instance_availability_zone: str
-    instance_availability_zone_id: str
-    instance_region: str
-    ami_id: str
-    subnet_id: str
-    ultraserver_id: str | None = None
-    error: str
-
-
-class HardwareInfo(Exact):
-    neuron_device_type: str
-    neuron_device_version: str
-    neuroncore_version: str
-    neuron_device_count: Count
-    neuron_device_memory_size: Count
-    neuroncore_per_device_count: Count
-    logical_neuroncore_config: Count
-    error: str
-
-
-class K8sUser(Exact):
-    pod_name: str
-    namespace: str
-    container_name: list[str]
-
-
-class K8sInfo(Group):
-    neuroncores_k8s_info: dict[str, K8sUser]
-    neurondevices_k8s_info: dict[str, K8sUser]
-
-
-class Record(Exact):
-    neuron_runtime_data: list[Runtime]
-    system_data: System
-    instance_info: InstanceInfo
-    neuron_hardware_info: HardwareInfo
-    neuron_k8s_info: K8sInfo | None = None
+Core = exact(
+    neuroncore_utilization=Percent,
+    flops=Count,
+    effective_flops=Count,
+    v3d=optional(named(Utilization, r"^nc_v3\.\d+$")),
+    v4d=optional(named(Utilization, r"^nc_v4\.\d+$")),
+)
+RuntimeUsed = exact(
+    sums,
+    host=Count,
+    neuron_device=Count,
+    usage_breakdown=exact(host=HostMemory, neuroncore_memory_usage=named(CoreMemory)),
+)
+Subgraph = exact(
+    memory_used_bytes=exact(
+        host=Count, neuron_device=Count, usage_breakdown=exact(host=HostMemory, neuron_device=SubgraphMemory)
+    ),
+    neuroncore_index=Count,
+    neuron_device_index=Count,
+)
+Model = exact(
+    name=str,
+    uuid=Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")],
+    model_id=Count,
+    is_running=bool,
+    subgraphs=named(Subgraph, r"^sg_\d\d$"),
+)
+Report = exact(
+    execution_stats=optional(
+        group(error_summary=ErrorSummary, execution_summary=ExecutionSummary, latency_stats=LatencyStats)
+    ),
+    memory_used=optional(group(neuron_runtime_used_bytes=RuntimeUsed, loaded_models=many(Model))),
+    neuron_runtime_vcpu_usage=optional(group(vcpu_usage=UserSystem)),
+    neuroncore_counters=optional(group(neuroncores_in_use=named(Core))),
+)
+Runtime = exact(pid=Count, address=Literal[""], neuron_runtime_tag=str, error=str, report=Report)
+System = exact(
+    memory_info=optional(
+        group(memory_total_bytes=Count, memory_used_bytes=Count, swap_total_bytes=Count, swap_used_bytes=Count)
+    ),
+    neuron_hw_counters=optional(group(neuron_devices=many(Ecc))),
+    vcpu_usage=optional(group(average_usage=Shares, usage_data=named(Shares), context_switch_count=Count)),
+)
+_OF_INSTANCE = (
+    "instance_name instance_id instance_type instance_availability_zone instance_availability_zone_id instance_region "
+    "ami_id subnet_id error"
+)
+InstanceInfo = exact(**dict.fromkeys(_OF_INSTANCE.split(), str), ultraserver_id=optional(str))
+HardwareInfo = exact(
+    **dict.fromkeys(("neuron_device_type", "neuron_device_version", "neuroncore_version", "error"), str),
+    neuron_device_count=Count,
+    neuron_device_memory_size=Count,
+    neuroncore_per_device_count=Count,
+    logical_neuroncore_config=Count,
+)
+K8sUser = exact(pod_name=str, namespace=str, container_name=list[str])
+Record = exact(
+    neuron_runtime_data=many(Runtime),
+    system_data=System,
+    instance_info=InstanceInfo,
+    neuron_hardware_info=HardwareInfo,
+    neuron_k8s_info=optional(group(neuroncores_k8s_info=named(K8sUser), neurondevices_k8s_info=named(K8sUser))),
+)
