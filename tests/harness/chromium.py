@@ -118,37 +118,22 @@ def chromium() -> Iterator[Chromium]:
     assert PROGRAM is not None, "chromium is not installed"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile, contextlib.ExitStack() as stack:
         commands, answers = os.pipe(), os.pipe()
-
-        def pipes() -> None:
-            os.dup2(commands[0], 3, inheritable=True)
-            os.dup2(answers[1], 4, inheritable=True)
-
-        # The browser has its pipe at 3 and 4; its ends here must not lie there.
-        first, second = (os.dup(end) if end > 4 else _above(end) for end in (commands[0], answers[1]))
-        os.close(commands[0])
-        os.close(answers[1])
-        commands, answers = (first, commands[1]), (answers[0], second)
+        # The browser has its pipe at 3 and 4; a shell moves its ends there.
+        moves = f'exec "$@" 3<&{commands[0]} 4>&{answers[1]}'
         browser = subprocess.Popen(
-            [PROGRAM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            ["bash", "-c", moves, "bash", PROGRAM, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            pass_fds=(commands[0], answers[1]),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            close_fds=False,
-            preexec_fn=pipes,
         )
         stack.callback(browser.wait)
         stack.callback(browser.kill)
-        os.close(first)
-        os.close(second)
+        os.close(commands[0])
+        os.close(answers[1])
         stack.callback(os.close, commands[1])
         stack.callback(os.close, answers[0])
         yield Chromium(commands[1], answers[0])
-
-
-def _above(descriptor: int) -> int:
-    import fcntl
-
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 5)
 
 
 def write_picture(browser: Chromium, path: Path, width: int, height: int) -> None:

@@ -13,10 +13,13 @@ ServeGrpc = Callable[[Handlers], str]
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 
-def started(path: str, handlers: Handlers) -> grpc.Server:
-    """A server with these methods of the service `t`."""
+MONITOR_SERVICE = "neurontools.v1.MonitorService"
+
+
+def started(path: str, handlers: Handlers, service: str = "t") -> grpc.Server:
+    """A server with these methods of a service."""
     server = grpc.server(ThreadPoolExecutor(8), options=UNLIMITED)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", dict(handlers)),))
-    server.add_insecure_port(f"unix:{path}")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, dict(handlers)),))
+    assert server.add_insecure_port(f"unix:{path}")
     server.start()
     return server

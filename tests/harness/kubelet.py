@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import threading
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from tests.harness.described_messages import message_class
+from tests.harness.grpc_server import started
 
 METHOD = "/v1.PodResourcesLister/List"
-
 # https://github.com/kubernetes/kubelet, pkg/apis/podresources/v1/api.proto
 _MESSAGES = {
     "CDIDevice": "name 1 string",
@@ -58,7 +57,7 @@ def reply_of(*pods: dict[str, Any]) -> bytes:
     return encoded
 
 
-class Kubelet(grpc.GenericRpcHandler):
+class Kubelet:
     """Serves `reply` from `start` to `stop`; with `fault` it fails, and while `hung` is set it says nothing."""
 
     def __init__(self, path: Path, reply: bytes = b"") -> None:
@@ -73,10 +72,8 @@ class Kubelet(grpc.GenericRpcHandler):
     def start(self) -> None:
         """Serves; the socket is made anew, as by a kubelet that starts."""
         self._released.clear()
-        self._server = grpc.server(futures.ThreadPoolExecutor(8))
-        self._server.add_generic_rpc_handlers((self,))
-        self._server.add_insecure_port(f"unix:{self.path}")
-        self._server.start()
+        _, service, name = METHOD.split("/")
+        self._server = started(str(self.path), {name: grpc.unary_unary_rpc_method_handler(self._answer)}, service)
 
     def stop(self) -> None:
         """Ends, and takes the socket with it."""
@@ -86,16 +83,10 @@ class Kubelet(grpc.GenericRpcHandler):
             self._server = None
         self.path.unlink(missing_ok=True)
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        if handler_call_details.method != METHOD:
-            return None
-
-        def answer(_request: bytes, context: Any) -> bytes:
-            self.asked_total += 1
-            if self.hung:
-                self._released.wait()
-            if self.fault is not None:
-                context.abort(self.fault, "no pods today")
-            return self.reply
-
-        return grpc.unary_unary_rpc_method_handler(answer)
+    def _answer(self, _request: bytes, context: Any) -> bytes:
+        self.asked_total += 1
+        if self.hung:
+            self._released.wait()
+        if self.fault is not None:
+            context.abort(self.fault, "no pods today")
+        return self.reply

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -11,34 +9,29 @@ import grpc
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
+from tests.harness.grpc_server import MONITOR_SERVICE, started
 
 Request = neuron_pb2.RenderDeviceListRequest
 
 
 class MonitorServer:
-    """Serves at `socket_path` until closed. `status`: what every call ends with; `prepare`: run before each answer."""
+    """Serves at `socket_path` until closed. `status`: what every call ends with."""
 
     def __init__(self, socket_path: str, snapshot: Snapshot) -> None:
         self.socket_path = socket_path
         self.snapshot = snapshot
         self.requests: list[Request] = []
         self.status: tuple[grpc.StatusCode, str] | None = None
-        self.prepare: Callable[[], None] = lambda: None
-        self._server = grpc.server(ThreadPoolExecutor(2))
         handler = grpc.unary_unary_rpc_method_handler(
             self._answer, Request.FromString, neuron_pb2.RenderDeviceListResponse.SerializeToString
         )
-        service = grpc.method_handlers_generic_handler("neurontools.v1.MonitorService", {"RenderDeviceList": handler})
-        self._server.add_generic_rpc_handlers((service,))
-        assert self._server.add_insecure_port(f"unix:{socket_path}")
-        self._server.start()
+        self._server = started(socket_path, {"RenderDeviceList": handler}, MONITOR_SERVICE)
 
     def close(self) -> None:
         self._server.stop(None).wait()
 
     def _answer(self, request: Request, context: Any) -> neuron_pb2.RenderDeviceListResponse:
         self.requests.append(request)
-        self.prepare()
         if self.status is not None:
             context.abort(*self.status)
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import grpc
 
 from neurontools.recording.reader import RecordingReader
 from neurontools.rpc import neuron_pb2
+from tests.harness.grpc_server import MONITOR_SERVICE, started
 
 RECORDING = Path(__file__).parents[1] / "recording/golden/without_vcpu_times.rec"
 """Of a daemon from before verdicts."""
@@ -24,17 +24,12 @@ class SnapshotServer:
     def __init__(self, socket_path: str, message: bytes) -> None:
         self.socket_path = socket_path
         self._message = message
-        self._server = grpc.server(ThreadPoolExecutor(4))
         handlers: dict[str, Any] = {
             "GetSnapshot": grpc.unary_unary_rpc_method_handler(self._get),
             "WatchSnapshots": grpc.unary_stream_rpc_method_handler(self._watch),
             "ListHistory": grpc.unary_stream_rpc_method_handler(self._watch),
         }
-        self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("neurontools.v1.MonitorService", handlers),)
-        )
-        assert self._server.add_insecure_port(f"unix:{socket_path}")
-        self._server.start()
+        self._server = started(socket_path, handlers, MONITOR_SERVICE)
 
     @property
     def message(self) -> bytes:

@@ -1,4 +1,4 @@
-"""A small terminal emulator: just what neuron-top and Textual write."""
+"""A small terminal emulator: just what neuron-top, Textual and neuron-run write."""
 
 from __future__ import annotations
 
@@ -50,7 +50,16 @@ class TerminalScreen:
             self._row, self._column = numbers[0] - 1, (numbers[1] if len(numbers) > 1 else 1) - 1
         elif final == "J" or (final == "h" and parameters == "?1049"):
             self.rows = [[" "] * self.width for _ in range(self.height)]
+        elif final == "K" and self._row < self.height:
+            self.rows[self._row][self._column :] = [" "] * (self.width - self._column)
 
     @property
     def text(self) -> str:
         return "\n".join("".join(row).rstrip() for row in self.rows)
+
+
+def screen(written: str) -> list[str]:
+    """The lines on a wide screen, which never scrolls, after this was written."""
+    shown = TerminalScreen(500, written.count("\n") + 1)
+    shown.feed(written)
+    return shown.text.split("\n")

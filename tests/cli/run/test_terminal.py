@@ -18,8 +18,8 @@ from neurontools.cli.run.progress import Progress
 from neurontools.cli.run.terminal import Terminal
 from tests.harness.neuron_run import TRAINING, OnTerminal, environment
 from tests.harness.paths import ROOT
+from tests.harness.terminal_screen import screen
 from tests.harness.waiting import HANG_SECONDS, wait_until
-from tests.harness.written_screen import screen
 
 FRAME = re.compile(
     r"\d+:\d\d  step [\d,]+  [\d.]+ steps/s  [\d.]+ [KM]?FLOPS  \d graphs? compiled  HBM [\d.]+ K?B(?=\r\x1b\[K|\r?$)"
