@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -153,32 +152,11 @@ def test_as_many_connections_as_a_process_may_have(daemon: RunningDaemon) -> Non
     wait_until(lambda: daemon.descriptor_count() <= before)
 
 
-def test_one_of_two_connections_of_a_process_has_the_cores(daemon: RunningDaemon, attached: Attachment) -> None:
-    second = Attachment(daemon)
-    second.attach(core_count=3)
-    (process,) = daemon.snapshot().processes
-    assert process.core_indices == (0, 1, 2)
-    with pytest.raises(RpcError, match="a process attaches once") as refused:
-        attached.attach(core_count=1)
-    assert refused.value.code == Status.FAILED_PRECONDITION
-    second.close()
-
-
 def test_a_connection_that_sends_garbage_stays_what_it_is(daemon: RunningDaemon, attached: Attachment) -> None:
     attached.attach(core_count=1)
     attached.connection.sendall(os.urandom(2**20))
     daemon.next_snapshot()
     assert daemon.owners()[0] == os.getpid()
-
-
-def test_a_hundred_connects_leave_no_files_open(daemon: RunningDaemon) -> None:
-    daemon.snapshot()
-    before = daemon.descriptor_count()
-    for _ in range(100):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(f"{daemon.socket}.attach")
-    wait_until(lambda: daemon.snapshot().processes == ())
-    wait_until(lambda: daemon.descriptor_count() <= before)
 
 
 def test_a_flood_of_connections_is_refused_and_leaves_room_for_others(

@@ -21,7 +21,6 @@ from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 from neurontools.rpc import wire
 from neurontools.testing import DriverTree, process_on
 from tests.harness import kubelet as harness
-from tests.harness.attached_process import AttachedProcess
 from tests.harness.kubelet import Kubelet, pod, reply_of
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
@@ -212,15 +211,6 @@ def test_what_the_kubelet_says_names_the_pod_of_a_container(attribute: Attribute
     outside = attribute("/system.slice/slurmstepd.scope/job_1", (by_core,)).attribution
     assert outside is not None
     assert outside.pod_name is None, "it helps itself to cores from outside of all containers"
-
-
-def test_the_daemon_believes_no_claims_of_an_attached_process(shared_daemon: RunningDaemon) -> None:
-    claims = {"SLURM_JOB_ID": "99", "KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAME": "claimed"}
-    with AttachedProcess(shared_daemon, "0", environment=claims) as attached:
-        process = shared_daemon.find(attached.pid)
-        assert process is not None
-        seen = process.attribution or Attribution()
-        assert (seen.slurm_job_id, seen.pod_name) == (None, None)
 
 
 TRAINER = pod("trainer-0", "ml", "main", neuron=["neuron1", "0"], neuroncore=["3", "2", "1", "0"])

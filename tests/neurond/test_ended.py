@@ -42,6 +42,7 @@ from neurontools.model import (
 from neurontools.rpc import neuron_pb2 as pb
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.model_parts import parts
+from tests.harness.reporting_process import holder
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.snapshots import process_of, snapshot_of
 from tests.harness.waiting import HANG_SECONDS, wait_until
@@ -108,12 +109,6 @@ def test_how_it_ended_may_be_known_first_and_it_counts_from_when_it_began_and_no
         of.end(TOKEN, Outcome(0))
         (ended,) = of.observe(at(0), [Departure(TOKEN, attached(counted_since_seconds=since_seconds), use)])
         assert (ended.exit_status, (ended.held_seconds, ended.utilization_ratio, ended.mfu_ratio)) == (0, known)
-
-
-def test_what_only_watches_is_no_account() -> None:
-    of = accounts()
-    of.observe(at(0, process_of(8, "neuron-monitor", (0,), None)), ())
-    assert of.observe(at(1), ()) == []
 
 
 def test_a_process_that_tells_nothing_is_accounted_for_by_what_the_driver_counts() -> None:
@@ -281,15 +276,11 @@ def test_a_disk_that_is_full_leaves_whole_lines(tmp_path: Path) -> None:
     assert [process.pid for process in held(tmp_path)] == [1, 2, 9], "and it goes on when there is room"
 
 
-def test_no_link_leads_elsewhere_and_no_directory_that_others_may_change_is_used(tmp_path: Path) -> None:
+def test_no_file_of_another_place_and_no_directory_that_others_may_change_is_used(tmp_path: Path) -> None:
     target = tmp_path / "precious"
     target.write_text("as it was")
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
-    (state / NAME).symlink_to(target)
-    with pytest.raises(OSError, match="symbolic"):
-        EndedFile(str(state))
-    (state / NAME).unlink()
     (state / NAME).hardlink_to(target)
     with pytest.raises(NotTrusted):
         EndedFile(str(state))
@@ -388,31 +379,17 @@ def test_a_time_that_none_is_is_refused(shared_daemon: RunningDaemon) -> None:
         client.ended(float("nan"))
 
 
-HOLDER = """
-import os, sys
-from neurontools.runtime import Reporter
-reporter = Reporter.attach()
-print(flush=True)
-os._exit(int(sys.stdin.readline() or 0))  # its connection ends as it does
-"""
-
-
 def test_a_daemon_that_ends_takes_nobody_for_ended(start_daemon: StartDaemon) -> None:
     first = start_daemon()
-    environment = {"NEURONTOOLS_SOCKET": first.socket, "NEURON_RT_NUM_CORES": "1", "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLDER], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"\n"
-        first.stop()
-        second = start_daemon()
-        # Its runtime attaches again, and reports.
-        wait_until(lambda: (found := second.find(holder.pid)) and found.counted_since_seconds)
-        with Client(second.socket) as client:
-            assert client.ended().processes == ()
-        holder.communicate(b"3\n")
-    told = ended(second, holder.pid)
+    process = holder(first.socket, "import atexit, os; atexit.register(os._exit, 3)", NEURON_RT_NUM_CORES="1")
+    first.stop()
+    second = start_daemon()
+    # Its runtime attaches again, and reports.
+    wait_until(lambda: (found := second.find(process.pid)) and found.counted_since_seconds)
+    with Client(second.socket) as client:
+        assert client.ended().processes == ()
+    process.communicate()  # its connection ends as it does
+    told = ended(second, process.pid)
     assert told.exit_status == 3
     with Client(second.socket) as client:
         assert told.began_at_unix_seconds < client.ended().known_since_unix_seconds

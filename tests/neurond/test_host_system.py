@@ -7,10 +7,8 @@ import logging
 import os
 import re
 import time
-import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -33,6 +31,7 @@ from tests.harness.attached_process import AttachedProcess
 from tests.harness.examples import examples
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
+from tests.harness.web_site import Site
 
 
 def test_the_host_itself_is_read() -> None:
@@ -47,26 +46,11 @@ def test_the_host_itself_is_read() -> None:
     assert host.swap_total_bytes is not None
     assert host.context_switches_total is not None
     usage = wait_until(lambda: reader.read()[0].vcpu_average)
+    counted = sum(times.user_seconds_total or 0 for times in reader.read()[0].vcpu_times)
+    assert counted == pytest.approx(psutil.cpu_times().user, rel=0.05)
     shares = [getattr(usage, name) for name in usage.__slots__]
     assert sum(shares) == pytest.approx(1)
     assert all(0 <= share <= 1 for share in shares)
-
-
-def test_shares_are_those_between_two_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def vcpu(user: float, idle: float) -> Any:
-        zero = dict.fromkeys(("nice", "system", "iowait", "irq", "softirq", "steal", "guest", "guest_nice"), 0.0)
-        return type(psutil.cpu_times())(user=user, idle=idle, **zero)
-
-    reads = iter([[vcpu(10, 90), vcpu(0, 100)], [vcpu(11, 93), vcpu(4, 100)], [vcpu(12, 94)]])
-    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: next(reads))
-    reader = HostReader()
-    reader.read()
-    host, _ = reader.read()
-    assert host.vcpu_average is not None
-    assert host.vcpu_average.user_ratio == 0.625
-    assert [times.user_seconds_total for times in host.vcpu_times] == [11, 4]
-    gone, _ = reader.read()
-    assert (gone.vcpu_count, gone.vcpu_average) == (1, None), "a vCPU was taken away"
 
 
 @pytest.mark.parametrize(
@@ -118,14 +102,14 @@ def test_what_a_stat_file_may_hold(text: bytes, group: str) -> None:
     assert group_of(7, text) == group
 
 
-def test_a_synthetic_load_is_one_job_and_the_daemon_tells_its_longest_turn(start_daemon: StartDaemon) -> None:
+def test_a_synthetic_load_is_one_job_and_the_daemon_tells_its_longest_turn(
+    start_daemon: StartDaemon, port: int
+) -> None:
     flags = ("--simulate", "trn1.2xlarge", "--load", "steady", "--interval", "0.05")
-    daemon = start_daemon(*flags, "--metrics-listen", "127.0.0.1:0")
+    daemon = start_daemon(*flags, "--metrics-listen", f"127.0.0.1:{port}")
     jobs = [process.job for process in daemon.next_snapshot().processes]
     assert jobs == [Job("synthetic load steady", 0, 2), Job("synthetic load steady", 1, 2)]
-    found = wait_until(lambda: re.search(r"http://(127\.0\.0\.1:\d+)", daemon.log))
-    with urllib.request.urlopen(f"http://{found[1]}/metrics") as reply:
-        text = reply.read().decode()
+    _, _, text = Site(port).ask("/metrics")
     told = re.search(r"^neurontools_daemon_longest_turn_cpu_seconds (\S+)$", text, re.MULTILINE)
     assert told
     assert 0 < float(told[1]) < 10

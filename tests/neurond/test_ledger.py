@@ -120,17 +120,6 @@ def test_an_unknown_token_and_one_of_an_observer() -> None:
         host.report(entered(host, "a"), report_of({}))
 
 
-def test_every_change_of_ownership_is_told_once() -> None:
-    changes: list[list[int]] = []
-    host = Ledger(TRN1, lambda: changes.append([core for core in range(4) if host.owner(core)]))
-    host.attach(entered(host, "a"), CoreRequest(1, 2))
-    host.report("a", report_of({0: tensors(1)}))
-    host.leave("a")
-    host.leave("a")
-    assert changes == [[], [1, 2], []]
-    assert not list(host.holdings)
-
-
 def test_what_a_process_brings_and_asks_for_is_kept() -> None:
     host = Ledger(TRN2)
     watching = host.enter("a", 71, 1000, 5.0)
@@ -159,17 +148,19 @@ def test_a_core_beyond_those_of_the_process_is_refused_and_nothing_is_kept() -> 
     assert holding.report is accepted
 
 
-def test_counters_run_on_from_owner_to_owner() -> None:
+def test_counters_of_physical_cores_run_on_from_owner_to_owner_wherever_they_are() -> None:
     host = Ledger(TRN2)
     for round_, token in enumerate("ab", 1):
-        holding = host.attach(entered(host, token), CoreRequest(0, 1))
-        host.report(token, report_of({0: CoreReport(1.5, 7, 3, last_execution_at_unix_seconds=10.0 * round_)}))
-        counted = [host.counters_of(index, holding) for index in (0, 1)]
-        assert counted == [CoreCounters(1.5 * round_, flop * round_, 3 * round_, 10.0 * round_) for flop in (4, 3)], (
-            "7 FLOP in two parts"
-        )
+        holding = host.attach(entered(host, token), CoreRequest(3, 2))
+        first = CoreReport(1.5, 7, 3, last_execution_at_unix_seconds=10.0 * round_)
+        host.report(token, report_of({0: first, 1: CoreReport(3.0, 8, 4)}))
+        counted = [host.counters_of(index, holding) for index in range(6, 10)]
+        assert counted == [
+            *(CoreCounters(1.5 * round_, flop * round_, 3 * round_, 10.0 * round_) for flop in (4, 3)),  # of 7
+            *[CoreCounters(3.0 * round_, 4 * round_, 4 * round_)] * 2,
+        ]
         host.leave(token)
-        assert [host.counters[index] for index in (0, 1)] == counted
+        assert host.counters == [CoreCounters()] * 6 + counted + [CoreCounters()] * 6
 
 
 def test_counters_of_a_core_stay_within_their_fields() -> None:
@@ -181,21 +172,6 @@ def test_counters_of_a_core_stay_within_their_fields() -> None:
         counted = host.counters_of(0, holding)
         assert (counted.flop_total, counted.executions_total) == (LARGEST, LARGEST)
         host.leave(token)
-
-
-def test_the_counters_of_logical_cores_are_those_of_their_physical_ones_wherever_they_are() -> None:
-    host = ledger_of(TRN2, CoreRequest(3, 2))
-    reports = {0: CoreReport(1.0, 5, 2, last_execution_at_unix_seconds=7.0), 1: CoreReport(3.0, 8, 4)}
-    host.report("a", report_of(reports))
-    counted = [host.counters_of(index, host.known("a")) for index in range(6, 10)]
-    assert counted == [
-        CoreCounters(1.0, 3, 2, 7.0),
-        CoreCounters(1.0, 2, 2, 7.0),
-        CoreCounters(3.0, 4, 4),
-        CoreCounters(3.0, 4, 4),
-    ]
-    host.leave("a")
-    assert host.counters == [CoreCounters()] * 6 + counted + [CoreCounters()] * 6
 
 
 def test_a_core_without_executions_keeps_when_its_owners_before_last_executed() -> None:
@@ -285,13 +261,6 @@ def test_memory_that_is_not_told_takes_no_room() -> None:
     host.report("a", report_of({0: CoreReport(memory=model.DeviceMemory(*[None] * 11))}))
     assert host.stack_bytes_of(host.known("a"), 0) == 0
     host.report("b", report_of({0: tensors(TRN1.stack_bytes)}))
-
-
-def test_memory_of_a_logical_core_is_shared_out_to_the_byte() -> None:
-    host = ledger_of(TRN2, CoreRequest(0, 1))
-    host.report("a", report_of({0: CoreReport(memory=model.DeviceMemory(tensors_bytes=7, constants_bytes=None))}))
-    memories = [host.known("a").memory_of(index) for index in (0, 1)]
-    assert [(memory.tensors_bytes, memory.constants_bytes) for memory in memories] == [(4, None), (3, None)]
 
 
 def test_out_of_memory_tells_who_holds_the_stack() -> None:

@@ -191,27 +191,6 @@ def recorded(holding: Holding, now_seconds: float = 0.0, interval_seconds: float
     return process_record(holding, FACTS, TRN2, now_seconds, interval_seconds)
 
 
-def test_before_its_first_report_a_process_is_who_it_is_and_what_it_holds() -> None:
-    assert recorded(held(CoreRequest(3, 2))) == Process(
-        pid=71,
-        uid=1000,
-        user="ada",
-        command="python train.py",
-        tag="job",
-        runtime_version="2.34",
-        started_at_unix_seconds=900.0,
-        attached_at_unix_seconds=950.0,
-        synthetic=False,
-        logical_neuroncore_config=2,
-        core_indices=(6, 7, 8, 9),
-        neuroncore_indices=(3, 4),
-        device_indices=(0, 1),
-        resident_bytes=4096,
-        cpu_user_seconds_total=3.5,
-        cpu_system_seconds_total=0.5,
-    )
-
-
 def test_a_process_is_silent_after_three_seconds_and_three_intervals() -> None:
     holding = held(CoreRequest(0, 1))
     holding.report = Report(100.0, {})

@@ -346,7 +346,8 @@ def test_a_report_comes_back_in_the_snapshot(trn2: RunningDaemon, on_trn2: Attac
     assert (loaded.model_id, loaded.name, loaded.executions_total) == (7, "m", 4)
     assert (loaded.subgraphs[0].neuroncore_index, loaded.subgraphs[0].device_index) == (2, 0), "of the host"
     two = snapshot.cores[4:6]
-    assert [core.memory.tensors_bytes for core in two] == [5 * GIB // 2 + 1, 5 * GIB // 2]
+    memories = [(core.memory.tensors_bytes, core.memory.collectives_bytes) for core in two]
+    assert memories == [(5 * GIB // 2 + 1, None), (5 * GIB // 2, None)]
     assert [core.flop_total for core in two] == [5, 4]
     assert [core.executions_total for core in two] == [4, 4]
     assert [core.busy_seconds_total for core in two] == [2.0, 2.0]

@@ -75,9 +75,7 @@ def _reading(tree: ExportedTree, lnc: int | None = None) -> Iterator[Callable[[]
         source.close()
 
 
-@pytest.mark.parametrize(
-    ("instance_type", "index"), [("trn2u.48xlarge", 3), pytest.param("trn3s.48xlarge", 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("instance_type", "index"), [("trn2u.48xlarge", 3), ("trn3s.48xlarge", 2)])
 def test_a_node_of_an_ultraserver_is_read_back_as_that_node(place: Path, instance_type: str, index: int) -> None:
     server_id = "00000000000000a7"
     exported = ScenarioHost(instance_type, "steady", place=(server_id, index)).at(30.0)

@@ -354,16 +354,6 @@ def test_what_was_missing_at_the_start_is_looked_for_again(drivers: Drivers) -> 
     assert core_of(source, 3).memory.tensors_bytes == 0
 
 
-def test_logical_cores_are_the_physical_ones_of_the_drivers_map(drivers: Drivers) -> None:
-    tree = drivers.tree("trn2.48xlarge")
-    source = drivers.source(tree)
-    assert (tree.device_path(0) / "core_count").read_text() == "8"  # physical, whatever the LNC
-    total = tree.device_path(0) / "neuron_core4/stats/other_info/flop_count"
-    tree.write(str((total / "total").relative_to(tree.directory)), "12345\n")
-    assert core_of(source, 0).flop_total == 12345
-    assert (source.instance.logical_neuroncore_config, source.instance.physical_cores_per_device) == (2, 8)
-
-
 def test_the_place_in_an_ultraserver_is_what_its_nodes_elected(drivers: Drivers) -> None:
     """Odd nodes of Trainium2 number their cores from the other die."""
     server = "00000000000000a7"
@@ -393,16 +383,6 @@ def test_the_place_in_an_ultraserver_is_what_its_nodes_elected(drivers: Drivers)
             assert source.instance.ultraserver_id == server
         assert physical is None or core_of(source, 0).flop_total == physical, files
         source.close()
-
-
-def test_trainium3_tells_its_node_without_saying_of_how_many(drivers: Drivers) -> None:
-    tree = drivers.tree("trn3s.48xlarge")
-    tree.write("sys/class/neuron_device/node_id", "2\n")
-    tree.write("sys/class/neuron_device/server_id", "00000000000000a7\n")
-    instance = drivers.source(tree).instance
-    assert instance.ultraserver_id == "00000000000000a7"
-    assert instance.ultraserver_node is not None
-    assert (instance.ultraserver_node.index, instance.ultraserver_node.node_count) == (2, 4)
 
 
 def test_place_on_the_bus(drivers: Drivers) -> None:
