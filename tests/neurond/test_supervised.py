@@ -20,25 +20,14 @@ import pytest
 from neurond.service.socket_files import SocketFiles
 from neurond.system.supervisor import watchdog_seconds
 
-from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
+from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, UserError
 from neurontools.health import Kind
 from neurontools.kernel_log.hardware_error import HardwareError
 from neurontools.kernel_log.record import KernelRecord
-from tests.harness import python_process
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to others")
-
-
-def neurond(*flags: str) -> subprocess.CompletedProcess[str]:
-    """A daemon that is expected not to start."""
-    return python_process.run(
-        [sys.executable, "-m", "neurond", "--simulate", "trn1.2xlarge", *flags],
-        loaded=python_process.MONITORS,
-        encoding="utf-8",
-        env=os.environ,
-    )
 
 
 def refusal(path: Path) -> tuple[int, str]:
@@ -85,26 +74,11 @@ def test_the_members_of_a_group_may_use_the_sockets(start_daemon: StartDaemon, s
         assert connects.returncode == status
 
 
-def test_a_group_or_a_path_that_can_not_be_is_named(socket_directory: Path) -> None:
-    done = neurond("--socket", str(socket_directory / "n.sock"), "--group", "no such group")
-    assert done.returncode == EXIT_USAGE
-    assert done.stderr == "neurond: there is no group 'no such group'; name one of `getent group`\n"
-    assert files_of(socket_directory) == set()
-    done = neurond("--socket", f"/tmp/{'x' * 200}")
-    assert done.returncode == EXIT_USAGE
-    assert done.stderr.startswith("neurond: --socket: the socket path /tmp/xxxx")
-    assert "is longer than the 100 bytes a socket path can have; give a shorter one\n" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
 def test_a_second_daemon_is_refused(start_daemon: StartDaemon) -> None:
     first = start_daemon()
-    second = neurond("--socket", first.socket)
-    assert second.returncode == 1
-    assert second.stdout == ""
-    assert second.stderr == (
-        f"neurond: a daemon serves {first.socket} already (PID {first.pid}); stop it, or choose another socket with "
-        "--socket\n"
+    assert refusal(Path(first.socket)) == (
+        EXIT_FAILURE,
+        f"a daemon serves {first.socket} already (PID {first.pid}); stop it, or choose another socket with --socket",
     )
     assert first.snapshot().daemon_pid == first.pid, "the first one goes on"
     Attachment(first).close()
