@@ -21,8 +21,9 @@ import pytest
 
 from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.errors import EXIT_UNHEALTHY
+from tests.harness.attached_child import TAG
 from tests.harness.command import calls
-from tests.harness.paths import ROOT
+from tests.harness.paths import ATTACHED_CHILD, ROOT
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -37,18 +38,6 @@ PAYLOADS = (
     "=cmd|' /C calc'!A0",
     "\t@SUM(1)\u2028\x7f",
 )
-ATTACHED = """
-import socket, sys
-from neurontools.rpc import neuron_pb2, call
-path, tag = sys.argv[1:]
-connection = socket.socket(socket.AF_UNIX)
-connection.connect(f"{path}.attach")
-token = connection.makefile("r").readline().strip()
-request = neuron_pb2.AttachRequest(token=token, core_count=1, tag=tag)
-call.call(path, "/neurontools.v1.RuntimeService/Attach", request.SerializeToString(), timeout_seconds=300)
-print(flush=True)
-sys.stdin.read()
-"""
 
 
 @dataclass
@@ -78,9 +67,9 @@ def host() -> Iterator[HostileHost]:
     environment = {"PYTHONPATH": f"{ROOT}:{packages}", "PYTHONHOME": sys.base_prefix, "PYTHONUTF8": "1"}
     children = [
         subprocess.Popen(
-            [payload, "-c", ATTACHED, daemon.socket, payload],
+            [payload, str(ATTACHED_CHILD), daemon.socket, "1"],
             executable=sys.executable,
-            env=environment,
+            env={**environment, TAG: payload},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -89,7 +78,7 @@ def host() -> Iterator[HostileHost]:
     try:
         for child in children:
             assert child.stdout is not None
-            assert child.stdout.readline() == b"\n"
+            assert child.stdout.readline()
         payload_of = {child.pid: payload for child, payload in zip(children, PAYLOADS, strict=True)}
         wait_until(lambda: all(daemon.find(pid) is not None for pid in payload_of))
         port = re.search(r"metrics on http://127\.0\.0\.1:(\d+)", daemon.log)
@@ -173,7 +162,7 @@ def test_json_has_the_data_as_it_is(host: HostileHost) -> None:
     for name in ("top", "lines"):
         found = {process["pid"]: process for process in json.loads(documents[name])["processes"]}
         for pid, payload in host.payload_of.items():
-            assert found[pid]["command"].startswith(f"{seen(payload)} -c ")
+            assert found[pid]["command"].startswith(f"{seen(payload)} {ATTACHED_CHILD} ")
             assert found[pid]["tag"] == payload
     rows = {row["process_pid"]: row for row in json.loads(documents["query"]) if row["process_pid"] is not None}
     assert {pid: row["process_tag"] for pid, row in rows.items()} == host.payload_of

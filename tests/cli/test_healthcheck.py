@@ -21,7 +21,6 @@ from neurontools.cli.healthcheck.options import FORMATS
 from neurontools.model import EccCounters
 from neurontools.testing import DriverTree
 from tests.harness.command import RunCommand, calls
-from tests.harness.healthcheck import HEALTHCHECK, has_findings
 from tests.harness.paths import ROOT
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.slurm_cluster import SlurmCluster, needs_slurm
@@ -53,7 +52,7 @@ def test_an_idle_device_with_an_error_is_told_of_in_every_format(
     healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon
 ) -> None:
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(lambda: has_findings(watching))
+    wait_until(watching.has_findings)
     ask = "--socket", watching.socket, "--format"
     text, npd, nagios, told = (healthcheck(*ask, name) for name in ("text", "npd", "nagios", "json"))
     assert (text.returncode, npd.returncode, nagios.returncode, told.returncode) == (1, 1, 2, 1)
@@ -125,7 +124,7 @@ def test_misuse_of_the_plugin_for_nagios_is_unknown(healthcheck: RunCommand, bef
 
 
 def test_a_broken_installation_is_no_sick_host(tmp_path: Path) -> None:
-    shutil.copy(HEALTHCHECK, tmp_path / "neuron-healthcheck")
+    shutil.copy(ROOT / "scripts/neuron-healthcheck", tmp_path)
     (tmp_path / "neurontools").mkdir()
     (tmp_path / "neurontools/__init__.py").write_text("raise OSError('gone')")
     command = [sys.executable, str(tmp_path / "neuron-healthcheck")]
@@ -196,7 +195,7 @@ def test_the_shipped_conditions_follow_the_host(tree: DriverTree, watching: Runn
         "NeuronWorkHang": ("False", "NeuronWorkGoesOn", "no execution hangs"),
     }
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 0))
-    wait_until(lambda: has_findings(watching))
+    wait_until(watching.has_findings)
     assert conditions(watching)["NeuronHealth"][0] == "False", "a warning replaces no node"
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 1))
     wait_until(lambda: conditions(watching)["NeuronHealth"][0] == "True")
@@ -246,12 +245,12 @@ def test_what_an_operator_has_drained_stays_as_it_is(
 ) -> None:
     cluster.drain("fan replacement [root@elsewhere]")
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(lambda: has_findings(watching))
+    wait_until(watching.has_findings)
     checked = cluster.check()
     assert (checked.returncode, "is drained already" in checked.stdout) == (0, True)
     assert cluster.reason().startswith("fan replacement")
     tree.set_device(0, ecc=NO_ERROR)
-    wait_until(lambda: not has_findings(watching))
+    wait_until(lambda: not watching.has_findings())
     assert "left as it is" in cluster.check().stdout
     assert "DRAIN" in cluster.state()
 
@@ -279,7 +278,7 @@ def test_where_slurm_is_not_nothing_is_done(
     healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str]
 ) -> None:
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(lambda: has_findings(watching))
+    wait_until(watching.has_findings)
     done = healthcheck("--format", "slurm", "--socket", watching.socket, **without_slurm)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("[no scontrol here: nothing done]\n")
@@ -307,6 +306,6 @@ def test_dry_run_says_what_it_would_do(
     scontrol.write_text("#!/bin/sh\n[ $1 = show ] || exit 1\necho '   State=MIXED*+DYNAMIC_NORM ThreadsPerCore=1'\n")
     scontrol.chmod(0o755)
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(lambda: has_findings(watching))
+    wait_until(watching.has_findings)
     done = healthcheck("--format", "slurm", "--socket", watching.socket, "--dry-run", **without_slurm)
     assert (done.returncode, done.stdout.endswith("[node n0 would be drained]\n")) == (0, True)

@@ -69,49 +69,46 @@ def _sent(connection: socket.socket, data: bytes, until: Callable[[], bool]) -> 
     return True
 
 
-def resets(path: str, until: Callable[[], bool]) -> dict[str, int]:
-    """Calls that are cancelled as soon as they are made, as fast as they are taken."""
-    done = connections = 0
+def _repeated(path: str, until: Callable[[], bool], data_of: Callable[[int], bytes]) -> int:
+    """Sends this data for one stream after the other, as fast as it is taken; how often."""
+    done = 0
     connection, stream_id = opened(path), 1
     while not until():
-        data = b""
-        for _ in range(_AT_ONCE):
-            data += request(stream_id, "GetSnapshot") + frame(_RST_STREAM, 0, stream_id, _CANCEL)
-            stream_id += 2
+        data = b"".join(data_of(stream_id + 2 * number) for number in range(_AT_ONCE))
+        stream_id += 2 * _AT_ONCE
         try:
             done += _AT_ONCE * _sent(connection, data, until)
         except OSError:
             connection.close()
-            connections += 1
             connection, stream_id = opened(path), 1
-    return {"calls": done, "lost_connections": connections}
+    return done
 
 
-def frames(path: str, until: Callable[[], bool]) -> dict[str, int]:
-    """PING frames, as fast as they are taken."""
-    done = connections = 0
-    connection = opened(path)
-    while not until():
-        try:
-            done += _AT_ONCE * _sent(connection, frame(_PING, 0, 0, bytes(8)) * _AT_ONCE, until)
-        except OSError:
-            connection.close()
-            connections += 1
-            connection = opened(path)
-    return {"frames": done, "lost_connections": connections}
+def resets(path: str, until: Callable[[], bool]) -> int:
+    """Calls that are cancelled as soon as they are made."""
+
+    def cancelled(stream_id: int) -> bytes:
+        return request(stream_id, "GetSnapshot") + frame(_RST_STREAM, 0, stream_id, _CANCEL)
+
+    return _repeated(path, until, cancelled)
 
 
-def connects(path: str, until: Callable[[], bool]) -> dict[str, int]:
+def frames(path: str, until: Callable[[], bool]) -> int:
+    """PING frames."""
+    return _repeated(path, until, lambda _: frame(_PING, 0, 0, bytes(8)))
+
+
+def connects(path: str, until: Callable[[], bool]) -> int:
     """Connections that are closed as soon as they are made."""
     done = 0
     while not until():
         with contextlib.suppress(OSError):
             opened(path).close()
             done += 1
-    return {"connections": done}
+    return done
 
 
-def silent(path: str, until: Callable[[], bool]) -> dict[str, int]:
+def silent(path: str, until: Callable[[], bool]) -> int:
     """Connections that say nothing and stay: more than may be open, so that most of them are refused."""
     kept: deque[socket.socket] = deque()
     done = 0
@@ -123,7 +120,7 @@ def silent(path: str, until: Callable[[], bool]) -> dict[str, int]:
         with contextlib.suppress(OSError):
             connection.connect(path)
             done += 1
-    return {"connections": done}
+    return done
 
 
 def _held(path: str, method: str, streams: int, connections: int, window_bytes: int) -> list[socket.socket]:
@@ -138,21 +135,21 @@ def _held(path: str, method: str, streams: int, connections: int, window_bytes: 
     return kept
 
 
-def stalled(path: str, until: Callable[[], bool]) -> dict[str, int]:
+def stalled(path: str, until: Callable[[], bool]) -> int:
     """2,000 readers of the past that never read."""
     kept = _held(path, "ListHistory", 50, 40, 65535)
     _wait(until)
-    return {"connections": len(kept)}
+    return len(kept)
 
 
-def windows(path: str, until: Callable[[], bool]) -> dict[str, int]:
+def windows(path: str, until: Callable[[], bool]) -> int:
     """18,000 calls whose answers have no room to be sent."""
     kept = _held(path, "GetSnapshot", 450, 40, 0)
     _wait(until)
-    return {"connections": len(kept)}
+    return len(kept)
 
 
-def slots(path: str, until: Callable[[], bool]) -> dict[str, int]:
+def slots(path: str, until: Callable[[], bool]) -> int:
     """As many connections to the attach socket as there can be."""
     kept, taken = [], 0
     with contextlib.suppress(OSError):
@@ -163,7 +160,7 @@ def slots(path: str, until: Callable[[], bool]) -> dict[str, int]:
             connection.connect(f"{path}.attach")
             taken += not connection.recv(512).startswith(b"error")
     _wait(until)
-    return {"connections": len(kept), "slots": taken}
+    return taken
 
 
 def _wait(until: Callable[[], bool]) -> None:
@@ -195,7 +192,7 @@ def main() -> None:
 
     if attack not in _HELD:
         _begun()
-    print(json.dumps(attack(path, until)), flush=True)
+    print(json.dumps({"done": attack(path, until)}), flush=True)
 
 
 if __name__ == "__main__":

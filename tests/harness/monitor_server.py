@@ -22,7 +22,7 @@ class MonitorServer:
         self.snapshot = snapshot
         self.requests: list[Request] = []
         self.status: tuple[grpc.StatusCode, str] | None = None
-        handler = grpc.unary_unary_rpc_method_handler(
+        handler: Any = grpc.unary_unary_rpc_method_handler(
             self._answer, Request.FromString, neuron_pb2.RenderDeviceListResponse.SerializeToString
         )
         self._server = started(socket_path, {"RenderDeviceList": handler}, MONITOR_SERVICE)

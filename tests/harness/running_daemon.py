@@ -122,6 +122,11 @@ class RunningDaemon:
         """How many files the daemon has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208
 
+    def has_findings(self) -> bool:
+        """Whether it finds anything. What is new in a tree may take its reading more than a tick to see."""
+        health = self.snapshot().health
+        return health is not None and bool(health.findings)
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends a signal and waits for the end; the exit code."""
         self.process.send_signal(number)
