@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-import pytest
-
 from tests.harness.paths import ROOT
 
 FILES = sorted((ROOT / "tests").rglob("*.py"))
@@ -28,8 +26,3 @@ def test_tests_share_through_the_harness_alone() -> None:
         if name.split(".")[0] == "tests" and name.split(".")[:2] != ["tests", "harness"]
     }
     assert sharing == set()
-
-
-@pytest.mark.parametrize("name", ["tests.cli.ls.test_documents", "tests.conftest"])
-def test_an_import_of_another_test_is_seen(name: str) -> None:
-    assert list(imported(f"from {name} import something")) == [name]

@@ -46,7 +46,7 @@ class ScenarioHost:
         )
         for holding in self.ledger.holdings:
             holding.attached_at_unix_seconds = STARTED_AT_UNIX_SECONDS
-        self._source = SimulatedSource(kind, self.ledger, self.load.ecc, place=place)
+        self.source = SimulatedSource(kind, self.ledger, self.load.ecc, place=place)
         self._rates = Rates()
         self._judge = Judge()
         self._sequence = 0
@@ -57,7 +57,7 @@ class ScenarioHost:
         if not frozen:
             self.load.advance(now_seconds)
         self._sequence += 1
-        reading = self._source.read()
+        reading = self.source.read()
         shape = self.ledger.shape
         processes = tuple(
             process_record(holding, self.load.facts(holding), shape, now_seconds, 1.0)
@@ -68,9 +68,9 @@ class ScenarioHost:
             taken_at_unix_seconds=STARTED_AT_UNIX_SECONDS + seconds,
             taken_at_seconds=now_seconds,
             interval_seconds=1.0,
-            source=self._source.kind,
+            source=self.source.kind,
             instance=replace(
-                self._source.instance,
+                self.source.instance,
                 instance_id="i-0123456789abcdef0",
                 instance_name="trainer",
                 availability_zone="us-east-1a",

@@ -7,7 +7,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from neurond.load import SCENARIOS, SyntheticLoad
+from neurond.load import SCENARIOS
 from neurond.load.scenarios import STEP_SECONDS
 from neurond.load.synthetic_load import USERS
 from neurond.ownership.holding import CoreReport, Report
@@ -19,6 +19,7 @@ from neurond.verdicts.thresholds import Thresholds
 from neurontools import catalog, model
 from neurontools.model import DeviceMemory, SourceKind
 from neurontools.nrt.core_request import CoreRequest
+from tests.harness.scenario_host import STARTED_AT_SECONDS, STARTED_AT_UNIX_SECONDS, ScenarioHost
 
 EVERY = [(name, lnc) for name in catalog.names() for lnc in catalog.load(name).family.lnc_supported]
 
@@ -134,26 +135,17 @@ LARGEST_PID = 2**22
 BUSY = [name for name, scenario in SCENARIOS.items() if scenario.step]
 
 
-class Loaded:
+class Loaded(ScenarioHost):
     """A host with a load, whose clock the test moves."""
 
-    def __init__(self, scenario: str, instance_type: str = "trn2.3xlarge", lnc: int | None = None, **options: Any):
+    def __init__(self, scenario: str, instance_type: str = "trn2.3xlarge", **options: Any) -> None:
+        super().__init__(instance_type, scenario, **options)
         self.kind = catalog.load(instance_type)
-        self.ledger = Ledger(shape_of(self.kind, lnc))
-        self.load = SyntheticLoad(
-            self.ledger,
-            scenario,
-            peak_flops_per_core=self.kind.family.peak_flops_per_physical_core("bf16") or 0.0,
-            started_at_seconds=0.0,
-            started_at_unix_seconds=1e9,
-            **options,
-        )
-        self.source = SimulatedSource(self.kind, self.ledger, self.load.ecc)
-        self.now_seconds = 0.0
+        self.passed_seconds = 0.0
 
     def advance(self, seconds: float) -> None:
-        self.now_seconds += seconds
-        self.load.advance(self.now_seconds)
+        self.passed_seconds += seconds
+        self.load.advance(STARTED_AT_SECONDS + self.passed_seconds)
 
     def state(self) -> object:
         reports = [(holding.pid, holding.report) for holding in self.ledger.holdings]
@@ -206,10 +198,12 @@ def test_every_scenario_runs_and_on_every_instance_type(scenario: str, instance_
 @pytest.mark.parametrize("instance_type", ["inf1.xlarge", "inf2.xlarge", "trn1.2xlarge", "trn2.3xlarge"])
 def test_no_load_takes_more_memory_than_there_is(instance_type: str) -> None:
     for scenario, lnc in product(BUSY, catalog.load(instance_type).family.lnc_supported):
-        loaded = Loaded(scenario, instance_type, lnc)
+        loaded = Loaded(scenario, instance_type, lnc=lnc)
         for _ in range(45):
             loaded.advance(2)
-            assert all(report.measured_at_seconds == loaded.now_seconds for report in loaded.reports()), "none refused"
+            assert all(
+                report.measured_at_seconds == STARTED_AT_SECONDS + loaded.passed_seconds for report in loaded.reports()
+            ), "none refused"
             for device in loaded.source.read().devices:
                 for stack in device.hbm_stacks:
                     assert stack.used_bytes is not None
@@ -240,7 +234,7 @@ def test_a_stuck_core_has_an_execution_in_flight_and_finishes_none() -> None:
     assert all(core.execution_started_at_unix_seconds is None for core in loaded.cores())
     loaded.advance(2)
     stuck, *others = loaded.cores()
-    assert stuck.execution_started_at_unix_seconds == 1e9 + 10
+    assert stuck.execution_started_at_unix_seconds == STARTED_AT_UNIX_SECONDS + 10
     assert all(core.execution_started_at_unix_seconds is None for core in others)
     loaded.advance(20)
     later, *waiting = loaded.cores()
@@ -288,8 +282,8 @@ def test_a_load_stays_within_its_cores_and_their_peak() -> None:
     peak = loaded.kind.family.peak_flops_per_physical_core("bf16")
     assert peak
     for core in loaded.cores():
-        assert 0 < core.flop_total / loaded.now_seconds < peak
-        assert 0.8 < core.busy_seconds_total / loaded.now_seconds < 1
+        assert 0 < core.flop_total / loaded.passed_seconds < peak
+        assert 0.8 < core.busy_seconds_total / loaded.passed_seconds < 1
     assert all(report.executions.completed_total == report.cores[0].executions_total for report in loaded.reports())
 
 

@@ -27,10 +27,10 @@ from neurontools.rpc import neuron_pb2
 from neurontools.sysfs.exported_device import DEVICE_MAJOR
 from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, SimulatedDriver, process_on
-from tests.harness.paths import NEURON_LS
+from tests.harness.command import calls
 from tests.harness.record_models import Record
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, starter
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 
 def test_the_daemon_follows_the_driver(start_daemon: StartDaemon) -> None:
@@ -105,8 +105,7 @@ def test_counters_of_a_simulated_driver_move() -> None:
         counter = path / "neuron0/neuron_core0/stats/other_info/nc_time_in_use/total"
         before = int(counter.read_text())
         wait_until(lambda: int(counter.read_text()) > before)
-        command = [sys.executable, str(NEURON_LS), "-j", "--socket", driver.socket]
-        listed = subprocess.run(command, capture_output=True, check=True)
+        listed = calls("neuron-ls", os.environ)("-j", "--socket", driver.socket)
         assert len(json.loads(listed.stdout)[0]["neuron_processes"]) == 2
         kept = driver.directory
     assert not Path(kept).exists()
@@ -201,11 +200,11 @@ def test_a_driver_that_tells_no_health_is_not_taken_for_well(start_daemon: Start
         daemon = start_daemon(*tree.flags, *FLAGS)
         snapshot = daemon.next_snapshot()
         assert [verdict.severity for verdict in health.verdicts(snapshot)] == [None]
-        command = [sys.executable, str(NEURON_LS), "--socket", daemon.socket, "--health"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        neuron_ls = calls("neuron-ls", os.environ | {"NEURONTOOLS_SOCKET": daemon.socket})
+        done = neuron_ls("--health")
         told = "health of 1 of 1 devices not known: the driver tells nothing of it\n"
         assert (done.returncode, done.stdout) == (7, told)
-        done = subprocess.run([*command, "-j"], capture_output=True, text=True, check=False)
+        done = neuron_ls("--health", "-j")
         assert [(each["severity"], each["healthy"]) for each in json.loads(done.stdout)] == [(None, None)]
         assert not re.search("^neurontools_(device_)?health{", metrics(daemon), re.MULTILINE)
 
@@ -295,16 +294,8 @@ def still() -> Iterator[RunningDaemon]:
         next(started, None)
 
 
-def _run(daemon: RunningDaemon, module: str, *arguments: str) -> str:
-    code = f"from neurontools.cli.{module}.command import main; raise SystemExit(main())"
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments, *(["--socket", daemon.socket] if module != "ls" else [])],
-        env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=HANG_SECONDS,
-    )
+def _run(daemon: RunningDaemon, command: str, *arguments: str) -> str:
+    done = calls(command, os.environ)(*arguments, NEURONTOOLS_SOCKET=daemon.socket)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -367,11 +358,11 @@ def test_an_attached_process_owns_the_cores_it_says(daemon: RunningDaemon, tree:
 
 
 def test_neuron_ls_shows_who_has_a_device_open_and_what_is_inferred(still: RunningDaemon) -> None:
-    devices = json.loads(_run(still, "ls", "-j"))
+    devices = json.loads(_run(still, "neuron-ls", "-j"))
     shown = [[process["pid"] for process in device["neuron_processes"]] for device in devices[:4]]
     assert shown == [[ALONE], [FIRST, SECOND], [NAMED, UNNAMED], []]
     fields = "neuroncore.index,neuroncore.held,neuroncore.candidates,process.pid,process.inferred"
-    answer = _run(still, "ls", "--query", fields, "-d", "0,1,2,3").splitlines()[1:]
+    answer = _run(still, "neuron-ls", "--query", fields, "-d", "0,1,2,3").splitlines()[1:]
     assert answer == [
         f"0,yes,-,{ALONE},yes",
         f"1,yes,-,{ALONE},yes",
@@ -382,8 +373,8 @@ def test_neuron_ls_shows_who_has_a_device_open_and_what_is_inferred(still: Runni
         "6,no,-,-,-",
         "7,no,-,-,-",
     ]
-    assert _run(still, "ls", "--wait-free", "2").strip() == "6-7", "nobody waits for a core that others may hold"
-    assert _run(still, "ls", "--query", "index,free,pids", "-d", "1,2,3").splitlines()[1:] == [
+    assert _run(still, "neuron-ls", "--wait-free", "2").strip() == "6-7", "nobody waits for a core that others may hold"
+    assert _run(still, "neuron-ls", "--query", "index,free,pids", "-d", "1,2,3").splitlines()[1:] == [
         f"1,0,{FIRST} {SECOND}",
         f"2,0,{NAMED} {UNNAMED}",
         "3,2,-",
@@ -395,12 +386,12 @@ def test_memory_without_a_visible_owner_is_no_free_core(tree: DriverTree, daemon
     memory = DeviceMemory(tensors_bytes=4096)
     tree.set_cores(lambda core: replace(core, memory=memory) if core.device_index == 3 else core)
     wait_until(lambda: daemon.snapshot().cores[7].memory.tensors_bytes == 4096)
-    assert _run(daemon, "ls", "--wait-free", "2").strip() == "8-9"
-    assert _run(daemon, "ls", "--query", "neuroncore.held", "-d", "3").splitlines()[1:] == ["-", "-"]
+    assert _run(daemon, "neuron-ls", "--wait-free", "2").strip() == "8-9"
+    assert _run(daemon, "neuron-ls", "--query", "neuroncore.held", "-d", "3").splitlines()[1:] == ["-", "-"]
 
 
 def test_neuron_top_marks_what_is_inferred_and_unknown(still: RunningDaemon) -> None:
-    document = json.loads(_run(still, "top", "--json"))
+    document = json.loads(_run(still, "neuron-top", "--json"))
     processes = {process["pid"]: process for process in document["processes"]}
     assert (processes[ALONE]["neuroncores"], processes[ALONE]["are_neuroncores_inferred"]) == ([0, 1], True)
     assert (processes[NAMED]["neuroncores"], processes[NAMED]["are_neuroncores_inferred"]) == ([4], False)
@@ -413,15 +404,8 @@ def test_neuron_top_marks_what_is_inferred_and_unknown(still: RunningDaemon) -> 
 def test_neuron_monitor_has_a_reason_where_nothing_is_known_and_never_null_for_a_whole_number(
     still: RunningDaemon,
 ) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", "from neurontools.cli.monitor.command import main; main()", "--socket", still.socket],
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as monitor:
-        assert monitor.stdout is not None
-        line = monitor.stdout.readline()
-        record: dict[str, Any] = json.loads(line)
-        monitor.terminate()
+    line = _run(still, "neuron-monitor", "--once")
+    record: dict[str, Any] = json.loads(line)
     Record.model_validate_json(line)
     reports = {entry["pid"]: entry["report"] for entry in record["neuron_runtime_data"]}
     assert sorted(reports) == [ALONE, FIRST, SECOND, NAMED, UNNAMED]
@@ -470,12 +454,12 @@ def test_a_device_that_vanished_is_missing_everywhere_and_breaks_nothing(
     tree.remove_device(3)
     wait_until(lambda: len(daemon.snapshot().devices) == 15)
     wait_until(lambda: seen if (seen := daemon.find(last.pid)) and seen.core_indices else None)
-    assert len(json.loads(_run(daemon, "ls", "-j"))) == 15
-    document = json.loads(_run(daemon, "top", "--json"))
+    assert len(json.loads(_run(daemon, "neuron-ls", "-j"))) == 15
+    document = json.loads(_run(daemon, "neuron-top", "--json"))
     assert [device["neuron_device"] for device in document["devices"]] == [*range(3), *range(4, 16)]
     assert document["devices"][-1]["memory_used_bytes"] == 12345
     text = metrics(daemon)
     assert "neurontools_devices 15" in text
     assert any('neuroncore="31"' in line and line.endswith(" 12345") for line in text.splitlines())
-    screen = _run(daemon, "top", "--once")
+    screen = _run(daemon, "neuron-top", "--once")
     assert "ND3✗ missing" in screen
