@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import re
 import resource
@@ -156,14 +155,6 @@ def test_a_daemon_without_file_descriptors_goes_on_when_it_has_them_again(daemon
         wait_until(lambda: not snapshot().warnings)
     assert daemon.owners()[0] == os.getpid()
     attachment.close()
-
-
-def test_a_process_whose_command_line_is_not_utf_8(shared_daemon: RunningDaemon) -> None:
-    with AttachedProcess(shared_daemon, "1", "0", b"\xff\xfe") as attached:
-        found = shared_daemon.find(attached.pid)
-        assert found is not None
-        assert found.command.endswith(" 1 0 \ufffd\ufffd")
-        assert json.loads(device_list(shared_daemon, format=pb.RenderDeviceListRequest.FORMAT_JSON))
 
 
 def test_a_daemon_ends_with_its_parent_if_it_is_told_to(socket_directory: Path) -> None:
