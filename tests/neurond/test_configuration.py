@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from neurond.startup.tables import Configuration
 
 from neurontools import catalog
 from neurontools.errors import EXIT_USAGE, UserError
+from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS
 
@@ -290,8 +292,46 @@ def test_checking_the_configuration(tmp_path: Path, capfd: pytest.CaptureFixture
     assert Settings(**json.loads(told)) == Settings(socket="/s", simulate="trn1.2xlarge")
 
 
+SERVER = '[tls]\ncertificate = "{signed}/server.crt"\nkey = "{signed}/server.key"\n'
+CLIENTS = f'{SERVER}client_ca = "{{signed}}/authority.crt"\n'
+METRICS = '[metrics]\ntls_certificate = "{signed}/server.crt"\n'
+METRICS_SERVER = f'{METRICS}tls_key = "{{signed}}/server.key"\n'
+PAGES = '[web]\nenabled = true\n[metrics]\nlisten = ":8000"\n'
+LISTEN = "--listen :8001: the API is served over TLS alone, to certificates that are named; set {} in the conf"
 REFUSED = [
-    ('[metrics]\nbearer_token_file = "{directory}/token"', "metrics.bearer_token_file is for the listener of metrics"),
+    (
+        '[metrics]\ntls_key = "{signed}/server.key"',
+        "metrics.tls_key and tls_client_ca need a certificate; set metrics",
+    ),
+    (
+        '[metrics]\ntls_certificate = "{signed}/absent"',
+        "metrics.tls_certificate: {signed}/absent: No such file or directory; give",
+    ),
+    (METRICS, "metrics.tls_certificate: {signed}/server.crt: …; give PEM files"),
+    (f'{METRICS}tls_key = "{{signed}}/authority.key"', "metrics.…key values mismatch; give PEM files that fit"),
+    (
+        f'{METRICS_SERVER}tls_client_ca = "{{directory}}/token"',
+        "metrics.tls_client_ca: {signed}/token: …; give PEM files that",
+    ),
+    (
+        '[metrics]\nbearer_token_file = "{directory}/empty"',
+        "metrics.bearer_token_file: {directory}/empty: no token; write one line",
+    ),
+    ('[tls]\nkey = "{signed}/server.key"', "tls.key needs a certificate; set tls.certificate"),
+    ('[tls]\nfull = ["a"]', "tls.full needs a certificate; set tls.certificate"),
+    (SERVER.replace("server.key", "absent"), "tls.key: {signed}/absent: No such file or directory; give a"),
+    (
+        f'{SERVER}summary = ["a"]',
+        "tls.summary and tls.full name certificates of clients, which nobody asks for; set tls.client_ca",
+    ),
+    (f'{CLIENTS}summary = ["a"]\nfull = ["A", "b"]', "tls.summary and tls.full both have a; leave it in one of them"),
+    ("--listen :8001", LISTEN.format("tls.certificate and tls.key")),
+    (f'{SERVER}[daemon]\nlisten = ":8001"', LISTEN.format("tls.client_ca")),
+    (f'{CLIENTS}[daemon]\nlisten = ":8001"', LISTEN.format("tls.summary or tls.full")),
+    (PAGES, "…others reach this address, and there is no TLS; listen on 127.0.0.1"),
+    (PAGES.replace(":8000", "10.0.0.1:8000"), "…others reach this address, and there is no TLS"),
+    (PAGES + METRICS_SERVER.removeprefix("[metrics]\n"), "…everybody would be let in"),
+    ('[metrics]\nbearer_token_file = "{signed}/token"', "metrics.bearer_token_file is for the listener of metrics"),
     (
         '[metrics]\nhosts = ["a"]',
         "metrics.hosts is for the listener of metrics, and there is none; set metrics.listen",
@@ -305,7 +345,7 @@ REFUSED = [
         for address in (":0", "0.0.0.0:0", "[::]:0")
     ),
     (
-        '[metrics]\ntls = false\nlisten = "127.0.0.1:0"\ntls_certificate = "{directory}/token"',
+        '[metrics]\ntls = false\nlisten = "127.0.0.1:0"\ntls_certificate = "{signed}/token"',
         "metrics.tls = false excludes metrics.tls_certificate; leave one out",
     ),
     ("[web]\nenabled = true", "--web is served where the metrics are; give --metrics-listen, or leave it out"),
@@ -330,14 +370,26 @@ REFUSED = [
 ]
 
 
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the certificate of a server lies, that of its authority, and a token."""
+    directory = tmp_path_factory.mktemp("signed")
+    Authority(directory).sign("server")
+    (directory / "token").write_text("s3cret")
+    return directory
+
+
+@needs_openssl
 @pytest.mark.parametrize(("asked", "error"), REFUSED)
 def test_what_a_start_refuses_is_refused_when_it_is_checked(
-    socket_directory: Path, monkeypatch: pytest.MonkeyPatch, asked: str, error: str
+    socket_directory: Path, signed: Path, monkeypatch: pytest.MonkeyPatch, asked: str, error: str
 ) -> None:
-    """Each is a table of the file or a flag."""
-    asked, error = (text.replace("{directory}", str(socket_directory)) for text in (asked, error))
-    for name, mode in (("token", 0o600), ("open", 0o777)):
-        (socket_directory / name).write_text("secret")
+    """Each is a table of the file or a flag; … stands for any text."""
+    asked, error = (
+        text.replace("{directory}", str(socket_directory)).replace("{signed}", str(signed)) for text in (asked, error)
+    )
+    for name, text, mode in (("open", "secret", 0o777), ("empty", " \n", 0o600)):
+        (socket_directory / name).write_text(text)
         (socket_directory / name).chmod(mode)
     # As where it is not installed; another test may have loaded parts of it.
     for name in {"opentelemetry", *(name for name in sys.modules if name.startswith("opentelemetry."))}:
@@ -350,8 +402,17 @@ def test_what_a_start_refuses_is_refused_when_it_is_checked(
         with pytest.raises(UserError) as refused:
             settings_from(arguments)
         assert refused.value.exit_code in (1, EXIT_USAGE)
-        assert str(refused.value).startswith(error)
+        assert re.match(re.escape(error).replace("…", ".*"), str(refused.value))
         assert "\n" not in str(refused.value)
+
+
+@needs_openssl
+@pytest.mark.parametrize("line", ['bearer_token_file = "{signed}/token"', 'tls_client_ca = "{signed}/authority.crt"'])
+def test_pages_for_others_need_a_token_or_certificates_of_readers(tmp_path: Path, signed: Path, line: str) -> None:
+    tables = PAGES + METRICS_SERVER.removeprefix("[metrics]\n") + line
+    (tmp_path / "c.toml").write_text(tables.replace("{signed}", str(signed)))
+    flags = ["--simulate", "trn1.2xlarge", "--socket", f"{tmp_path}/s", "--config", f"{tmp_path}/c.toml"]
+    assert settings_from(["--check-config", *flags]) is None
 
 
 def test_checking_neither_makes_a_directory_nor_minds_who_serves(

@@ -14,11 +14,7 @@ from typing import Any
 
 import pytest
 from neurond.exports.otlp import OtlpSender, host_attributes, metrics_url
-from neurond.settings import Settings
-from neurond.startup.checks import check
-from neurond.startup.configuration import resolve
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.model import Attribution, SourceKind
 from tests.harness.answering_server import Reply, answering
 from tests.harness.certificates import Authority, needs_openssl
@@ -151,102 +147,6 @@ def test_a_token_lets_in_also_where_metrics_stay_plain_on_loopback(serve: Serve,
     ):
         assert scrape(port, Authorization=given)[0] == status
     assert scrape(port)[0] == scrape(port, "/metrics?x", Authorization="Bearer x")[0] == 401
-
-
-SERVER = {"certificate": "server.crt", "key": "server.key"}
-CLIENTS = {**SERVER, "client_ca": "authority.crt"}
-METRICS = {f"tls_{key}": file for key, file in SERVER.items()}
-LISTEN = {"daemon": {"listen": ":8001"}}
-LISTEN_TOLD = "^--listen :8001: the API is served over TLS alone, to certificates that are named; set {} in the conf"
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("files")
-    Authority(directory).sign("server")
-    (directory / "token").write_text("s3cret", "utf-8")
-    (directory / "empty").write_text(" \n", "utf-8")
-    return directory
-
-
-@needs_openssl
-@pytest.mark.parametrize(
-    ("tables", "told"),
-    [
-        (
-            {"metrics": {"tls_key": "server.key"}},
-            "^metrics.tls_key and tls_client_ca need a certificate; set metrics.tls_c",
-        ),
-        (
-            {"metrics": {"tls_certificate": "absent"}},
-            r"^metrics.tls_certificate: \S+/absent: No such file or dir.*; give",
-        ),
-        (
-            {"metrics": {"tls_certificate": "server.crt"}},
-            r"^metrics.tls_certificate: \S+/server.crt: .*; give PEM files",
-        ),
-        ({"metrics": {**METRICS, "tls_key": "authority.key"}}, "key values mismatch; give PEM files that fit"),
-        (
-            {"metrics": {**METRICS, "tls_client_ca": "token"}},
-            r"^metrics.tls_client_ca: \S+/token: .*; give PEM files that",
-        ),
-        (
-            {"metrics": {"bearer_token_file": "empty"}},
-            r"^metrics.bearer_token_file: \S+/empty: no token; write one line",
-        ),
-        ({"tls": {"key": "server.key"}}, "tls.key needs a certificate; set tls.certificate"),
-        ({"tls": {"full": ["a"]}}, "tls.full needs a certificate; set tls.certificate"),
-        ({"tls": {**SERVER, "key": "absent"}}, r"tls.key: \S+/absent: No such file or directory; give a"),
-        (
-            {"tls": {**SERVER, "summary": ["a"]}},
-            "tls.summary and tls.full name certificates of clients, which nobody asks for; set tls.client_ca",
-        ),
-        (
-            {"tls": {**CLIENTS, "summary": ["a"], "full": ["A", "b"]}},
-            "tls.summary and tls.full both have a; leave it in one of them",
-        ),
-        (LISTEN, LISTEN_TOLD.format("tls.certificate and tls.key")),
-        ({**LISTEN, "tls": SERVER}, LISTEN_TOLD.format("tls.client_ca")),
-        ({**LISTEN, "tls": CLIENTS}, LISTEN_TOLD.format("tls.summary or tls.full")),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(tables: dict[str, dict[str, Any]], told: str, directory: Path) -> None:
-    given = {
-        table: {
-            key: str(directory / value) if isinstance(value, str) and key != "listen" else value
-            for key, value in keys.items()
-        }
-        for table, keys in tables.items()
-    }
-    with pytest.raises(UserError, match=told) as refused:
-        resolve(given, None, {"XDG_RUNTIME_DIR": "/r"})
-    assert refused.value.exit_code == EXIT_USAGE
-    assert "\n" not in str(refused.value)
-
-
-@needs_openssl
-@pytest.mark.parametrize(
-    ("settings", "files", "told"),
-    [
-        ({}, {}, "--web is served where the metrics are; give --metrics-listen"),
-        ({"metrics_listen": ":8000"}, {}, "others reach this address, and there is no TLS; listen on 127.0.0.1"),
-        ({"metrics_listen": "10.0.0.1:8000"}, {}, "others reach this address, and there is no TLS"),
-        ({"metrics_listen": ":8000"}, METRICS, "everybody would be let in"),
-        ({"metrics_listen": ":8000"}, {**METRICS, "bearer_token_file": "token"}, None),
-        ({"metrics_listen": ":8000"}, {**METRICS, "tls_client_ca": "authority.crt"}, None),
-    ],
-)
-def test_pages_are_never_open_to_others(
-    settings: dict[str, str], files: dict[str, str], told: str | None, socket_directory: Path, directory: Path
-) -> None:
-    given: dict[str, Any] = settings | {f"metrics_{key}": str(directory / name) for key, name in files.items()}
-    served = Settings(socket=str(socket_directory / "n.sock"), simulate="trn1.2xlarge", web=True, **given)
-    if told is None:
-        check(served)
-        return
-    with pytest.raises(UserError, match=told) as refused:
-        check(served)
-    assert refused.value.exit_code == EXIT_USAGE
 
 
 def point_attributes(point: Any) -> dict[str, Any]:
