@@ -310,7 +310,7 @@ REFUSED = [
     (METRICS, "metrics.tls_certificate: {signed}/server.crt: …; give PEM files"),
     (f'{METRICS}tls_key = "{{signed}}/authority.key"', "metrics.…key values mismatch; give PEM files that fit"),
     (
-        f'{METRICS_SERVER}tls_client_ca = "{{directory}}/token"',
+        f'{METRICS_SERVER}tls_client_ca = "{{signed}}/token"',
         "metrics.tls_client_ca: {signed}/token: …; give PEM files that",
     ),
     (
