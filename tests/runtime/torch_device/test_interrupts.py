@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import linecache
-import os
-import select
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import methodcaller
-from pathlib import Path
-from random import Random
 from types import FrameType
 from typing import Any
 
@@ -27,14 +22,12 @@ from torch.utils.checkpoint import checkpoint
 
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.tensors.buffer_table import buffers
-from tests.harness import python_process
-from tests.harness.paths import PYTHONPATH
 
 Tensor = torch.Tensor
 
 
-class Broken(Exception):
-    pass
+class Broken(BaseException):
+    """As an interrupt, which is no Exception either."""
 
 
 def broken(*_: Any) -> Any:
@@ -143,18 +136,8 @@ def test_hooks_work_as_ever(xla: Any) -> None:
 
 def test_backward_of_a_thread_of_the_script(xla: Any) -> None:
     """Autograd would give the device threads of its own there."""
-    caught: list[BaseException] = []
-
-    def train() -> None:
-        try:
-            CASES["tensor"]().backward()
-        except BaseException as error:
-            caught.append(error)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
-    assert [type(error) for error in caught] == [Broken]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(Broken):
+        pool.submit(lambda: CASES["tensor"]().backward()).result()
 
 
 def is_in_engine(frame: FrameType | None) -> bool:
@@ -199,12 +182,17 @@ def test_a_signal_while_the_engine_calls_the_runtime_raises_when_backward_has_en
     assert weight.grad.sum().item() > 0
 
 
-def test_an_interrupt_is_no_exception_and_comes_out_of_a_hook_too(xla: Any) -> None:
-    def interrupted(_: Tensor) -> None:
-        raise KeyboardInterrupt
+def interrupted_before(call: Callable[[], object]) -> None:
+    """All in one call of C: the signal comes, then the call is made, and not before that Python looks for signals."""
+    interrupt = partial(ctypes.CDLL(None)["raise"], signal.SIGINT)
+    deque(map(methodcaller("__call__"), [interrupt, call]), maxlen=0)
+    threading.Event().wait()
 
-    with pytest.raises(KeyboardInterrupt):
-        hooked(lambda value: value.register_hook(interrupted)).backward()
+
+def interrupted_by_a_thread() -> None:
+    main: Any = threading.main_thread().ident
+    threading.Thread(target=signal.pthread_kill, args=(main, signal.SIGINT)).start()
+    threading.Event().wait()
 
 
 def train_with_hooks_that_raise(where: str, mark: Callable[[], None]) -> tuple[list[str], list[Tensor]]:
@@ -249,85 +237,24 @@ def test_hooks_that_raise_in_a_training_cost_what_they_cost_on_the_cpu(xla: Any)
     assert xla.cores[0].statistics.failed_executions_total == failed
 
 
-def test_an_interrupt_that_comes_while_storage_dies_is_raised(xla: Any) -> None:
-    """All in one call of C: the signal comes, then tensors die, and only then Python looks for signals again."""
+def test_an_interrupt_that_comes_while_storage_dies_or_the_script_waits_is_raised(xla: Any) -> None:
     tensors = [torch.ones(2).to("xla") for _ in range(3)]
-    interrupt = partial(ctypes.CDLL(None)["raise"], signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        deque(map(methodcaller("__call__"), [interrupt, tensors.clear]), maxlen=0)
+        interrupted_before(tensors.clear)
     assert not tensors
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_by_a_thread()
 
 
-# Tells when it can be interrupted, and counts the interrupts; the first comes in a call that blocks. One that comes
-# when nobody was told, because the one before had seemed lost, is not counted.
-IN_FORWARD = """
-import os, signal, sys, time, torch, torch_xla.core.xla_model as xm
-weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
-for _ in range(2):
-    weight @ weight
-    xm.mark_step()
-interrupts, may_raise = 0, False
-theirs = signal.getsignal(signal.SIGINT)
-assert theirs is not signal.default_int_handler
-
-def interrupt(number, frame):
-    global may_raise
-    if may_raise:
-        try:
-            theirs(number, frame)
-        except KeyboardInterrupt:
-            may_raise = False
-            raise
-
-def forward():
-    if not interrupts:
-        time.sleep(3600)
-    while True:
-        weight @ weight
-
-signal.signal(signal.SIGINT, interrupt)
-while interrupts < int(sys.argv[1]):
-    try:
-        may_raise = True
-        os.write(1, b".")
-        forward()
-    except KeyboardInterrupt:
-        interrupts += 1
-os._exit(0)
-"""
-LONGEST_PAUSE_SECONDS = 0.002
-LOST_AFTER_SECONDS = 2.0
-"""Python itself loses an interrupt that comes in the callback of a weak reference, as its imports have them."""
-
-
-@pytest.mark.parametrize("interrupts", [20, pytest.param(150, marks=pytest.mark.slow)])
-def test_an_interrupt_at_any_moment_of_forward_is_raised(
-    device_environment: dict[str, str], tmp_path: Path, interrupts: int
-) -> None:
-    """torch asks for the device's guard where nothing may raise, and every twentieth interrupt comes just then."""
-    (tmp_path / "script.py").write_text(IN_FORWARD)
-    random = Random(1)
-    with python_process.popen(
-        [sys.executable, "-m", "neurontools.runtime", "script.py", str(interrupts)],
-        loaded=python_process.TORCH,
-        cwd=tmp_path,
-        env={**os.environ, **device_environment, "PYTHONPATH": PYTHONPATH},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        bufsize=0,
-    ) as process:
-        assert process.stdout
-        assert process.stderr
-        is_ready = process.stdout.read(1)
-        while is_ready:
-            at_seconds = time.perf_counter() + random.uniform(0, LONGEST_PAUSE_SECONDS)
-            while time.perf_counter() < at_seconds:
-                pass
-            process.send_signal(signal.SIGINT)
-            if select.select([process.stdout], [], [], LOST_AFTER_SECONDS)[0]:
-                is_ready = process.stdout.read(1)
-        errors = process.stderr.read().decode()
-    assert process.returncode == 0, errors
+@pytest.mark.parametrize("operator", [torch.matmul, torch.add, torch.Tensor.view_as])
+def test_an_interrupt_is_raised_after_torch_has_asked_for_the_guard(xla: Any, operator: Callable[..., Tensor]) -> None:
+    """torch asks for the device's guard where nothing may raise: an exception there ends the process."""
+    weight = torch.ones(4, 4, device="xla", requires_grad=True)
+    operator(weight, weight)
+    assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_before(partial(operator, weight, weight))
+    assert operator(weight, weight).sum().item() > 0
 
 
 _RECORDING = ("/capture/", "/tensors/", "/operators/", "<a call of a course>")
@@ -388,14 +315,6 @@ def test_an_interrupt_at_any_line_of_recording_leaves_no_half_recorded_operator(
         assert torch.equal(kept.cpu(), expected), line
         assert torch.equal(again.cpu(), expected), line
     assert line > 40
-    got: list[bool] = []
-
-    def take_lock() -> None:
-        got.append(buffers.lock.acquire(blocking=False))
-        if got[0]:
-            buffers.lock.release()
-
-    thread = threading.Thread(target=take_lock)
-    thread.start()
-    thread.join()
-    assert got == [True], "the runtime's lock was never given back"
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(buffers.lock.acquire, blocking=False).result(), "the runtime's lock was never given back"
+        pool.submit(buffers.lock.release).result()
