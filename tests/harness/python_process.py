@@ -48,6 +48,12 @@ TORCH = (
 )
 
 
+def user_environment(**variables: str) -> dict[str, str]:
+    """These variables beside those of a user who has set none of ours; one that is empty is left out."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
+    return {name: value for name, value in {**kept, "PYTHONPATH": PYTHONPATH, **variables}.items() if value}
+
+
 def popen(command: Sequence[Any], *, loaded: tuple[str, ...], **options: Any) -> subprocess.Popen[Any]:
     """Starts a process of this interpreter that has these modules imported; for real where there are none."""
     if not loaded or not _commands_can_be_told():

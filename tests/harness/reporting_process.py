@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from typing import Any
 
 from neurontools.runtime import Reporter
 from tests.harness import python_process
@@ -42,6 +43,6 @@ def holder(socket: str, does: str = "", **environment: str) -> subprocess.Popen[
     return process
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
+def end(process: subprocess.Popen[Any]) -> None:
     process.kill()
     process.communicate()

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.harness import python_process
-from tests.harness.paths import PYTHONPATH
+from tests.harness.reporting_process import end
 
 torch = pytest.importorskip("torch")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -74,17 +75,38 @@ def run_python(device_environment: dict[str, str], tmp_path: Path) -> Run:
     """Runs Python in a process of its own, as a user would; `is_started`: from its very start, without a fork."""
 
     def run(*arguments: str, is_started: bool = False, **environment: str) -> subprocess.CompletedProcess[str]:
-        base = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-        variables = {**base, **device_environment, "PYTHONPATH": PYTHONPATH, **environment}
         return python_process.run(
             [sys.executable, *arguments],
             loaded=() if is_started else python_process.TORCH,
             text=True,
             cwd=tmp_path,
-            env={name: value for name, value in variables.items() if value != ""},
+            env=python_process.user_environment(**{**device_environment, **environment}),
         )
 
     return run
+
+
+@pytest.fixture
+def start_script(device_environment: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Starts a script under the launcher, its input, output and errors in pipes; kills it at the end of the test."""
+    with ExitStack() as processes:
+
+        def start(text: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+            (tmp_path / "script.py").write_text(text)
+            process = python_process.popen(
+                [sys.executable, "-m", "neurontools.runtime", "script.py", *arguments],
+                loaded=python_process.TORCH,
+                cwd=tmp_path,
+                env=python_process.user_environment(**{**device_environment, **environment}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            processes.callback(end, process)
+            return process
+
+        yield start
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -21,11 +20,10 @@ from neurontools.runtime.programs import compiler, entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
-from tests.harness import python_process
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, swapping_new_files_for_links
-from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
+Start = Callable[..., "subprocess.Popen[str]"]
 FLAGS = CompilerFlags()
 RETRY = CompilerFlags(retry_failed_compilation=True)
 OFF = CompilerFlags(no_cache=True)
@@ -65,12 +63,6 @@ def entry(cache: CompileCache, graph_hash: str = "9", flags: CompilerFlags = FLA
     return directory / f"MODULE_{graph_hash}+{flags.hash_text}"
 
 
-def test_a_model_survives_as_bytes(model: CompiledGraph) -> None:
-    again = CompiledGraph.from_json(model.to_json())
-    assert again.text() == model.text()
-    assert again.to_json() == model.to_json()
-
-
 @pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"format": "other"}', b"\xff\xfe"])
 def test_other_bytes_are_no_model(data: bytes) -> None:
     with pytest.raises((InvalidCompiledGraph, UnicodeDecodeError)):
@@ -88,7 +80,7 @@ def test_layout_and_log_lines(
     assert {path.name for path in entry(cache).iterdir()} == files
     found = cache.find("9", FLAGS)
     assert found is not None
-    assert found.text() == model.text()
+    assert (found.text(), found.to_json()) == (model.text(), model.to_json())
     lines = (
         f"INFO ||NCC_WRAPPER||: Compile cache path: {entry(cache).parent.parent}\n"
         "INFO ||NCC_WRAPPER||: Compiler status PASS\n"
@@ -338,30 +330,9 @@ WAITING = "INFO ||NCC_WRAPPER||: Another process must be compiling"
 
 
 @pytest.fixture
-def start_rank(tmp_path: Path, device_environment: dict[str, str]) -> Iterator[Callable[[Path], subprocess.Popen[str]]]:
+def start_rank(start_script: Start) -> Start:
     """Starts a process that runs the script with a cache."""
-    ranks: list[subprocess.Popen[str]] = []
-    (tmp_path / "script.py").write_text(SCRIPT)
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-    variables = {**kept, **device_environment, "PYTHONPATH": PYTHONPATH, "NEURON_RT_LOG_LEVEL": "INFO"}
-
-    def start(cache: Path) -> subprocess.Popen[str]:
-        rank = python_process.popen(
-            [sys.executable, "-m", "neurontools.runtime", "script.py"],
-            loaded=python_process.TORCH,
-            cwd=tmp_path,
-            env={**variables, "NEURON_COMPILE_CACHE_URL": str(cache)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        ranks.append(rank)
-        return rank
-
-    yield start
-    for rank in ranks:
-        rank.kill()
-        rank.communicate()
+    return lambda cache: start_script(SCRIPT, NEURON_COMPILE_CACHE_URL=str(cache), NEURON_RT_LOG_LEVEL="INFO")
 
 
 def end(rank: subprocess.Popen[str]) -> tuple[str, str]:
@@ -457,7 +428,7 @@ def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
 
 
 TRAINING = """
-import json, os, torch, torch_xla, torch_xla.core.xla_model as xm, torch_xla.debug.metrics as met
+import json, os, torch, torch_xla, torch_xla.core.xla_model as xm
 torch.manual_seed(0)
 device = xm.xla_device()
 model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(0.5)).to(device)
@@ -468,8 +439,7 @@ for width in (2, 3, 4):
         optimizer.zero_grad()
         model(torch.ones(width, 8).to(device)).sum().backward(); optimizer.step(); xm.mark_step()
 written = sum("model.done" in files for _, _, files in os.walk("disk"))
-told = [model[0].weight.sum().item(), met.counter_value("UncachedCompile") or 0, written]
-open("result", "w").write(json.dumps(told))
+open("result", "w").write(json.dumps([model[0].weight.sum().item(), written]))
 """
 # What `unshare -Urm` and `mount` would do, in a process that needn't begin anew.
 ON_A_DISK = """
@@ -510,7 +480,7 @@ needs_namespaces = pytest.mark.skipif(not namespaces_work(), reason="no user nam
 
 @pytest.fixture
 def train(run_python: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
-    """Runs the training; gives the process, and the sum of weights, compilations and entries that it ended with."""
+    """Runs the training; gives the process, and the sum of weights and the entries on the disk that it ended with."""
     (tmp_path / "script.py").write_text(TRAINING)
     (tmp_path / "disk").mkdir()
 
@@ -522,14 +492,6 @@ def train(run_python: Callable[..., Any], tmp_path: Path) -> Callable[..., Any]:
         return done, told
 
     return run
-
-
-def test_a_second_run_compiles_nothing_and_gets_the_same(train: Any, tmp_path: Path) -> None:
-    runs = [train(tmp_path / "cache") for _ in range(2)]
-    assert [done.returncode for done, _ in runs] == [0, 0], runs[0][0].stderr
-    (value, first, _), (again, second, _) = (told for _, told in runs)
-    assert first > 0
-    assert (second, again) == (0, value)
 
 
 @needs_namespaces
@@ -546,7 +508,7 @@ def test_a_full_disk_costs_the_cache_and_not_the_training(train: Any, tmp_path: 
 def test_a_disk_that_gets_room_again_is_used_again(train: Any, tmp_path: Path) -> None:
     done, told = train(tmp_path / "disk" / "cache", ON_A_DISK, tmp_path / "disk", "64k", 60 * 1024)
     assert done.returncode == 0, done.stderr
-    assert told[2] >= 1
+    assert told[1] >= 1
     assert done.stderr.count("can't be written") == 1
 
 

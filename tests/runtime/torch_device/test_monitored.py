@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import signal
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,11 @@ import pytest
 from neurontools.model import Process
 from neurontools.model.training import STEP_PARTS
 from neurontools.profile import read_directory
-from tests.harness import python_process
-from tests.harness.paths import NEURON_LS, PYTHONPATH
+from tests.harness.command import calls
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
+Start = Callable[..., "subprocess.Popen[str]"]
 SCRIPT = """
 import json, os, sys, time, torch, torch_xla, torch_xla.core.xla_model as xm
 from torch.utils.flop_counter import FlopCounterMode
@@ -115,38 +113,19 @@ sys.stdin.read()
 class TrainingHost:
     """A host whose daemon a test starts, and scripts that report to it."""
 
-    def __init__(self, directory: Path, daemon: RestartedDaemon, environment: dict[str, str]) -> None:
+    def __init__(self, directory: Path, daemon: RestartedDaemon, start_script: Start) -> None:
         self.directory = directory
         self.daemon = daemon
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("NEURON", "XLA_"))}
-        self.environment = {
-            **kept,
-            **environment,
-            "NEURONTOOLS_SOCKET": daemon.socket,
-            "NEURON_COMPILE_CACHE_URL": str(directory / "cache"),  # of its own: compilations are counted
-            "PYTHONPATH": PYTHONPATH,
-        }
-        del self.environment["NEURON_RT_NUM_CORES"]
         self.snapshot = daemon.snapshot
-        self.scripts: list[subprocess.Popen[str]] = []
+        self._start_script = start_script
 
     def start_daemon(self) -> None:
         self.daemon.start("trn1.2xlarge")
 
     def start_script(self, text: str = SCRIPT, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        (self.directory / "script.py").write_text(text)
-        script = python_process.popen(
-            [sys.executable, "-m", "neurontools.runtime", "script.py", *arguments],
-            loaded=python_process.TORCH,
-            cwd=self.directory,
-            env={**self.environment, **environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self.scripts.append(script)
-        return script
+        own_cache = {"NEURON_COMPILE_CACHE_URL": str(self.directory / "cache")}  # compilations are counted
+        variables = {"NEURONTOOLS_SOCKET": self.daemon.socket, "NEURON_RT_NUM_CORES": "", **own_cache, **environment}
+        return self._start_script(text, *arguments, **variables)
 
     def steps(self) -> int:
         try:
@@ -179,17 +158,10 @@ class TrainingHost:
         document: dict[str, Any] = json.loads(line)
         return document
 
-    def close(self) -> None:
-        for script in self.scripts:
-            script.kill()
-            script.communicate()
-
 
 @pytest.fixture
-def host(tmp_path: Path, stopped_daemon: RestartedDaemon, device_environment: dict[str, str]) -> Iterator[TrainingHost]:
-    made = TrainingHost(tmp_path, stopped_daemon, device_environment)
-    yield made
-    made.close()
+def host(tmp_path: Path, stopped_daemon: RestartedDaemon, start_script: Start) -> TrainingHost:
+    return TrainingHost(tmp_path, stopped_daemon, start_script)
 
 
 def test_every_number_is_the_scripts_own(host: TrainingHost) -> None:
@@ -199,10 +171,8 @@ def test_every_number_is_the_scripts_own(host: TrainingHost) -> None:
         NEURON_RT_VISIBLE_CORES="1", NEURON_RT_INSPECT_ENABLE="1", NEURON_RT_INSPECT_OUTPUT_DIR=str(inspected)
     )
     host.go_on()
-    listed = subprocess.run(
-        [sys.executable, str(NEURON_LS), "-j"], capture_output=True, env=host.environment, check=True
-    )
-    assert [[p["pid"] for p in device["neuron_processes"]] for device in json.loads(listed.stdout)] == [[script.pid]]
+    listed = calls("neuron-ls", {"NEURONTOOLS_SOCKET": host.daemon.socket})("-j").stdout
+    assert [[p["pid"] for p in device["neuron_processes"]] for device in json.loads(listed)] == [[script.pid]]
     done = host.end(script)
 
     def next_snapshot(after_seconds: float) -> Any:
