@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +24,6 @@ from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
 from neurontools.runtime.tensors.core import Tensor
-from tests.harness.paths import PYTHONPATH
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -74,7 +71,6 @@ print(json.dumps({
 }))
 """
 ENDLESS = 10_000_000
-COMPILER_HANG_SECONDS = 6 * HANG_SECONDS  # it takes half a minute of a CPU, at a low priority
 
 
 def told(done: subprocess.CompletedProcess[str]) -> Any:
@@ -97,27 +93,14 @@ def names_in(compiled: CompiledGraph, changing: Sequence[int] = ()) -> list[list
     ]
 
 
-def environment_of(device_environment: dict[str, str], **variables: str) -> dict[str, str]:
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("NEURON", "XLA_"))}
-    return {**base, **device_environment, "PYTHONPATH": PYTHONPATH, **LEVEL_3, **variables}
-
-
 @needs_compiler
 @pytest.mark.long
-def test_a_training_gets_machine_code_and_the_next_one_finds_it(
-    run_python: Run, device_environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_training_gets_machine_code_and_the_next_one_finds_it(run_python: Run, tmp_path: Path) -> None:
     cache = {"NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache")}
-    training = subprocess.run(
-        [sys.executable, "-c", SCRIPT, "wait", str(ENDLESS)],
-        env=environment_of(device_environment, **cache),
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=COMPILER_HANG_SECONDS,
-        check=False,
-    )
-    first = told(training)
+    # The compiler takes half a minute of a CPU, at a low priority.
+    patience = 6 * HANG_SECONDS
+    arguments = ("-c", SCRIPT, "wait", str(ENDLESS))
+    first = told(run_python(*arguments, is_started=True, timeout=patience, **cache, **LEVEL_3))
     assert first["counters"]["MachineCodeBuild"] == 1
     assert first["counters"]["MachineCodeExecution"] >= 20
     assert first["losses"] == pytest.approx(first["wanted"], rel=1e-3, abs=1e-6)
@@ -165,21 +148,14 @@ def test_without_the_flag_or_a_compiler_training_goes_on_and_says_so_once(
 @needs_compiler
 @pytest.mark.slow
 def test_a_killed_training_takes_its_compiler_with_it(
-    tmp_path: Path, device_environment: dict[str, str], set_up_device: None
+    tmp_path: Path, start_script: Callable[..., subprocess.Popen[str]]
 ) -> None:
     places = {"TMPDIR": str(tmp_path), "NEURON_COMPILE_CACHE_URL": str(tmp_path / "cache")}
-    training = subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, "count", str(ENDLESS)],
-        env=environment_of(device_environment, **places),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=tmp_path,
-    )
-    try:
-        wait_until(lambda: list(tmp_path.glob("neurontools-machine-code-*")))
-    finally:
-        training.send_signal(signal.SIGKILL)
-        training.wait()
+    looking_anew = "import tempfile\ntempfile.tempdir = None\n"  # a process that is forked knows one already
+    training = start_script(looking_anew + SCRIPT, "count", str(ENDLESS), **LEVEL_3, **places)
+    wait_until(lambda: list(tmp_path.glob("neurontools-machine-code-*")))
+    training.kill()
+    training.wait()
     wait_until(lambda: not list(tmp_path.glob("neurontools-machine-code-*")))
 
 
