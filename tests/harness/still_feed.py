@@ -7,10 +7,12 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from neurontools.client import read_snapshot
 from neurontools.history.feed import Feed, FeedStatus, Link
 from neurontools.history.moment import Moment, MomentMaker
 from neurontools.history.timeline import Timeline
 from neurontools.model import HbmStack, Snapshot
+from neurontools.recording.reader import RecordingReader
 from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
@@ -57,6 +59,15 @@ def write_recording(path: Path, taken: Iterable[Snapshot]) -> Path:
         writer.write(message_of(snapshot))
     writer.close()
     return path
+
+
+def read_recording(path: Path) -> tuple[list[Snapshot], str]:
+    """What a recording holds, and what is wrong with it."""
+    reader = RecordingReader(str(path))
+    try:
+        return [read_snapshot(message) for message in reader.messages()], reader.trouble
+    finally:
+        reader.close()
 
 
 @cache
