@@ -11,7 +11,7 @@ from neurontools.fleet.summarize import summarize
 from neurontools.model import Job, Process, RecentSteps, Snapshot, TrainingCounters, TrainingRates
 from neurontools.model.jobs.running_job import jobs
 from neurontools.model.training import STEP_PARTS, WAIT_PART
-from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.snapshots import rank_of, snapshot_of
 
 RUN = "0123456789ab"
 
@@ -19,12 +19,9 @@ RUN = "0123456789ab"
 def rank(number: int, job: Job, wait: float | None = 0.25) -> Process:
     parts = [0.0] * len(STEP_PARTS)
     parts[0], parts[WAIT_PART] = 0.5, wait or 0.0
-    return replace(
-        process_of(100 + number, "python train.py", (0,)),
-        core_indices=(number % 32,),
-        neuroncore_indices=(number % 32,),
-        job=job,
-        reporting=True,
+    return rank_of(
+        number,
+        job,
         training=TrainingCounters(steps_total=50, last_step_at_seconds=0.5),
         training_rates=TrainingRates(steps_per_second=1.25),
         recent_steps=None if wait is None else RecentSteps(16, tuple(parts), wait, wait),

@@ -19,7 +19,7 @@ from neurontools.model.jobs.job_state import JobState
 from neurontools.model.training import STEP_PARTS
 from neurontools.views.fleet.job_list import held_up_by
 from tests.harness.fleet import live, lost
-from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.snapshots import rank_of, snapshot_of
 
 RUN = "0123456789ab"
 WAITS = (0.5, 0.5, 0.5, 0.0)  # of a step of one second: the last rank holds up the others
@@ -32,13 +32,9 @@ def steps(wait: float, part: str = "input wait", spread: float = 0.0) -> RecentS
 
 
 def rank(number: int, wait: float | None, *, world: int = 4, run_id: str | None = RUN, here: int = 2) -> Process:
-    held = (number % 8,)
-    return replace(
-        process_of(100 + number, "python train.py", (0,)),
-        core_indices=held,
-        neuroncore_indices=held,
-        job=Job("torchrun exp1", number, world, run_id, number // here * here, here),
-        reporting=True,
+    return rank_of(
+        number,
+        Job("torchrun exp1", number, world, run_id, number // here * here, here),
         training=TrainingCounters(steps_total=50, last_step_at_seconds=0.0),
         recent_steps=None if wait is None else steps(wait),
     )

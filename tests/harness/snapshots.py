@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from neurontools import catalog
 from neurontools.catalog import Fact
-from neurontools.model import Device, Instance, NeuronCore, Process, Snapshot, SourceKind
+from neurontools.model import Device, Instance, Job, NeuronCore, Process, Snapshot, SourceKind
 
 INSTANCE_ID = "i-0123456789abcdef0"
 
@@ -83,6 +83,17 @@ def process_of(
         synthetic=False,
         logical_neuroncore_config=1,
         device_indices=tuple(device_indices),
+    )
+
+
+def rank_of(number: int, job: Job, **told: object) -> Process:
+    """A process that is a rank of a job, reports, and holds the core of its number."""
+    return replace(
+        process_of(100 + number, "python train.py", (0,)),
+        core_indices=(number % 32,),
+        neuroncore_indices=(number % 32,),
+        job=job,
+        **{"reporting": True} | told,  # type: ignore[arg-type]
     )
 
 

@@ -23,20 +23,16 @@ from neurontools.model.attribution import Job
 from neurontools.model.jobs.running_job import RunningJob, jobs
 from neurontools.model.jobs.slow_rank import JobSteps, RankSteps, job_steps, slow_rank
 from neurontools.model.training import STEP_PARTS
-from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.snapshots import process_of, rank_of, snapshot_of
 
 SECONDS = 50.0
 
 
 def rank(number: int, *, steps_per_second: float | None = 20.0) -> Process:
-    """A rank on the core of its number, which has counted for 50 s."""
-    held = (number,)
-    return replace(
-        process_of(100 + number, "python train.py", (0,)),
-        core_indices=held,
-        neuroncore_indices=held,
-        job=Job("Slurm job 7", number, 8),
-        reporting=True,
+    """A rank that has counted for 50 s."""
+    return rank_of(
+        number,
+        Job("Slurm job 7", number, 8),
         measured_at_seconds=1000.0,
         counted_since_seconds=1000.0 - SECONDS,
         training=TrainingCounters(steps_total=1000),

@@ -28,7 +28,7 @@ from neurontools.model import (
     TrainingCounters,
 )
 from tests.harness.scenario_host import STARTED_AT_UNIX_SECONDS, ScenarioHost
-from tests.harness.snapshots import process_of, snapshot_of
+from tests.harness.snapshots import rank_of, snapshot_of
 
 
 def findings(judge: Judge, snapshot: Snapshot, *kinds: str) -> list[Finding]:
@@ -375,12 +375,9 @@ class Host:
     def _rank(self, number: int, attached_at: float) -> Process:
         """A rank that spends what it does not wait of each second's step on its loader."""
         waited = self._waited[number]
-        return replace(
-            process_of(100 + number, "python train.py", (0,)),
-            core_indices=(number,),
-            neuroncore_indices=(number,),
-            job=Job("Slurm job 7", number, self._world_size),
-            reporting=True,
+        return rank_of(
+            number,
+            Job("Slurm job 7", number, self._world_size),
             measured_at_seconds=float(self._steps),
             attached_at_unix_seconds=attached_at,
             training=TrainingCounters(
@@ -430,12 +427,10 @@ def rank(number: int, *, world: int = 4, reporting: bool = True, vcpu: float = 0
     told = TrainingCounters(
         steps_total=100, collectives_total=411, latest_collective="all_reduce", last_step_at_seconds=NOW - 70.0
     )
-    return replace(
-        process_of(100 + number, "python train.py", (0,)),
-        core_indices=(number,),
-        neuroncore_indices=(number,),
+    return rank_of(
+        number,
+        Job(JOB, number, world),
         device_indices=(number // 2,),
-        job=Job(JOB, number, world),
         reporting=reporting,
         measured_at_seconds=NOW if reporting else NOW - 60.0,
         counted_since_seconds=NOW - 170.0,
