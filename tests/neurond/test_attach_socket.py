@@ -75,18 +75,6 @@ def test_a_process_without_cores_is_an_observer_of_all_devices(daemon: RunningDa
     assert set(daemon.owners()) == {None}
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_the_end_of_a_process_frees_its_cores(
-    daemon: RunningDaemon, child: AttachChild, number: signal.Signals
-) -> None:
-    attached = child(daemon, "4")
-    assert daemon.owners()[:4] == (attached.pid,) * 4
-    attached.end(number)
-    wait_until(lambda: daemon.owners() == (None,) * 32)
-    assert daemon.find(attached.pid) is None
-    assert child(daemon, "32").token
-
-
 def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDaemon, child: AttachChild) -> None:
     """The interval is longer than the test may take: what the stream shows can't come from a tick."""
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "3600")
