@@ -60,7 +60,7 @@ def test_a_host_with_its_daemon_is_well_until_a_device_is_sick(
     (serving,) = [check["found"] for check in found if check["area"] == "daemon" and "PID" in check["found"]]
     assert str(watching.pid) in serving
     tree.set_device(0, ecc=EccCounters(0, 0, 0, 0, 1))
-    wait_until(watching.has_findings)
+    wait_until(watching.findings)
     (sick,) = problems(doctor, *ask, **tree.environment)
     assert sick.startswith("SRAM_UNCORRECTABLE_ERROR: device 0: ")
     Path(tree.roots.dev, "neuron0").unlink()

@@ -52,7 +52,7 @@ def test_an_idle_device_with_an_error_is_told_of_in_every_format(
     healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon
 ) -> None:
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(watching.has_findings)
+    wait_until(watching.findings)
     ask = "--socket", watching.socket, "--format"
     text, npd, nagios, told = (healthcheck(*ask, name) for name in ("text", "npd", "nagios", "json"))
     assert (text.returncode, npd.returncode, nagios.returncode, told.returncode) == (1, 1, 2, 1)
@@ -195,7 +195,7 @@ def test_the_shipped_conditions_follow_the_host(tree: DriverTree, watching: Runn
         "NeuronWorkHang": ("False", "NeuronWorkGoesOn", "no execution hangs"),
     }
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 0))
-    wait_until(watching.has_findings)
+    wait_until(watching.findings)
     assert conditions(watching)["NeuronHealth"][0] == "False", "a warning replaces no node"
     tree.set_device(0, ecc=EccCounters(0, 0, 3, 0, 1))
     wait_until(lambda: conditions(watching)["NeuronHealth"][0] == "True")
@@ -245,12 +245,12 @@ def test_what_an_operator_has_drained_stays_as_it_is(
 ) -> None:
     cluster.drain("fan replacement [root@elsewhere]")
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(watching.has_findings)
+    wait_until(watching.findings)
     checked = cluster.check()
     assert (checked.returncode, "is drained already" in checked.stdout) == (0, True)
     assert cluster.reason().startswith("fan replacement")
     tree.set_device(0, ecc=NO_ERROR)
-    wait_until(lambda: not watching.has_findings())
+    wait_until(lambda: not watching.findings())
     assert "left as it is" in cluster.check().stdout
     assert "DRAIN" in cluster.state()
 
@@ -278,7 +278,7 @@ def test_where_slurm_is_not_nothing_is_done(
     healthcheck: RunCommand, tree: DriverTree, watching: RunningDaemon, without_slurm: dict[str, str]
 ) -> None:
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(watching.has_findings)
+    wait_until(watching.findings)
     done = healthcheck("--format", "slurm", "--socket", watching.socket, **without_slurm)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.endswith("[no scontrol here: nothing done]\n")
@@ -306,6 +306,6 @@ def test_dry_run_says_what_it_would_do(
     scontrol.write_text("#!/bin/sh\n[ $1 = show ] || exit 1\necho '   State=MIXED*+DYNAMIC_NORM ThreadsPerCore=1'\n")
     scontrol.chmod(0o755)
     tree.set_device(0, ecc=HBM_ERROR)
-    wait_until(watching.has_findings)
+    wait_until(watching.findings)
     done = healthcheck("--format", "slurm", "--socket", watching.socket, "--dry-run", **without_slurm)
     assert (done.returncode, done.stdout.endswith("[node n0 would be drained]\n")) == (0, True)

@@ -51,9 +51,7 @@ class Told:
         )
 
     def has(self, kind: str) -> bool:
-        judged = self.daemon.snapshot().health
-        assert judged is not None
-        return any(finding.kind == kind for finding in judged.findings)
+        return bool(self.daemon.findings(kind))
 
     def by_ls(self, kind: str) -> list[tuple[int, str]]:
         """The devices and reasons in the JSON of `neuron-ls --health`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.health import Kind
-from neurontools.model import Finding, Process, Severity
+from neurontools.model import Process, Severity
 from tests.harness.neuron_run import Started
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until
@@ -38,11 +38,6 @@ while True:
 """
 
 
-def stuck(daemon: RunningDaemon) -> list[Finding]:
-    found = daemon.snapshot().health
-    return [] if found is None else [finding for finding in found.findings if finding.kind == Kind.STUCK]
-
-
 def waiting_seconds(daemon: RunningDaemon, pid: int) -> float:
     """How long a process has been in a collective."""
     process: Process | None = daemon.find(pid)
@@ -63,20 +58,20 @@ def test_a_rank_that_compiles_is_waited_for_and_one_that_stands_still_is_named(
     try:
         pids = [run.pid_of(rank) for rank in range(2)]
         wait_until(lambda: waiting_seconds(daemon, pids[0]) > 2.5 * LIMIT_SECONDS)
-        assert stuck(daemon) == []
+        assert daemon.findings(Kind.STUCK) == []
         (tmp_path / "compiled").touch()
         wait_until(lambda: len((tmp_path / "alive1").read_text()) > 60)
         os.kill(pids[1], signal.SIGSTOP)
         stopped = pids[1]
-        (found,) = wait_until(lambda: stuck(daemon))
+        (found,) = wait_until(lambda: daemon.findings(Kind.STUCK))
         assert (found.pid, found.severity) == (pids[1], Severity.CRITICAL)
         assert found.pids == tuple(sorted(pids))
         assert found.reason.startswith("1 rank waits in all_reduce (number ")
         assert f" for rank 1, PID {pids[1]}, which " in found.reason
-        wait_until(lambda: any("has stopped reporting" in each.reason for each in stuck(daemon)))
+        wait_until(lambda: any("has stopped reporting" in each.reason for each in daemon.findings(Kind.STUCK)))
         os.kill(pids[1], signal.SIGCONT)
         stopped = 0
-        wait_until(lambda: not stuck(daemon))
+        wait_until(lambda: not daemon.findings(Kind.STUCK))
     finally:
         if stopped:
             os.kill(stopped, signal.SIGCONT)

@@ -168,9 +168,7 @@ def kernel_log(tree: Path) -> list[str]:
 
 def findings(daemon: RunningDaemon) -> set[tuple[str, bool]]:
     """Kinds, and whether they are of an injected fault."""
-    health = daemon.snapshot().health
-    assert health is not None
-    return {(finding.kind, finding.injected) for finding in health.findings}
+    return {(finding.kind, finding.injected) for finding in daemon.findings()}
 
 
 def test_an_error_in_hbm_is_met_by_the_next_execution_and_shows_everywhere(

@@ -122,10 +122,11 @@ class RunningDaemon:
         """How many files the daemon has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208
 
-    def has_findings(self) -> bool:
-        """Whether it finds anything. What is new in a tree may take its reading more than a tick to see."""
+    def findings(self, *kinds: str) -> list[model.Finding]:
+        """What it finds, of these kinds or of all. A change of a tree may take its reading more than a tick to see."""
         health = self.snapshot().health
-        return health is not None and bool(health.findings)
+        assert health is not None
+        return [finding for finding in health.findings if not kinds or finding.kind in kinds]
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Sends a signal and waits for the end; the exit code."""

@@ -47,9 +47,7 @@ def daemon(shared_daemon: RunningDaemon) -> Iterator[RunningDaemon]:
 
 def told_findings(daemon: RunningDaemon) -> dict[str, bool]:
     """The findings that there are, and whether they are marked as injected."""
-    health = daemon.snapshot().health
-    assert health is not None
-    return {finding.kind: finding.injected for finding in health.findings}
+    return {finding.kind: finding.injected for finding in daemon.findings()}
 
 
 def test_an_injected_error_is_a_finding_that_says_so_until_it_is_healed(daemon: RunningDaemon) -> None:

@@ -24,7 +24,7 @@ from neurontools.faults.request import FaultRequest
 from neurontools.health import Kind
 from neurontools.kernel_log.hardware_error import HardwareError
 from neurontools.kernel_log.record import KernelRecord
-from neurontools.model import Finding, Job
+from neurontools.model import Job
 from neurontools.rpc import faults
 from neurontools.testing import DriverTree
 from tests.harness.attached_process import AttachedProcess
@@ -167,6 +167,7 @@ def test_what_is_free_goes_back_to_the_system() -> None:
     assert len(kept) == 10
 
 
+KERNEL = (Kind.KERNEL_ERROR, Kind.WAS_RESET)
 TEXT = HardwareError("HBM_UNCORRECTABLE_ERROR", 1, 0).text()
 
 
@@ -269,12 +270,6 @@ def test_the_kernel_itself_is_read() -> None:
     log.close()
 
 
-def kernel_findings(daemon: RunningDaemon) -> list[Finding]:
-    health = daemon.snapshot().health
-    found = health.findings if health is not None else ()
-    return [finding for finding in found if finding.kind in (Kind.KERNEL_ERROR, Kind.WAS_RESET)]
-
-
 @pytest.fixture
 def daemon(start_daemon: StartDaemon, path: Path) -> RunningDaemon:
     """A daemon that reads `path`."""
@@ -288,23 +283,23 @@ def test_an_error_is_a_finding_with_device_core_and_process_until_the_driver_is_
     attached.attach()
     wait_until(lambda: daemon.find(os.getpid()))
     add(path, TEXT)
-    (error,) = wait_until(lambda: kernel_findings(daemon))
+    (error,) = wait_until(lambda: daemon.findings(*KERNEL))
     assert (error.device_indices, error.neuroncore_index, error.pids) == ((1,), 2, (os.getpid(),))
     assert (error.part, error.severity.name) == ("HBM_UNCORRECTABLE_ERROR", "CRITICAL")
     attached.close()
     wait_until(lambda: daemon.find(os.getpid()) is None)
-    assert kernel_findings(daemon) == [error]
+    assert daemon.findings(*KERNEL) == [error]
     assert "the kernel log tells of HBM_UNCORRECTABLE_ERROR on NeuronCore 2" in daemon.log
     add(path, "Neuron Driver Started with Version:2.30")
-    wait_until(lambda: not kernel_findings(daemon))
+    wait_until(lambda: not daemon.findings(*KERNEL))
 
 
 def test_an_aborted_transfer_is_over_when_the_device_was_reset(daemon: RunningDaemon, path: Path) -> None:
     add(path, HardwareError("DMA_ERROR", 3, 1).text(), "DMA completion timeout on nd03 for x q1 desc count 2")
-    wait_until(lambda: {finding.part for finding in kernel_findings(daemon)} == {"DMA_ERROR", "dma_timeout"})
+    wait_until(lambda: {finding.part for finding in daemon.findings(*KERNEL)} == {"DMA_ERROR", "dma_timeout"})
     add(path, "neuron: nd3: reset request 4 completed")
-    (reset,) = wait_until(lambda: [f for f in kernel_findings(daemon) if f.kind == Kind.WAS_RESET])
-    assert kernel_findings(daemon) == [reset]
+    (reset,) = wait_until(lambda: daemon.findings(Kind.WAS_RESET))
+    assert daemon.findings(*KERNEL) == [reset]
     assert reset.device_indices == (3,)
 
 
@@ -312,12 +307,12 @@ def test_the_log_beside_the_devices_that_are_read_is_read(start_daemon: StartDae
     with DriverTree("trn1.2xlarge") as tree:
         add(Path(tree.roots.dev, "kmsg"), HardwareError("SRAM_UNCORRECTABLE_ERROR\x1b[2J", 0, 0).text())
         daemon = start_daemon(*tree.flags, "--interval", "0.05")
-        (error,) = wait_until(lambda: kernel_findings(daemon))
+        (error,) = wait_until(lambda: daemon.findings(*KERNEL))
         assert error.device_indices == (0,)
         assert "\x1b" not in error.reason
         silent = start_daemon(*tree.flags, "--interval", "0.05", "--kmsg", "", name="m.sock")
         silent.next_snapshot()
-        assert kernel_findings(silent) == []
+        assert silent.findings(*KERNEL) == []
 
 
 def test_what_an_injected_fault_has_logged_says_so_and_is_over_when_it_is_healed(
@@ -325,7 +320,7 @@ def test_what_an_injected_fault_has_logged_says_so_and_is_over_when_it_is_healed
 ) -> None:
     (fault,) = faults.inject(daemon.socket, [FaultRequest("hbm-uncorrectable", device_index=1)])
     add(path, TEXT, HardwareError("HBM_UNCORRECTABLE_ERROR", 5, 0).text())
-    found = wait_until(lambda: kernel_findings(daemon))
+    found = wait_until(lambda: daemon.findings(*KERNEL))
     assert {finding.device_indices: finding.injected for finding in found} == {(1,): True, (5,): False}
     faults.heal(daemon.socket, [fault.number])
-    wait_until(lambda: [finding.device_indices for finding in kernel_findings(daemon)] == [(5,)])
+    wait_until(lambda: [finding.device_indices for finding in daemon.findings(*KERNEL)] == [(5,)])

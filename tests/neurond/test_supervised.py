@@ -282,9 +282,7 @@ def test_a_reload_takes_over_what_can_change_and_names_the_rest(start: Start, so
     supervised.fails()
     wait_until(lambda: told.exists() and told.read_text().endswith("\n"))
     assert json.loads(told.read_text())["finding"]["name"] == "DMA_ERROR"
-    health = supervised.daemon.snapshot().health
-    assert health is not None
-    assert Kind.KERNEL_ERROR in {finding.kind for finding in health.findings}, "what was known is known still"
+    assert supervised.daemon.findings(Kind.KERNEL_ERROR), "what was known is known still"
     supervised.configure("error")
     supervised.hang_up()
     audit = socket_directory / "state/audit.jsonl"

@@ -116,9 +116,7 @@ CORE = "sys/devices/virtual/neuron_device/neuron{device}/neuron_core{core}/stats
 
 
 def found(daemon: RunningDaemon) -> dict[tuple[str, str | None], Finding]:
-    judged = daemon.snapshot().health
-    assert judged is not None
-    return {(finding.kind, finding.part): finding for finding in judged.findings}
+    return {(finding.kind, finding.part): finding for finding in daemon.findings()}
 
 
 def write(tree: DriverTree, device: int, core: int, counter: str, count: int) -> None:
