@@ -161,7 +161,6 @@ def wrapper(name: str) -> list[str]:
     return [sys.executable, "-c", f"from {module} import {function}; {function}()"]
 
 
-OF_ENTRY = ("run", "monitor", "profile", "doctor", "fault", "monitor-prometheus")
 IMPORTS = {
     **dict.fromkeys(("neuron-ls", "neuron-top"), "neurontools.cli"),
     **dict.fromkeys(

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,15 +18,13 @@ from typing import Any
 import pytest
 
 from neurontools.recording.writer import RecordingWriter
-from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from tests.harness import python_process
 from tests.harness.command import RunCommand, calls, streams
 from tests.harness.original_families import HELP, helps
 from tests.harness.python_process import MONITORS
 from tests.harness.record_models import Record
-from tests.harness.reporting_process import end, holder
-from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 COMMAND = [sys.executable, "-m", "neurontools.cli.monitor.command"]
@@ -125,117 +121,6 @@ def test_a_private_daemon_looks_as_often_as_is_asked(called: RunCommand, tmp_pat
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_counts_add_up_to_what_the_daemon_counted(monitor: Start, daemon: RunningDaemon, fast: str) -> None:
-    attachment = Attachment(daemon)
-    attachment.attach(core_count=1)
-    wait_until(lambda: daemon.find(os.getpid()))
-
-    def report(executions: int) -> None:
-        attachment.report(
-            neuron_pb2.Report(
-                measured_at_seconds=time.monotonic(),
-                executions=neuron_pb2.ExecutionCounters(completed_total=executions),
-            )
-        )
-
-    process = monitor("-c", fast, "--socket", daemon.socket)
-
-    def completed() -> int:
-        (entry,) = line_of(process)["neuron_runtime_data"]
-        assert entry["pid"] == os.getpid()
-        count: int = entry["report"]["execution_stats"]["execution_summary"]["completed"]
-        return count
-
-    assert completed() == 0
-    report(5)
-    counts: list[int] = []
-    while sum(counts) < 5 and len(counts) < MOST_RECORDS:
-        counts.append(completed())
-    report(1000)
-    while sum(counts) < 1000 and len(counts) < 2 * MOST_RECORDS:
-        counts.append(completed())
-    assert sum(counts) == 1000
-    attachment.close()
-    assert any(not line_of(process)["neuron_runtime_data"] for _ in range(MOST_RECORDS))
-
-
-EXECUTES = """
-import os, threading
-from neurontools.runtime import Reporter
-
-reporter = Reporter.attach()
-model = reporter.load_model("m")
-threading.Thread(target=lambda: (os.read(0, 1), os._exit(0)), daemon=True).start()
-print("runs", flush=True)
-while True:
-    with model.execution(flop=1_000_000):
-        threading.Event().wait(0.0005)
-"""
-
-
-@pytest.mark.parametrize("period", ["50ms", pytest.param("170ms", marks=pytest.mark.slow)])
-def test_what_is_in_one_record_covers_one_interval(
-    monitor: Start, daemon: RunningDaemon, tmp_path: Path, period: str
-) -> None:
-    """FLOPS times the period is what the completed executions took, however reports and records fall."""
-    file = tmp_path / "monitor.json"
-    metrics = [{"type": "neuroncore_counters"}, {"type": "execution_stats"}]
-    file.write_text(json.dumps({"period": period, "neuron_runtimes": [{"metrics": metrics}]}), "utf-8")
-    environment = {**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, "NEURON_RT_NUM_CORES": "2"}
-    with python_process.popen(
-        [sys.executable, "-c", EXECUTES],
-        loaded=MONITORS,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment,
-    ) as worker:
-        assert worker.stdin
-        assert worker.stdout
-        assert worker.stdout.readline() == b"runs\n"
-        # Of a process that first reports after the first record, that one can't know what came before it.
-        wait_until(lambda: [each for each in daemon.snapshot().processes if each.measured_at_seconds is not None])
-        process = monitor("-c", str(file), "--socket", daemon.socket)
-        told = 0
-        for _ in range(MOST_RECORDS):
-            for entry in line_of(process)["neuron_runtime_data"]:
-                executions = entry["report"]["execution_stats"]
-                cores = entry["report"]["neuroncore_counters"]
-                if executions["error"]:
-                    continue
-                completed = executions["execution_summary"]["completed"]
-                flops = sum(core["flops"] for core in cores["neuroncores_in_use"].values())
-                assert cores["period"] == executions["period"]
-                assert flops * cores["period"] == pytest.approx(completed * 1_000_000, abs=cores["period"])
-                told += completed > 0
-            if told == 20:
-                break
-        assert told == 20
-        worker.stdin.write(b"x")
-
-
-@pytest.mark.parametrize(
-    ("choice", "listed", "told"),
-    [
-        ('"devices"', ["0", "1"], ""),
-        ('"held"', ["1"], ""),
-        ("7", ["0", "1"], 'neuroncores_in_use is 7: it can be "devices" or "held"; "devices" is taken'),
-    ],
-)
-def test_the_configuration_says_which_cores_a_process_lists(
-    called: RunCommand, daemon: RunningDaemon, tmp_path: Path, choice: str, listed: list[str], told: str
-) -> None:
-    file = tmp_path / "monitor.json"
-    groups = '"neuron_runtimes": [{"metrics": [{"type": "neuroncore_counters"}]}]'
-    file.write_text(f'{{"period": "50ms", "neuroncores_in_use": {choice}, {groups}}}', "utf-8")
-    worker = holder(daemon.socket, NEURON_RT_VISIBLE_CORES="1")
-    wait_until(lambda: any(each.measured_at_seconds is not None for each in daemon.snapshot().processes))
-    done = called("-c", str(file), "--socket", daemon.socket, "-n", "1")
-    end(worker)
-    (entry,) = json.loads(done.stdout)["neuron_runtime_data"]
-    cores = entry["report"]["neuroncore_counters"]["neuroncores_in_use"]
-    assert (list(cores), told in done.stderr) == (listed, True)
-
-
 def test_a_lost_daemon_is_an_error_in_the_records_until_it_is_back(
     monitor: Start, start_daemon: StartDaemon, fast: str
 ) -> None:
@@ -297,13 +182,6 @@ def test_a_closed_pipe_ends_it_at_once_and_quietly(
     records.close()
     assert process.wait(HANG_SECONDS) == -signal.SIGPIPE
     assert errors.read() == ""
-
-
-def test_head(shared_daemon: RunningDaemon) -> None:
-    command = f'"{sys.executable}" -m neurontools.cli.monitor.command --socket "{shared_daemon.socket}" | head -n 1'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
-    assert json.loads(done.stdout)["instance_info"]["instance_type"] == "trn1.32xlarge"
-    assert done.stderr == ""
 
 
 def test_it_is_seen_while_it_runs(monitor: Start, shared_daemon: RunningDaemon) -> None:

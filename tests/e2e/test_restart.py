@@ -123,6 +123,8 @@ def test_the_sum_of_the_records_is_what_the_process_did(
     count = len(monitor.records())
     wait_until(lambda: len(monitor.records()) > count + 5)
     assert sum(monitor.completed()) == 75
+    worker.process.kill()
+    wait_until(lambda: not monitor.records()[-1]["neuron_runtime_data"])
 
 
 def is_told(report: dict[str, Any]) -> bool:
@@ -136,7 +138,6 @@ def is_told(report: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.slow
 def test_what_is_in_a_record_is_of_one_interval(
     start_daemon: StartDaemon, daemon: RunningDaemon, monitor: RecordStream, processes: ExitStack
 ) -> None:

@@ -18,7 +18,7 @@ from tests.harness import python_process
 from tests.harness.paths import NEURON_LS, ROOT
 from tests.harness.reporting_process import end
 from tests.harness.running_daemon import RunningDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
+from tests.harness.waiting import wait_until
 
 pytest.importorskip("torch", reason="the example needs the extra `runtime`")
 
@@ -74,16 +74,3 @@ def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaem
         assert core.memory.constants_bytes == PARAMETER_BYTES
         assert core.flop_total == FLOP_PER_EXECUTION * (core.executions_total or 0)
         assert (core.busy_seconds_total or 0) > 0
-
-
-def test_killing_a_training_process_frees_its_cores_and_the_next_one_gets_them(
-    daemon: RunningDaemon, processes: ExitStack
-) -> None:
-    first = train(processes, daemon, NEURON_RT_NUM_CORES="2")
-    wait_until(lambda: daemon.owners()[:3] == (first.pid, first.pid, None))
-    assert train(processes, daemon, NEURON_RT_VISIBLE_CORES="0-1").wait(HANG_SECONDS) == 1, "they are held"
-    first.kill()
-    first.wait()
-    wait_until(lambda: not any(daemon.owners()))
-    second = train(processes, daemon, NEURON_RT_VISIBLE_CORES="0-1")
-    wait_until(lambda: daemon.owners()[:3] == (second.pid, second.pid, None))

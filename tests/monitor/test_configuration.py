@@ -88,6 +88,7 @@ PROBLEMS: dict[str, Any] = {
     'system_metrics[1].type is "vcpu_usage" for the second time, where the first one counts': {
         "system_metrics": [VCPU, VCPU]
     },
+    'neuroncores_in_use is 7: it can be "devices" or "held"; "devices" is taken': {"neuroncores_in_use": 7},
     f'system_metrics[0].period is "x": {NO_DURATION}; 2 s is taken': {
         "period": "2s",
         "system_metrics": [VCPU | {"period": "x"}],

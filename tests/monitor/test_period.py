@@ -16,7 +16,6 @@ from neurontools.model import (
     NeuronCore,
     Process,
     Snapshot,
-    VcpuTimes,
     latency,
 )
 from neurontools.monitor.baseline import LONGEST_AWAY_SECONDS, Baseline
@@ -190,21 +189,6 @@ def test_without_a_past_vcpus_are_those_that_the_daemon_counted() -> None:
     now = training(cpu_user_seconds_total=18.0, vcpu_user_ratio=0.5, vcpu_system_ratio=0.25)
     for before in (None, at(10.0), at(14.0, now)):
         assert period_of(at(14.0, now), before).vcpu_ratios(now) == (0.5, 0.25)
-
-
-def test_the_hosts_vcpus_are_those_of_the_period_or_of_the_daemons_last_interval() -> None:
-    def host(user_seconds: float, seconds: float) -> Snapshot:
-        times = VcpuTimes(user_seconds, 0.0, 0.0, 2 * user_seconds, 0.0, 0.0, 0.0)
-        return replace(at(seconds), host=replace(HOST.host, vcpu_times=(times,)))
-
-    usage, each, seconds = period_of(host(4.0, 12.0), host(1.0, 10.0)).vcpu_usage()
-    assert usage is not None
-    assert usage.user_ratio == pytest.approx(1 / 3)
-    assert (each, seconds) == ((usage,), 2.0)
-    average = replace(usage, user_ratio=1.0, idle_ratio=0.0)
-    known = replace(at(12.0), host=replace(HOST.host, vcpu_average=average, vcpus=(average, average)))
-    assert period_of(known, at(10.0)).vcpu_usage() == (average, (average, average), 1.0)
-    assert period_of(at(12.0), at(10.0)).vcpu_usage() == (None, (), 0.0)
 
 
 @pytest.mark.parametrize(("since_seconds", "is_counted"), [(None, True), (5.0, True), (4.9, False)])

@@ -119,6 +119,10 @@ def test_vcpu_usage_is_over_the_period_and_not_over_the_last_tick() -> None:
     assert [usage["user"] for usage in group["usage_data"].values()] == [80.0, 80.0, 80.0, 100.0]
     assert group["average_usage"]["user"] == pytest.approx(100 * 16 / 19, abs=0.005)
     assert group["context_switch_count"] == 2500
+    unknown = replace(now, host=replace(now.host, vcpu_average=None, vcpu_times=()))
+    group = made(unknown, before)["system_data"]["vcpu_usage"]
+    assert (group["period"], group["average_usage"]["user"]) == (0.0, 0.0)
+    assert (group["usage_data"], group["error"]) == ({}, "the host's vCPU times can't be read")
 
 
 @pytest.mark.parametrize("missing", ["no past", "an older daemon's recording", "a vCPU came"])

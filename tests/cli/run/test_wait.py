@@ -64,17 +64,6 @@ def test_it_starts_when_the_cores_become_free(start: Callable[..., Started], hol
     assert run.end() == (0, "1 2.0\n", "")
 
 
-@pytest.mark.slow
-def test_a_killed_owner_frees_them_too(start: Callable[..., Started], hold: Hold) -> None:
-    other = hold("0-1")
-    run = start("--wait", "0", "-n", "2", "script.py")
-    waits(run)
-    other.kill()
-    exit_code, output, errors = run.end()
-    assert (exit_code, errors) == (0, "")
-    assert output.split() == ["None", "2.0"] * 2
-
-
 def test_the_time_is_over(start: Callable[..., Started], hold: Hold, daemon: RunningDaemon) -> None:
     other = hold("0-1")
     exit_code, output, errors = start("--wait", "1", "script.py").end()
