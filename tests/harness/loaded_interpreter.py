@@ -50,6 +50,8 @@ _paths = sys.path[1:]
 _Popen = subprocess.Popen
 _execv = os.execv
 _loaded: frozenset[str] = frozenset()
+_register = atexit.register
+_at_exit: list[Any] = []
 _libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_MM, _PR_SET_MM_MAP = 35, 14
 _told: Any = None
@@ -150,8 +152,8 @@ def become(process: dict[str, Any], files: dict[int, int], *, is_own_child: bool
         gc.freeze()
         weakref.finalize._registry.clear()  # type: ignore[attr-defined]
         atexit._clear()
-        atexit.register(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
-        atexit.register(logging.shutdown)
+        for function in (weakref.finalize._exitfunc, logging.shutdown, *_at_exit):  # type: ignore[attr-defined]
+            atexit.register(function)
     os.environ.clear()
     os.environ.update(process["environment"])
     code = _run(process["arguments"])
@@ -325,13 +327,22 @@ def _serve(server: socket.socket) -> None:
         server.send(pid)
 
 
+def _register_and_keep(function: Any, *given: Any, **named: Any) -> Any:
+    """atexit.register while modules are loaded; what our modules register is for an own child too."""
+    if str(function.__module__).startswith("neurontools."):
+        _at_exit.append(function)
+    return _register(function, *given, **named)
+
+
 def _main() -> None:
     global _loaded
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
     os.execv = _execute  # type: ignore[assignment]
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # here, where no process is meant to have a device
+    atexit.register = _register_and_keep  # type: ignore[assignment]
     for name in sys.argv[2:]:
         importlib.import_module(name)
+    atexit.register = _register
     sys.modules["loaded_interpreter"] = sys.modules["__main__"]
     _loaded = frozenset(sys.modules)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,74 +20,41 @@ from neurontools.profile import Kind, Profile, read_directory
 from tests.harness import python_process
 from tests.harness.chromium import PROGRAM, chromium
 from tests.harness.command import calls
-from tests.harness.neuron_run import environment, neuron_run
+from tests.harness.neuron_run import TRAINING, Started, neuron_run
 from tests.harness.paths import PYTHONPATH
 from tests.harness.profiled_scripts import TWELVE_STEPS
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.viewers import viewer
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
-TRAINING = """
-import os, pathlib, time, torch, torch_xla.core.xla_model as xm
-device = xm.xla_device()
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-number = 0
-while not pathlib.Path("stop").exists():
-    optimizer.zero_grad()
-    output = model(torch.randn(8, 16).to(device))
-    loss = torch.nn.functional.cross_entropy(output, torch.zeros(8, dtype=torch.long).to(device))
-    loss.backward()
-    optimizer.step()
-    xm.mark_step()
-    number += 1
-    pathlib.Path(f"{os.environ.get('RANK', '0')}.steps").write_text(str(number))
-    time.sleep(0.002)
-"""
-FORWARD_LINE, LOSS_LINE = 10, 11
+BACKWARD_LINE, STEP_LINE = 9, 10  # of TRAINING
 
 
-class Training:
-    """A training in a directory of its own, that stops when it is told to."""
+class Training(Started):
+    """A training of so many ranks, each of which has taken some steps."""
 
-    def __init__(self, daemon: RunningDaemon, directory: Path, rank: int = 0) -> None:
-        self.directory = directory
-        self.rank = rank
-        (directory / "train.py").write_text(TRAINING)
-        self.process = python_process.popen(
-            [sys.executable, "-m", "neurontools.runtime", "train.py"],
-            loaded=python_process.TORCH,
-            cwd=directory,
-            env=environment(directory, daemon.socket, NEURON_RT_VISIBLE_CORES=str(rank), RANK=str(rank)),
-        )
-        wait_until(lambda: self.steps >= 5)
+    def __init__(self, daemon: RunningDaemon, directory: Path, ranks: int = 1) -> None:
+        (directory / "script.py").write_text(TRAINING)
+        super().__init__(directory, "-q", "--no-advice", "-n", str(ranks), "script.py", socket=daemon.socket)
+        self.pids = [self.pid_of(rank) for rank in range(ranks)]
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return self.pids[0]
 
     @property
     def steps(self) -> int:
-        try:
-            return int((self.directory / f"{self.rank}.steps").read_text() or 0)
-        except FileNotFoundError:
-            return 0
+        return len((self.directory / "alive0").read_text())
 
     def goes_on(self) -> None:
         steps = self.steps
         wait_until(lambda: self.steps > steps + 2)
 
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
 
 @pytest.fixture
 def training(daemon: RunningDaemon, tmp_path: Path) -> Iterator[Training]:
-    started = Training(daemon, tmp_path)
-    yield started
-    started.end()
+    with closing(Training(daemon, tmp_path)) as started:
+        yield started
 
 
 def started(daemon: RunningDaemon, *arguments: object) -> subprocess.Popen[str]:
@@ -155,22 +123,18 @@ def _check_the_steps_are_whole(profile: Profile) -> None:
     executed = [event for event in profile.execution_events() if event.kind is Kind.EXECUTION and event.step in steps]
     assert len(executed) == len(steps)
     lines = {use.place.line for use in report([profile]).operators if use.place is not None}
-    assert {FORWARD_LINE, LOSS_LINE} <= lines
+    assert {BACKWARD_LINE, STEP_LINE} <= lines
     assert all(each.stack is not None for each in profile.operators)
 
 
 @pytest.mark.slow
-def test_two_ranks_are_captured_at_once_and_stand_side_by_side(
-    daemon: RunningDaemon, training: Training, tmp_path: Path
-) -> None:
-    other = Training(daemon, tmp_path, rank=1)
-    try:
-        capture = started(daemon, "--pid", training.pid, "--pid", other.pid, "--seconds", 600, "-o", tmp_path / "made")
+def test_two_ranks_are_captured_at_once_and_stand_side_by_side(daemon: RunningDaemon, tmp_path: Path) -> None:
+    with closing(Training(daemon, tmp_path, ranks=2)) as training:
+        asked = [argument for pid in training.pids for argument in ("--pid", pid)]
+        capture = started(daemon, *asked, "--seconds", 600, "-o", tmp_path / "made")
         wait_until(lambda: len([size for size in drafts(tmp_path / "made") if size > FIRST_LINE_BYTES]) == 2)
-        (tmp_path / "stop").touch()
+        training.stop_training()
         code, told, complained = ended(capture)
-    finally:
-        other.end()
     assert code == 0, complained
     assert len(told.split()) == 2
     profiles = read_directory(tmp_path / "made")
@@ -214,9 +178,9 @@ def test_the_profile_of_a_training_that_ends(
         before = sum(drafts(tmp_path / "made"))
         wait_until(lambda: sum(drafts(tmp_path / "made")) > before)
     if what == "dies":
-        training.end()
+        os.kill(training.pid, signal.SIGKILL)
     else:
-        (tmp_path / "stop").touch()
+        training.stop_training()
     code, told, complained = ended(capture)
     assert len(told.split()) == 1
     (profile,) = read_directory(tmp_path / "made")
@@ -227,7 +191,7 @@ def test_the_profile_of_a_training_that_ends(
         assert profile.graphs
     else:
         assert code == 0, complained
-        assert training.process.wait(HANG_SECONDS) == 0
+        assert training.end()[0] == 0
         assert profile.state.has_ended
         assert profile.steps[-1].step == training.steps
 
@@ -268,7 +232,7 @@ for value, target in pl.MpDeviceLoader(batches, device):
     xm.optimizer_step(optimizer)
 print(loss.item())
 """
-MODEL_LINE, STEP_LINE = 10, 12
+MODEL_LINE, SCRIPT_STEP_LINE = 10, 12
 
 
 def told(*arguments: str | Path) -> str:
@@ -305,7 +269,7 @@ def test_sums_of_a_profile_are_those_of_the_summary(tmp_path: Path) -> None:
     shown = told("show", tmp_path / "made")
     assert "2 ranks, 15 steps" in shown
     assert "why: the first one" in shown
-    assert f"script.py:{STEP_LINE}" in shown
+    assert f"script.py:{SCRIPT_STEP_LINE}" in shown
     page = told("report", tmp_path / "made", "-o", "-")
     assert "Sequential" in page
     same = told("diff", tmp_path / "made", tmp_path / "made")
