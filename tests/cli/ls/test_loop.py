@@ -9,10 +9,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
-
-import pytest
+from contextlib import ExitStack, suppress
 
 from tests.harness.command import RunCommand, streams
 from tests.harness.paths import NEURON_LS
@@ -20,16 +17,6 @@ from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 LOOP = [sys.executable, str(NEURON_LS), "--loop", "0.05", "-d", "0-1"]
-
-
-@pytest.fixture
-def endless(daemon: RunningDaemon, clean_environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    command = [*LOOP, "--socket", daemon.socket]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment
-    ) as process:
-        yield process
-        process.kill()
 
 
 def test_a_row_for_each_device_each_time(neuron_ls: RunCommand, daemon: RunningDaemon) -> None:
@@ -48,18 +35,8 @@ def test_a_row_for_each_device_each_time(neuron_ls: RunCommand, daemon: RunningD
 
 
 def test_a_query_is_repeated_with_one_header(neuron_ls: RunCommand, shared_daemon: RunningDaemon) -> None:
-    flags = (
-        "--socket",
-        shared_daemon.socket,
-        "--loop",
-        "0.05",
-        "--count",
-        "3",
-        "-d",
-        "1",
-        "--query",
-        "timestamp,index",
-    )
+    flags = ("--loop", "0.05", "--count", "3", "-d", "1", "--query", "timestamp,index")
+    flags = ("--socket", shared_daemon.socket, *flags)
     header, *rows = neuron_ls(*flags).stdout.splitlines()
     assert header == "timestamp,index"
     assert len({row.partition(",")[0] for row in rows}) == 3
@@ -69,38 +46,28 @@ def test_a_query_is_repeated_with_one_header(neuron_ls: RunCommand, shared_daemo
     assert len(neuron_ls(*flags, "--format", "csv,noheader").stdout.splitlines()) == 3
 
 
-def test_ctrl_c_ends_it(endless: subprocess.Popen[str]) -> None:
-    rows, errors = streams(endless)
-    assert rows.readline()
-    endless.send_signal(signal.SIGINT)
-    assert endless.wait(HANG_SECONDS) == 130
-    assert errors.read() == ""
-
-
-def test_a_reader_that_goes_away_ends_it_quietly(endless: subprocess.Popen[str]) -> None:
-    rows, errors = streams(endless)
-    assert rows.readline()
-    rows.close()
-    assert endless.wait(HANG_SECONDS) == -signal.SIGPIPE
-    assert errors.read() == ""
-
-
 def test_it_goes_on_when_the_daemon_is_back(
-    endless: subprocess.Popen[str], daemon: RunningDaemon, start_daemon: StartDaemon
+    daemon: RunningDaemon, start_daemon: StartDaemon, clean_environment: dict[str, str]
 ) -> None:
-    rows, errors = streams(endless)
-    assert rows.readline()
-    daemon.stop(signal.SIGKILL)
-    assert errors.readline().endswith("; waiting until it is back\n")
-    start_daemon()
-    assert errors.readline() == f"neuron-ls: the monitor daemon at unix:{daemon.socket} is back\n"
-    descriptor = rows.fileno()
-    os.set_blocking(descriptor, False)
-    with suppress(BlockingIOError):
-        while os.read(descriptor, 65536):
-            pass
-    os.set_blocking(descriptor, True)
-    assert os.read(descriptor, 65536), "rows come again"
+    with ExitStack() as stack:
+        command = [*LOOP, "--socket", daemon.socket]
+        endless = stack.enter_context(
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment)
+        )
+        stack.callback(endless.kill)
+        rows, errors = streams(endless)
+        assert rows.readline()
+        daemon.stop(signal.SIGKILL)
+        assert errors.readline().endswith("; waiting until it is back\n")
+        start_daemon()
+        assert errors.readline() == f"neuron-ls: the monitor daemon at unix:{daemon.socket} is back\n"
+        descriptor = rows.fileno()
+        os.set_blocking(descriptor, False)
+        with suppress(BlockingIOError):
+            while os.read(descriptor, 65536):
+                pass
+        os.set_blocking(descriptor, True)
+        assert os.read(descriptor, 65536), "rows come again"
 
 
 def test_on_a_terminal_the_header_comes_again(shared_daemon: RunningDaemon, clean_environment: dict[str, str]) -> None:
