@@ -47,7 +47,8 @@ class SlowRows(torch.utils.data.Dataset):
         return data[index]
 class SlowState:
     def __reduce__(self):
-        time.sleep(1.1)
+        clock = time.perf_counter
+        time.perf_counter = lambda: clock() + 1.1  # as if it had taken so long
         return (SlowState, ())
 for value, target in pl.MpDeviceLoader(DataLoader(SlowRows(), batch_size=4), device):  # loader-wait outside-loop
     step(value, target)
