@@ -13,6 +13,16 @@ LNC = "NEURON_LOGICAL_NC_CONFIG"
 ALIAS = "NEURON_RT_VIRTUAL_CORE_SIZE"
 
 
+ASKED: list[tuple[dict[str, str], CoreRequest]] = [
+    ({}, CoreRequest()),
+    ({VISIBLE: "", NUMBER: " ", LNC: ""}, CoreRequest()),
+    ({VISIBLE: "2-3", NUMBER: "8"}, CoreRequest(2, 2)),
+    ({VISIBLE: "2-3", NUMBER: "nonsense"}, CoreRequest(2, 2)),
+    ({LNC: "1", ALIAS: "2"}, CoreRequest(logical_neuroncore_config=1)),  # the newer name wins
+    ({LNC: "2", NUMBER: "4"}, CoreRequest(count=4, logical_neuroncore_config=2)),
+    ({ALIAS: "1", NUMBER: "4"}, CoreRequest(count=4, logical_neuroncore_config=1)),
+]
+COUNTS = {"1": 1, "32": 32, " 4 ": 4, "0": None, "00": None, "65535": HIGHEST_CORE}
 FORMS = {
     "3": (3, 1),
     "0": (0, 1),
@@ -27,78 +37,49 @@ FORMS = {
 }
 
 
-def test_every_form_of_visible_cores() -> None:
+def test_what_is_asked_for() -> None:
+    for environment, request in ASKED:
+        assert CoreRequest.from_environment(environment) == request
+    for text, count in COUNTS.items():
+        assert CoreRequest.from_environment({NUMBER: text}) == CoreRequest(count=count)
     for text, (first, count) in FORMS.items():
         assert CoreRequest.from_environment({VISIBLE: text}) == CoreRequest(first, count)
 
 
-REFUSED = {
-    "3,5,6": "Neuron cores are not contiguous",  # the example of the runtime's documentation
-    **dict.fromkeys(("3,3", "4,3", "0-3,3-5"), "Neuron cores are not contiguous"),
-    "6-3": "the range 6-3 runs backwards; write 3-6",
-    **dict.fromkeys(("3,", "-3"), "'' is not a core index"),
-    "3-4-5": "'4-5' is not a core index",
-    **{text: f"'{text}' is not a core index" for text in ("all", "1.5", "+1")},
-    # A digit that is not an ASCII one, a core that can't be, and a number without end.
-    **dict.fromkeys(("\u0663", "65536", "9" * 10_000), "is not a core index"),
-}
-
-
-def test_visible_cores_that_cannot_be_meant() -> None:
-    for text, cause in REFUSED.items():
-        with pytest.raises(InvalidCoreRequest) as refused:
-            CoreRequest.from_environment({VISIBLE: text})
-        said = str(refused.value)
-        assert all(part in said for part in (cause, VISIBLE))
-        assert "give" in said or "write" in said
-        assert (len(said) < 300, "\n" in said) == (True, False)
-
-
-def test_number_of_cores() -> None:
-    for text, count in {"1": 1, "32": 32, " 4 ": 4, "0": None, "00": None, "65535": HIGHEST_CORE}.items():
-        assert CoreRequest.from_environment({NUMBER: text}) == CoreRequest(count=count)
-    for text in ("-1", "two", "1.0", "65536", "1 2", "\u00b2", "9" * 5000):
-        with pytest.raises(InvalidCoreRequest, match=rf"^{NUMBER}=.*: not a number of cores; give a whole number"):
-            CoreRequest.from_environment({NUMBER: text})
-
-
-def test_nothing_set_asks_for_all_cores() -> None:
-    assert CoreRequest.from_environment({}) == CoreRequest(None, None, None)
-    assert CoreRequest.from_environment({VISIBLE: "", NUMBER: " ", LNC: ""}) == CoreRequest(None, None, None)
-
-
-def test_visible_cores_beat_the_number_of_cores() -> None:
-    assert CoreRequest.from_environment({VISIBLE: "2-3", NUMBER: "8"}) == CoreRequest(2, 2)
-    assert CoreRequest.from_environment({VISIBLE: "2-3", NUMBER: "nonsense"}) == CoreRequest(2, 2)
-
-
-@pytest.mark.parametrize("name", [LNC, ALIAS])
-def test_the_lnc_by_either_name(name: str) -> None:
-    for lnc in (1, 2):
-        expected = CoreRequest(count=4, logical_neuroncore_config=lnc)
-        assert CoreRequest.from_environment({name: str(lnc), NUMBER: "4"}) == expected
-    for text in ("0", "3", "-1", "one", "1.0", "9" * 5000):
-        with pytest.raises(InvalidCoreRequest, match=rf"^{name}=.*: not a logical NeuronCore configuration; set it to"):
-            CoreRequest.from_environment({name: text})
-    assert CoreRequest.from_environment({LNC: "1", ALIAS: "2"}).logical_neuroncore_config == 1, "the newer name wins"
-
-
 LONG = "x" * 60
-WORDS = [
-    ({VISIBLE: "3,5"}, f"Neuron cores are not contiguous: {VISIBLE}='3,5' continues with 5 where 4 was due; give"),
-    ({VISIBLE: "1-2,2"}, f"Neuron cores are not contiguous: {VISIBLE}='1-2,2' continues with 2 where 3 was due;"),
-    ({VISIBLE: "6-3"}, f"{VISIBLE}='6-3': the range 6-3 runs backwards; write 3-6"),
-    ({VISIBLE: LONG}, f"{VISIBLE}='{LONG}': '{LONG}' is not a core index; give cores such as 3, 3-6"),
-    ({NUMBER: LONG + "x"}, f"{NUMBER}='{LONG[:57]}...': not a number of cores; give a whole number from 1"),
-    ({NUMBER: "000001"}, f"{NUMBER}='000001': not a number of cores"),
+APART = "Neuron cores are not contiguous: NEURON_RT_VISIBLE_CORES="
+# A variable, a value of it that can't be meant, and how the refusal begins behind the two.
+REFUSED = [
+    (VISIBLE, "6-3", ": the range 6-3 runs backwards; write 3-6"),
+    *((VISIBLE, text, ": '' is not a core index; give cores such as 3, 3-6") for text in ("3,", "-3")),
+    (VISIBLE, "3-4-5", ": '4-5' is not a core index; give cores"),
+    # A digit that is not an ASCII one, and a core that can't be.
+    *(
+        (VISIBLE, text, f": '{text}' is not a core index; give")
+        for text in ("all", "1.5", "+1", LONG, "\u0663", "65536")
+    ),
+    *((NUMBER, text, ": not a number of cores; give a whole number from 1") for text in ("-1", "two", "1.0", "65536")),
+    *((NUMBER, text, ": not a number of cores; give") for text in ("1 2", "\u00b2", "000001")),
+    *((LNC, text, ": not a logical NeuronCore configuration; set it to") for text in ("0", "3", "-1", "one", "1.0")),
+    (ALIAS, "3", ": not a logical NeuronCore configuration; set it to"),
 ]
 
 
-def test_the_words_of_a_refusal() -> None:
-    for environment, text in WORDS:
-        with pytest.raises(InvalidCoreRequest) as refused:
-            CoreRequest.from_environment(environment)
-        assert str(refused.value).startswith(text)
+def refusal(name: str, text: str) -> str:
+    with pytest.raises(InvalidCoreRequest) as refused:
+        CoreRequest.from_environment({name: text})
+    assert len(str(refused.value)) < 300
+    return str(refused.value)
+
+
+def test_what_is_refused() -> None:
+    for name, text, said in REFUSED:
+        assert refusal(name, text).startswith(f"{name}='{text}'{said}")
+    # The first one is the example of the runtime's documentation.
+    for text, found, due in (("3,5,6", 5, 4), ("3,3", 3, 4), ("4,3", 3, 5), ("0-3,3-5", 3, 4), ("1-2,2", 2, 3)):
+        assert refusal(VISIBLE, text).startswith(f"{APART}'{text}' continues with {found} where {due} was due; give")
+    for name in (VISIBLE, NUMBER, LNC, ALIAS):
+        assert refusal(name, "9" * 10_000).startswith(f"{name}='{'9' * 57}...': ")
 
 
 core_lists = st.lists(st.text("0123456789-, ", max_size=12), max_size=6).map(",".join)
