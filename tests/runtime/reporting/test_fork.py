@@ -16,23 +16,21 @@ from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 BEGIN = f"""{PATIENT}
-import multiprocessing, os, signal, sys, threading
+import os, signal, sys, threading
 from neurontools.runtime import Reporter
 reporter = Reporter.attach()
-model = reporter.load_model("m")
 """
-WORK_IN_CHILD = """
+MANY_FORKS = f"""{BEGIN}
+model = reporter.load_model("m")
 def work():
     "What a child does with the reporter that it inherited: all of it has no effect."
     assert not [t for t in threading.enumerate() if t.name == "neurontools-reporter"]
     for _ in range(600):
         with model.execution(flop=1):
             reporter.add_memory(0, "tensors_bytes", 1)
-    assert not reporter._journal.notes
+    assert not reporter.is_monitored
     assert not reporter.flush(60)
     reporter.close()
-"""
-MANY_FORKS = f"""{BEGIN}{WORK_IN_CHILD}
 stop = threading.Event()
 def train():
     while not stop.is_set():
@@ -71,21 +69,6 @@ if child == 0:
     signal.pause()
 print(child, flush=True)
 signal.pause()
-"""
-POOLS = f"""{BEGIN}{WORK_IN_CHILD}
-def reports(_):
-    return reporter is not None and reporter.is_monitored
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context("fork")
-    process = context.Process(target=work)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    with context.Pool(2) as pool:
-        assert pool.map(reports, range(4)) == [False] * 4
-    assert any(reporter.flush(60) for _ in range(9)), reporter.last_error
-    print("done")
 """
 SPAWNED = f"""{PATIENT}
 import multiprocessing, os
@@ -174,7 +157,6 @@ def open_files(pid: int) -> list[str]:
 @pytest.mark.parametrize(
     "code",
     [
-        pytest.param(POOLS, id="a forked pool does not report"),
         pytest.param(SPAWNED, id="spawned pools attach for themselves", marks=pytest.mark.slow),
         pytest.param(ATTACHING_CHILD, id="a forked child can attach for itself"),
     ],
