@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ import pytest
 
 from neurontools.model import TrainingCounters
 from tests.harness import python_process
-from tests.harness.paths import PYTHONPATH
 from tests.harness.reporting_process import PATIENT
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import wait_until
@@ -49,7 +47,6 @@ def training(daemon: RestartedDaemon, pid: int) -> TrainingCounters | None:
 
 
 def started(arguments: list[str], socket: str, **variables: str) -> subprocess.Popen[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith("NEURON")}
     return python_process.popen(
         [sys.executable, *arguments],
         loaded=python_process.TORCH if "-m" in arguments else (),
@@ -57,7 +54,7 @@ def started(arguments: list[str], socket: str, **variables: str) -> subprocess.P
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**kept, "PYTHONPATH": PYTHONPATH, "NEURONTOOLS_SOCKET": socket, **variables},
+        env=python_process.user_environment(NEURONTOOLS_SOCKET=socket, **variables),
     )
 
 
@@ -84,14 +81,12 @@ def test_a_loop_of_ones_own_tells_steps_samples_input_wait_and_checkpoints(daemo
 def test_without_a_daemon_or_with_cores_that_are_refused_training_goes_on(
     daemon: RestartedDaemon, tmp_path: Path
 ) -> None:
-    script = started(["-c", LOOP], str(tmp_path / "none.sock"))
-    output, errors = script.communicate("\n")
-    assert (script.returncode, output, errors) == (0, "False 1\nFalse\n", "")
-    script = started(["-c", LOOP], daemon.socket, NEURON_RT_VISIBLE_CORES="99")
-    output, errors = script.communicate("\n")
-    assert (script.returncode, output) == (0, "False 1\nFalse\n")
-    assert errors.startswith("neurontools: this training is not reported: ")
-    assert len(errors.splitlines()) == 1
+    for socket, told in ((str(tmp_path / "none.sock"), ""), (daemon.socket, "this training is not reported: ")):
+        script = started(["-c", LOOP], socket, NEURON_RT_VISIBLE_CORES="99")
+        output, errors = script.communicate("\n")
+        assert (script.returncode, output) == (0, "False 1\nFalse\n")
+        assert errors.startswith(f"neurontools: {told}" if told else "")
+        assert len(errors.splitlines()) == bool(told)
 
 
 IN_THE_RUNTIME = f"""{PATIENT}
