@@ -70,6 +70,13 @@ def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaem
     assert (seen.tag, seen.uid, seen.neuroncore_indices) == ("mlp", os.getuid(), (3, 4))
     cores = [core for core in daemon.snapshot().cores if core.owner_pid == process.pid]
     assert [core.index for core in cores] == [3, 4]
+    assert [model.name for model in seen.models] == ["train_mlp"] * 2
+    batch_bytes, optimizer_bytes = (
+        BATCH * (4 * FEATURES + 8),
+        2 * PARAMETER_BYTES + 4 * 4,
+    )  # of the first core's weights
+    tensors_bytes = [core.memory.tensors_bytes - batch_bytes - PARAMETER_BYTES for core in cores]  # gradients too
+    assert tensors_bytes == [optimizer_bytes, 0]
     for core in cores:
         assert core.memory.constants_bytes == PARAMETER_BYTES
         assert core.flop_total == FLOP_PER_EXECUTION * (core.executions_total or 0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,58 +11,19 @@ from neurontools.errors import EXIT_NO_DAEMON
 from tests.harness import python_process
 from tests.harness.paths import ROOT
 from tests.harness.restarted_daemon import RestartedDaemon
-from tests.harness.waiting import HANG_SECONDS, wait_until
-
-PARAMETER_BYTES = 4 * (64 * 1024 + 1024 + 1024 * 10 + 10)
-FLOP = 2 * 256 * (64 * 1024 + 1024 * 10) + 2 * 256 * (64 * 1024 + 2 * 1024 * 10)  # the inputs need no gradient
 
 pytest.importorskip("torch")
 
 
-def start(name: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    cleared = {key: value for key, value in os.environ.items() if not key.startswith("NEURON")}
-    return python_process.popen(
+def run(name: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
+    done = python_process.run(
         [sys.executable, str(ROOT / "examples" / name), *arguments],
         loaded=python_process.TORCH,
-        env={**cleared, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        env=python_process.user_environment(**environment),
         text=True,
         cwd="/",
     )
-
-
-def run(name: str, *arguments: str, **environment: str) -> tuple[int, str, str]:
-    with start(name, *arguments, **environment) as process:
-        printed, told = process.communicate(timeout=HANG_SECONDS)
-    return process.returncode, printed, told
-
-
-def test_training_reports_what_it_is(daemon: RestartedDaemon) -> None:
-    with start("train_mlp.py", "--seconds", "3600", "--quiet", NEURONTOOLS_SOCKET=daemon.socket) as training:
-        try:
-            process = wait_until(
-                lambda: (
-                    found
-                    if (found := daemon.find(training.pid))
-                    and found.executions
-                    and found.executions.completed_total > 50
-                    else None
-                )
-            )
-            snapshot = daemon.snapshot()
-        finally:
-            training.kill()
-    assert process.neuroncore_indices == (0, 1)
-    assert [model.name for model in process.models] == ["train_mlp"] * 2
-    for core in snapshot.cores[:2]:
-        assert core.memory.constants_bytes == PARAMETER_BYTES
-        batch_bytes = 256 * (4 * 64 + 8)
-        optimizer_bytes = 2 * PARAMETER_BYTES + 4 * 4 if core.index == 0 else 0
-        assert core.memory.tensors_bytes == PARAMETER_BYTES + batch_bytes + optimizer_bytes
-        assert core.executions_total
-        assert core.flop_total == core.executions_total * FLOP
-    wait_until(lambda: daemon.owners() == ())
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_training_learns_without_a_daemon(socket: str) -> None:
