@@ -18,7 +18,7 @@ from neurontools.analysis.steps import Split, slowest_steps, step_times, stretch
 from neurontools.analysis.timeline import latest
 from neurontools.profile import Engine, Profile, State, Step, Table
 from neurontools.profile.rows import GraphTotal, MemoryLevels
-from tests.harness.profiles import profiles, small
+from tests.harness.profiles import profiles
 from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
 
 
@@ -219,7 +219,7 @@ def test_whatever_profiles_say_there_is_a_report(made: list[Profile]) -> None:
     assert len(found.ranks) == len(made)
     latest(made, 3)
     assert flame(made).flops == sum(use.flops for use in found.operators)
-    assert compare(found, report([small()])).quantities
+    assert compare(found, report(trained(2))).quantities
 
 
 def test_the_latest_steps_of_all_ranks_are_on_one_clock() -> None:

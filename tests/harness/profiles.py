@@ -1,4 +1,4 @@
-"""Profiles for tests: a small one made by hand, and any that can be."""
+"""Any profile that can be, and files of profiles."""
 
 from __future__ import annotations
 
@@ -18,14 +18,12 @@ from neurontools.profile import (
     Operator,
     Place,
     Profile,
-    Span,
     State,
     Step,
     Table,
 )
 from neurontools.profile.chunks import TABLES
 from neurontools.profile.encoder import Definitions
-from neurontools.profile.rows import GraphTotal, OperatorTotal
 from neurontools.profile.writer import ProfileWriter
 
 METADATA = Metadata(
@@ -64,38 +62,6 @@ def write(path: Path, profile: Profile, parts: int = 1) -> None:
                 writer.add(table.field, rows[first:last].columns)
         writer.state(replace(profile.state, has_ended=profile.state.has_ended and part == parts - 1))
     writer.close()
-
-
-def small() -> Profile:
-    """Two steps of a graph with a matrix product and an addition, and a transfer."""
-    stack = (Place("/home/me/train.py", 12, "step"), Place("/home/me/train.py", 30, "<module>"))
-    operators = (
-        Operator(0, 0, "aten::mm", Engine.TENSOR, 2_000, 800, "float32[10,10]", "float32", 0, "Model/Linear", False),
-        Operator(0, 1, "aten::add.Tensor", Engine.VECTOR, 0, 1_200, "float32[10,10]", None, None, "", True),
-    )
-    graph = Graph("123", "MODULE_123+abc", 0, 2, 2_000, 1_600, 5_000, 400, 7_000_000, False, "the first one", 0, 1)
-    steps = [
-        Step(1, _NS, _NS + 4_000, 1_000, 0, 200, 700, 0, 1, 2_000),
-        Step(2, _NS + 4_000, _NS + 6_000, 0, 0, 0, 900, 0, 1, 2_000),
-    ]
-    executions = [
-        Execution(0, 0, 1, 1, 0, _NS + 1_000, _NS + 1_300, _NS + 2_000, 2),
-        Execution(0, 0, 2, 2, 0, _NS + 4_500, _NS + 4_600, _NS + 5_500, 2),
-    ]
-    return Profile(
-        metadata=METADATA,
-        state=State(ended_ns=_NS + 9_000, has_ended=True, recorded={"executions": 2}, hbm_peak_bytes=(4_096,)),
-        names=("MarkStep", "to device"),
-        stacks=(stack,),
-        graphs=(graph,),
-        operators=operators,
-        steps=Table.of(Step, steps),
-        executions=Table.of(Execution, executions),
-        operator_ns=array("q", [500, 200, 800, 100]),
-        spans=Table.of(Span, [Span(Kind.TO_DEVICE, 1, 0, 1, _NS + 100, _NS + 300, 400, -1, 0)]),
-        graph_totals=Table.of(GraphTotal, [GraphTotal(0, 2, 0, 1_600)]),
-        operator_totals=Table.of(OperatorTotal, [OperatorTotal(0, 1_300, 800), OperatorTotal(1, 300, 200)]),
-    )
 
 
 _numbers = st.integers(-(1 << 40), 1 << 40)

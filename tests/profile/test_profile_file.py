@@ -29,7 +29,8 @@ from neurontools.profile import (
 )
 from neurontools.profile.encoder import Definitions
 from neurontools.profile.writer import ProfileWriter
-from tests.harness.profiles import METADATA, profiles, small, write
+from tests.harness.profiles import METADATA, profiles, write
+from tests.harness.trained_profiles import trained
 
 MIB = 1 << 20
 _anywhere = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -95,7 +96,7 @@ def test_a_chunk_with_a_right_checksum_and_anything_in_it_is_read_or_refused(
     tmp_path: Path, kind: bytes, payload: bytes
 ) -> None:
     path = _fresh(tmp_path)
-    write(path, small())
+    write(path, trained(2)[0])
     path.write_bytes(path.read_bytes() + chunks.chunk(kind, payload))
     read_or_refused(path)
 
@@ -134,7 +135,7 @@ def test_pipes_devices_and_directories_are_refused_at_once(tmp_path: Path) -> No
 
 def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_path: Path) -> None:
     path = tmp_path / "c.neuronprofile"
-    write(path, small())
+    write(path, trained(2)[0])
     compressor = zlib.compressobj(1)
     packed = b"".join([*(compressor.compress(bytes(MIB)) for _ in range(128)), compressor.flush()])
     for told in (16, chunks.MOST_CHUNK_BYTES + 1, 0xFFFFFFFF):
@@ -153,32 +154,34 @@ def test_a_chunk_that_would_unpack_to_far_more_than_it_says_takes_no_memory(tmp_
 
 def test_references_to_what_is_not_there_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "e.neuronprofile"
-    profile = small()
+    profile = trained(2)[0]
     write(path, replace(profile, spans=Table.of(profile.spans.kind, [profile.spans[0]._replace(name=7)])))
     with pytest.raises(UserError, match="spans with a name that isn't there"):
         read_profile(path)
 
 
 def test_events_have_their_names_times_and_places() -> None:
-    profile = small()
+    made = trained(2)[0]
+    first, second, *others = made.operators
+    profile = replace(made, operators=(first, replace(second, stack=None), *others))
     events = list(profile.events())
     kinds = [event.kind for event in events]
     assert kinds.count(Kind.STEP) == 2
     assert kinds.count(Kind.EXECUTION) == 2
-    assert kinds.count(Kind.OPERATOR) == 4
+    assert kinds.count(Kind.OPERATOR) == 8
     product = next(event for event in events if event.name == "aten::mm")
-    assert (product.engine, product.flops, product.correlation) == (Engine.TENSOR, 2_000, 1)
+    assert (product.engine, product.flops, product.correlation) == (Engine.TENSOR, 4_000_000, 1)
     assert str(product.place) == "/home/me/train.py:12"
-    assert product.start_ns == METADATA.began_ns + 1_300
-    added = next(event for event in events if event.name == "aten::add.Tensor")
-    assert (added.start_ns, added.duration_ns, added.place) == (product.end_ns, 200, None)
+    assert product.start_ns == METADATA.began_ns + 3_200_000
+    added = next(event for event in events if event.name == "aten::gelu")
+    assert (added.start_ns, added.duration_ns, added.place) == (product.end_ns, 50_000, None)
     launched = next(event for event in events if event.kind is Kind.LAUNCH)
     assert (launched.name, launched.core) == ("MarkStep", None)
 
 
 def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bound(tmp_path: Path) -> None:
     path = tmp_path / "f.neuronprofile"
-    profile = small()
+    profile = trained(2)[0]
     writer = ProfileWriter(path, METADATA, most_event_bytes=20_000)
     writer.define(Definitions(list(profile.names), list(profile.stacks), list(profile.graphs), list(profile.operators)))
     steps = array("q", range(100))
@@ -188,10 +191,10 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
         begun = array("q", (METADATA.began_ns + (first + step) * 1_000 for step in steps))
         ended = array("q", (each + 900 for each in begun))
         numbers = array("q", (first + step for step in steps))
-        zeros, twos = array("q", [0] * 100), array("q", [2] * 100)
+        zeros, fives = array("q", [0] * 100), array("q", [5] * 100)
         writer.add("steps", [numbers, begun, ended, *[zeros] * 7])
-        executions = [zeros, zeros, numbers, numbers, zeros, begun, begun, ended, twos]
-        times = array("q", (each & 1023 for each in [*noise, *noise]))
+        executions = [zeros, zeros, numbers, numbers, zeros, begun, begun, ended, fives]
+        times = array("q", (each & 1023 for each in noise * 5))
         writer.add_executions(executions, times)
         writer.state(State(recorded={"executions": first + 100}))
         assert writer.size_bytes < 70_000
@@ -201,8 +204,8 @@ def test_a_long_profile_keeps_its_latest_events_and_all_its_steps_within_the_bou
     kept = len(found.executions)
     assert 100 <= kept < 10_000
     assert list(found.executions.column("step")) == list(range(10_000 - kept, 10_000))
-    assert len(found.operator_ns) == 2 * kept
-    assert found.state.dropped == {"executions": 10_000 - kept, "operator_ns": 20_000 - 2 * kept}
+    assert len(found.operator_ns) == 5 * kept
+    assert found.state.dropped == {"executions": 10_000 - kept, "operator_ns": 50_000 - 5 * kept}
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
@@ -217,7 +220,7 @@ def test_totals_that_are_written_again_and_again_do_not_make_the_file_grow(tmp_p
 
 def test_what_a_full_disk_did_not_take_is_not_in_the_file(tmp_path: Path) -> None:
     whole, partly = tmp_path / "h.neuronprofile", tmp_path / "i.neuronprofile"
-    profile = small()
+    profile = trained(2)[0]
     write(whole, profile)
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -235,7 +238,7 @@ def test_what_a_full_disk_did_not_take_is_not_in_the_file(tmp_path: Path) -> Non
 
 def test_a_directory_gives_its_workers_by_rank_and_says_when_it_has_none(tmp_path: Path) -> None:
     for rank in (1, 0):
-        write(tmp_path / f"rank{rank}.neuronprofile", replace(small(), metadata=replace(METADATA, rank=rank)))
+        write(tmp_path / f"rank{rank}.neuronprofile", replace(trained(2)[0], metadata=replace(METADATA, rank=rank)))
     (tmp_path / ".rank2.neuronprofile.draft").write_bytes(b"")
     assert [each.metadata.rank for each in read_directory(tmp_path)] == [0, 1]
     assert len(read_directory(tmp_path / "rank1.neuronprofile")) == 1
