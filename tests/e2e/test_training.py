@@ -71,12 +71,8 @@ def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaem
     cores = [core for core in daemon.snapshot().cores if core.owner_pid == process.pid]
     assert [core.index for core in cores] == [3, 4]
     assert [model.name for model in seen.models] == ["train_mlp"] * 2
-    batch_bytes, optimizer_bytes = (
-        BATCH * (4 * FEATURES + 8),
-        2 * PARAMETER_BYTES + 4 * 4,
-    )  # of the first core's weights
-    tensors_bytes = [core.memory.tensors_bytes - batch_bytes - PARAMETER_BYTES for core in cores]  # gradients too
-    assert tensors_bytes == [optimizer_bytes, 0]
+    held_bytes = PARAMETER_BYTES + BATCH * (4 * FEATURES + 8)  # the gradients and a batch; the first has the optimizer
+    assert [core.memory.tensors_bytes for core in cores] == [held_bytes + 2 * PARAMETER_BYTES + 4 * 4, held_bytes]
     for core in cores:
         assert core.memory.constants_bytes == PARAMETER_BYTES
         assert core.flop_total == FLOP_PER_EXECUTION * (core.executions_total or 0)
