@@ -14,10 +14,24 @@ from neurontools.runtime.torch_device import torch_module
 
 Run = Callable[..., Any]
 
-# Nothing initializes a process group: torch_xla's own functions do.
-OF_TORCH_XLA = """
-import os, torch, torch_xla.core.xla_model as xm
+COMMON = """
+import functools, os, torch
 from torch import nn
+def assert_close(mine, theirs, most=1e-5):
+    for a, b in zip(mine, theirs, strict=True):
+        a, b = (torch.as_tensor(x).detach().cpu().float() for x in (a, b))
+        assert (a - b).abs().max() <= most, (a, b)
+def data(which, step): return torch.randn(3, 8, generator=torch.Generator().manual_seed(10 * step + which))
+"""
+ENDING = """
+os.write(1, f"fine {rank}\\n".encode())  # in one piece: the ranks share the output
+"""
+
+# Nothing initializes a process group: torch_xla's own functions do.
+OF_TORCH_XLA = (
+    COMMON
+    + """
+import torch_xla.core.xla_model as xm
 rank, size, device = xm.get_ordinal(), xm.xrt_world_size(), xm.xla_device()
 def full(value): return torch.full((3,), float(value), device=device)
 assert xm.all_reduce("sum", full(rank)).tolist() == [1.0] * 3
@@ -48,7 +62,6 @@ xm.optimization_barrier_([mine])
 def make():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Linear(16, 4))
-def data(of, step): return torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * of + step))
 model, reference = make().to(device), make()
 ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference))
 for step in range(5):
@@ -58,13 +71,15 @@ for step in range(5):
     whole = reference(torch.cat([data(of, step) for of in range(size)])).pow(2).mean()
     whole.backward(); theirs.step()
     assert abs(xm.mesh_reduce("loss", loss.item(), lambda parts: sum(parts) / len(parts)) - whole.item()) < 1e-6
-for a, b in zip(model.parameters(), reference.parameters(), strict=True): assert (a.cpu() - b).abs().max() < 1e-6
-os.write(1, f"fine {rank}\\n".encode())  # in one piece: the ranks share the output
+assert_close(model.parameters(), reference.parameters(), 1e-6)
 """
+    + ENDING
+)
 
-OF_TORCH = """
-import os, torch, torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend
-from torch import nn
+OF_TORCH = (
+    COMMON
+    + """
+import torch.distributed as dist, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_backend
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 dist.init_process_group("xla")
@@ -103,7 +118,6 @@ class Model(nn.Module):
         else: value = self.second(value).tanh()
         if is_odd: value = value + self.odd(value)
         return self.third(value)
-def data(of, step): return torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * of + step))
 for kind, has_unused in ((None, True), (False, False), (False, True)):  # unused parameters, checkpoints, and both
     model, reference = Model(kind).to(device), Model(kind)
     if not has_unused:
@@ -120,16 +134,10 @@ for kind, has_unused in ((None, True), (False, False), (False, True)):  # unused
         expected = nn.utils.clip_grad_norm_(reference.parameters(), 0.05).item()
         theirs.step()
         assert abs(norm.item() - expected) < 1e-6 and expected > 0.05
-    for a, b in zip(model.parameters(), reference.parameters(), strict=True): assert (a.cpu() - b).abs().max() < 1e-6
-os.write(1, f"fine {rank}\\n".encode())
-dist.destroy_process_group()
+    assert_close(model.parameters(), reference.parameters(), 1e-6)
 """
-
-
-@pytest.mark.parametrize("script", [OF_TORCH_XLA, OF_TORCH], ids=["torch_xla", "torch.distributed"])
-def test_collectives_and_training_are_those_of_the_whole_batch_on_the_cpu(run_script: Run, script: str) -> None:
-    run = run_script(script, ranks=2)
-    assert sorted(run.stdout.splitlines()) == ["fine 0", "fine 1"]
+    + ENDING
+)
 
 
 # The second rank ends or waits for ever where the first one awaits its part of a collective.
@@ -165,39 +173,6 @@ def test_the_others_end_with_an_error_when_a_rank_dies(run_script: Run, tmp_path
     run_script(LEFT_ALONE, "dies", ranks=2, exit_code=1)
     if (tmp_path / "error").exists():  # torchrun may have ended the other rank before it noticed
         assert "NRT_EXEC_HW_ERR_COLLECTIVES(1200): all_reduce did not complete" in (tmp_path / "error").read_text()
-
-
-SLOW_RANK = """
-import os, time, torch, torch.distributed as dist, torch_xla.core.xla_model as xm
-import torch_xla.distributed.xla_backend
-from neurontools.runtime.counting.step_clock import step_clock
-dist.init_process_group("xla")
-rank, device = dist.get_rank(), xm.xla_device()
-model = torch.nn.Linear(64, 64).to(device)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-value = torch.randn(8, 64).to(device)
-def train(steps, seconds):
-    for step in range(steps):
-        optimizer.zero_grad()
-        model(value).pow(2).mean().backward()
-        if rank == 0: open(f"{seconds} {step}", "w").close()
-        while not os.path.exists(f"{seconds} {step}"): time.sleep(0.005)  # the other one has had the CPU that it needs
-        if rank == 1: time.sleep(seconds)
-        xm.optimizer_step(optimizer); xm.mark_step()
-train(5, 0.0)
-before = step_clock.so_far().collective_wait_seconds
-train(10, 0.1)
-waited = [None, None]
-dist.all_gather_object(waited, step_clock.so_far().collective_wait_seconds - before)
-assert waited[0] >= 0.3, "of the second that the other slept; the rest is for estimates on a busy machine"
-assert waited[1] < waited[0]
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_a_rank_that_waits_for_a_slow_one_says_so_and_the_slow_one_does_not(run_script: Run) -> None:
-    run_script(SLOW_RANK, ranks=2)
 
 
 SPAWNING = """
@@ -253,18 +228,6 @@ for arguments in {}, {"init_method": "xla://"}:
 def test_a_process_that_nobody_gave_a_rank_is_the_only_one(run_script: Run) -> None:
     assert run_script(ALONE, RANK="", WORLD_SIZE="").stdout == "0 1 1 [1.0, 1.0]\n" * 2
 
-
-COMMON = """
-import functools, os, torch
-from torch import nn
-def assert_close(mine, theirs, most=1e-5):
-    for a, b in zip(mine, theirs, strict=True):
-        a, b = (torch.as_tensor(x).detach().cpu().float() for x in (a, b))
-        assert (a - b).abs().max() <= most, (a, b)
-"""
-ENDING = """
-os.write(1, f"fine {rank}\\n".encode())  # in one piece: the ranks share the output
-"""
 
 FULLY_SHARDED = (
     COMMON
@@ -433,7 +396,6 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 dist.init_process_group("neuron")
 rank, size = dist.get_rank(), dist.get_world_size()
 mesh = init_device_mesh("neuron", (size,))
-def data(which, step): return torch.randn(3, 8, generator=torch.Generator().manual_seed(10 * step + which))
 def whole_of(model): return [p.full_tensor() for p in model.parameters()]
 
 def make(seed=0):
@@ -521,6 +483,8 @@ os.write(1, f"fine {rank}\\n".encode())
 @pytest.mark.parametrize(
     ("script", "arguments", "name"),
     [
+        pytest.param(OF_TORCH_XLA, (), "xla", id="torch_xla"),
+        pytest.param(OF_TORCH, (), "xla", id="torch.distributed"),
         pytest.param(FULLY_SHARDED, (), "xla", id="parameters and optimizer state", marks=pytest.mark.slow),
         pytest.param(TENSOR_PARALLEL, (), "xla", id="layers", marks=pytest.mark.slow),
         pytest.param(UNDER_THE_NAME_NEURON, (), "", id="neuron"),
