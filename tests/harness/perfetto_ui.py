@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
 import json
-import threading
+import mimetypes
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.harness.answering_server import Asked, Reply, answering
 from tests.harness.chromium import Chromium, chromium
 from tests.harness.paths import ROOT
 
@@ -45,28 +44,17 @@ class PerfettoUi:
         return [list(row) for row in self.browser.value(_ASK % json.dumps(query))]
 
 
-class _Handler(http.server.SimpleHTTPRequestHandler):
-    def __init__(self, trace: Path, *arguments: Any, **options: Any) -> None:
-        self._trace = trace
-        super().__init__(*arguments, **options)
-
-    def translate_path(self, path: str) -> str:
-        return str(self._trace) if path == "/host.pftrace" else super().translate_path(path)
-
-    def log_message(self, *_: object) -> None:
-        """Nobody reads it."""
-
-
 @contextlib.contextmanager
 def perfetto_ui(trace: Path) -> Iterator[PerfettoUi]:
     """The program with this trace open in it."""
-    handler = partial(_Handler, trace, directory=str(FOLDERS[0]))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, chromium() as browser:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            address = f"http://127.0.0.1:{server.server_port}/"
-            browser.load(address)
-            browser.value(_OPEN % json.dumps(f"{address}host.pftrace"))
-            yield PerfettoUi(browser)
-        finally:
-            server.shutdown()
+
+    def file(asked: Asked) -> Reply:
+        path = asked.path.partition("?")[0].lstrip("/") or "index.html"
+        found = trace if path == "host.pftrace" else FOLDERS[0] / path
+        kind = mimetypes.guess_type(found.name)[0] or "application/octet-stream"
+        return Reply(found.read_bytes(), headers={"Content-Type": kind}) if found.is_file() else Reply(status=404)
+
+    with answering(file) as (address, _), chromium() as browser:
+        browser.load(f"{address}/")
+        browser.value(_OPEN % json.dumps(f"{address}/host.pftrace"))
+        yield PerfettoUi(browser)
