@@ -31,6 +31,7 @@ from tests.harness.command import RunCommand
         (["-wd1"], {"wide": "", "device": "1"}),
         (["-wd", "1", "-j"], {"wide": "", "device": "1", "json-output": ""}),
         (["-d=1"], {"device": "1"}),
+        (["--show-all-procs", "--json"], {"show-all-procs": "", "json-output": ""}),
         (["--device=1", "-d", "2"], {"device": "1,2"}),
         (["--socket=a=b", "--socket", "c"], {"socket": "c"}),
         (["--socket=-x"], {"socket": "-x"}),

@@ -20,7 +20,6 @@ class MonitorServer:
     def __init__(self, socket_path: str, snapshot: Snapshot) -> None:
         self.socket_path = socket_path
         self.snapshot = snapshot
-        self.requests: list[Request] = []
         self.status: tuple[grpc.StatusCode, str] | None = None
         handler: Any = grpc.unary_unary_rpc_method_handler(
             self._answer, Request.FromString, neuron_pb2.RenderDeviceListResponse.SerializeToString
@@ -31,7 +30,6 @@ class MonitorServer:
         self._server.stop(None).wait()
 
     def _answer(self, request: Request, context: Any) -> neuron_pb2.RenderDeviceListResponse:
-        self.requests.append(request)
         if self.status is not None:
             context.abort(*self.status)
         try:
