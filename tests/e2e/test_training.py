@@ -8,14 +8,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from neurontools.version import __version__
 from tests.harness import python_process
-from tests.harness.paths import NEURON_LS, ROOT
+from tests.harness.command import calls
+from tests.harness.paths import ROOT
 from tests.harness.reporting_process import end
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import wait_until
@@ -33,40 +33,35 @@ PARAMETER_BYTES = 4 * (FEATURES * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES)
 FLOP_PER_EXECUTION = 2 * BATCH * (2 * FEATURES * HIDDEN + 3 * HIDDEN * CLASSES)
 
 
-def neuron_ls(daemon: RunningDaemon, *flags: str) -> str:
-    command = [sys.executable, str(NEURON_LS), "--socket", daemon.socket, *flags]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert not done.stderr
-    return done.stdout
-
-
 @pytest.fixture
-def processes() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
-
-
-def train(processes: ExitStack, daemon: RunningDaemon, **environment: str) -> subprocess.Popen[bytes]:
+def process(daemon: RunningDaemon) -> Iterator[subprocess.Popen[bytes]]:
+    variables = {"NEURON_RT_VISIBLE_CORES": "3-4", "NEURON_PROCESS_TAG": "mlp"}
     process = python_process.popen(
         [sys.executable, str(TRAIN), "--seconds", "600", "--batch-size", str(BATCH), "--quiet"],
         loaded=python_process.TORCH,
-        env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, **environment},
+        env={**os.environ, "NEURONTOOLS_SOCKET": daemon.socket, **variables},
     )
-    processes.callback(end, process)
-    return process
+    yield process
+    end(process)
 
 
-def test_neuron_ls_shows_what_a_training_process_really_does(daemon: RunningDaemon, processes: ExitStack) -> None:
-    process = train(processes, daemon, NEURON_RT_VISIBLE_CORES="3-4", NEURON_PROCESS_TAG="mlp")
+def test_neuron_ls_shows_what_a_training_process_really_does(
+    daemon: RunningDaemon, process: subprocess.Popen[bytes]
+) -> None:
+    def neuron_ls(*flags: str) -> str:
+        done = calls("neuron-ls", os.environ)("--socket", daemon.socket, *flags)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
     seen = wait_until(
         lambda: p if (p := daemon.find(process.pid)) and p.executions and p.executions.completed_total > 50 else None
     )
-    devices: list[dict[str, Any]] = json.loads(neuron_ls(daemon, "-j"))
+    devices: list[dict[str, Any]] = json.loads(neuron_ls("-j"))
     command = f"{sys.executable} {TRAIN} --seconds 600 --batch-size {BATCH} --quiet"
     shown = [{"pid": process.pid, "command": command, "neuron_runtime_version": __version__}]
     held = [shown if index in (1, 2) else [] for index in range(16)]  # cores 3 and 4 lie on devices 1 and 2
     assert [device["neuron_processes"] for device in devices] == held
-    assert str(process.pid) in neuron_ls(daemon, "-w", "-d", "2")
+    assert str(process.pid) in neuron_ls("-w", "-d", "2")
     assert (seen.tag, seen.uid, seen.neuroncore_indices) == ("mlp", os.getuid(), (3, 4))
     cores = [core for core in daemon.snapshot().cores if core.owner_pid == process.pid]
     assert [core.index for core in cores] == [3, 4]

@@ -7,8 +7,6 @@ import itertools
 import json
 import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -96,23 +94,6 @@ def test_help_and_version(neuron_ls: RunCommand) -> None:
     assert "      --socket PATH          " in done.stdout
     done = neuron_ls("--version")
     assert (done.stdout, done.stderr, done.returncode) == (f"neuron-ls {__version__}\n", "", 0)
-
-
-def test_nothing_heavy_is_imported(server: MonitorServer, clean_environment: dict[str, str]) -> None:
-    def imported(*command: object) -> set[str]:
-        done = subprocess.run(
-            [sys.executable, "-X", "importtime", *map(str, command)],
-            capture_output=True,
-            text=True,
-            env=clean_environment,
-            check=True,
-        )
-        return {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines()}
-
-    own = imported(NEURON_LS, "-wtj", "--socket", server.socket_path) - imported("-c", "pass")
-    heavy = {"argparse", "re", "json", "typing", "dataclasses", "enum", "pathlib", "socket", "subprocess", "grpc"}
-    assert not own & heavy
-    assert "neurontools.rpc.call" in own
 
 
 without_own_daemon = pytest.mark.skipif(

@@ -164,20 +164,6 @@ def test_serve_becomes_the_viewer_that_is_installed(tmp_path: Path) -> None:
     assert served(logs, path=programs).stdout.startswith(f"['{xprof}', 'server', '--logdir', ")
 
 
-def test_it_needs_neither_torch_nor_a_slow_start(run: Path) -> None:
-    program = (
-        "import os, sys; from neurontools.cli.profile.command import main\n"
-        "slow = ('torch', 'textual', 'grpc', 'pydantic', 'google.protobuf', 'numpy')\n"
-        "os._exit = lambda code: print([name for name in slow if name in sys.modules], file=sys.stderr)\n"
-        "main()"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, "show", str(run)], capture_output=True, text=True, check=False
-    )
-    assert "20 steps" in done.stdout
-    assert done.stderr == "[]\n"
-
-
 def test_of_several_runs_in_one_directory_the_latest_is_shown(run: Path) -> None:
     for number, profile in enumerate(trained(5, 2)):
         began_ns = profile.state.ended_ns + 10**12 + number
