@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,22 +60,13 @@ def test_only_a_watch_has_no_deadline(tmp_path: Path) -> None:
 
 def test_close_ends_a_stream_that_another_thread_waits_for(shared_daemon: RunningDaemon) -> None:
     daemon = Client(shared_daemon.socket)
-    arrived, ended = threading.Event(), threading.Event()
-
-    def read() -> None:
-        watch = daemon.watch(3600)
-        next(watch)
-        arrived.set()
+    watch = daemon.watch(3600)
+    next(watch)
+    with ThreadPoolExecutor(1) as other:
+        waiting = other.submit(next, watch)
+        daemon.close()
         with pytest.raises(Closed):
-            next(watch)
-        ended.set()
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    assert arrived.wait(HANG_SECONDS)
-    daemon.close()
-    assert ended.wait(HANG_SECONDS)
-    thread.join()
+            waiting.result(HANG_SECONDS)
     with pytest.raises(Closed):
         daemon.snapshot()
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -347,20 +346,12 @@ def test_a_stop_ends_the_streams_and_is_one_line_in_the_log(daemon: RunningDaemo
         stalled.sendall(request(1, "WatchSnapshots") + request(3, "ListHistory") + request(5, "GetSnapshot"))
         ours = StreamConnection(daemon.socket, HANG_SECONDS).messages(f"{MONITOR}/WatchSnapshots", b"")
         next(ours)
-        ended: list[RpcError] = []
-
-        def read() -> None:
-            try:
-                for _ in ours:
-                    pass
-            except RpcError as error:
-                ended.append(error)
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        assert daemon.stop(signal.SIGTERM) == 0
-        reader.join()
-        assert [(error.code, error.details) for error in ended] == [(Status.UNAVAILABLE, "the daemon is ending")]
+        with ThreadPoolExecutor(1) as reader:
+            reading = reader.submit(list, ours)
+            assert daemon.stop(signal.SIGTERM) == 0
+            with pytest.raises(RpcError) as ended:
+                reading.result(HANG_SECONDS)
+        assert (ended.value.code, ended.value.details) == (Status.UNAVAILABLE, "the daemon is ending")
         for stream in streams:
             with pytest.raises(grpc.RpcError) as caught:
                 for _ in stream:
