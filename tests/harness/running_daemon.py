@@ -118,6 +118,11 @@ class RunningDaemon:
         """The PIDs that hold a core, a PID a core."""
         return [pid for pid in self.owners() if pid is not None]
 
+    def device_list(self, **asked: object) -> str:
+        """The document of neuron-ls that the daemon makes; `asked` are the fields of the request."""
+        reply = self.call(f"{MONITOR}/RenderDeviceList", neuron_pb2.RenderDeviceListRequest(**asked))  # type: ignore[arg-type]
+        return neuron_pb2.RenderDeviceListResponse.FromString(reply).document.decode()
+
     def descriptor_count(self) -> int:
         """How many files the daemon has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208

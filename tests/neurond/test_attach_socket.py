@@ -8,19 +8,15 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
-from neurontools import model
-from neurontools.rpc import neuron_pb2 as pb
+from neurontools.client import Client
 from neurontools.rpc.call import RpcError, Status
-from neurontools.rpc.convert import from_message
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.hostile_user import needs_two_users
 from tests.harness.paths import ATTACHED_CHILD
-from tests.harness.running_daemon import MONITOR, Attachment, RunningDaemon, StartDaemon
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 AttachChild = Callable[..., AttachedProcess]
@@ -78,13 +74,11 @@ def test_a_process_without_cores_is_an_observer_of_all_devices(daemon: RunningDa
 def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDaemon, child: AttachChild) -> None:
     """The interval is longer than the test may take: what the stream shows can't come from a tick."""
     daemon = start_daemon("--simulate", "trn1.32xlarge", "--interval", "3600")
-    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
-        watch: Any = channel.unary_stream(f"{MONITOR}/WatchSnapshots")
-        stream = watch(b"", timeout=HANG_SECONDS)
+    with Client(daemon.socket) as client:
+        stream = client.watch(duration_seconds=HANG_SECONDS)
 
         def next_owners() -> set[int | None]:
-            shown = pb.WatchSnapshotsResponse.FromString(next(stream)).snapshot
-            return {core.owner_pid for core in from_message(model.Snapshot, shown).cores}
+            return {core.owner_pid for core in next(stream).cores}
 
         assert next_owners() == {None}
         attached = child(daemon, "32")
@@ -93,7 +87,6 @@ def test_ownership_is_published_without_waiting_for_a_tick(start_daemon: StartDa
         attached.end()
         while next_owners() != {None}:
             pass
-        stream.cancel()
 
 
 def test_forked_children_hold_no_cores_and_free_none(daemon: RunningDaemon, child: AttachChild) -> None:

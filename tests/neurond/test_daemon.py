@@ -25,6 +25,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from neurond.peers.limits import Kind, limits_for
 
 from neurontools import model
+from neurontools.client import Client
 from neurontools.errors import UserError
 from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
@@ -46,16 +47,11 @@ def test_a_node_of_the_largest_ultraserver_with_physical_cores(start_daemon: Sta
     assert (instance.logical_neuroncore_config, instance.ultraserver_id) == (1, "us-1")
     assert instance.ultraserver_node is not None
     assert instance.ultraserver_node.index == 2
-    assert "[node 2 here ]" in device_list(daemon, topology=True)
+    assert "[node 2 here ]" in daemon.device_list(topology=True)
     attachment = Attachment(daemon)
     assert len(attachment.attach().cores) == 128
     assert daemon.owners() == (os.getpid(),) * 128
     attachment.close()
-
-
-def device_list(daemon: RunningDaemon, **asked: Any) -> str:
-    reply = daemon.call(f"{MONITOR}/RenderDeviceList", pb.RenderDeviceListRequest(**asked))
-    return pb.RenderDeviceListResponse.FromString(reply).document.decode()
 
 
 def test_snapshots_come_at_the_interval(start_daemon: StartDaemon) -> None:
@@ -63,19 +59,14 @@ def test_snapshots_come_at_the_interval(start_daemon: StartDaemon) -> None:
 
     def has_kept_time() -> bool:
         """For half a second; on a busy machine not for any."""
-        replies = history(daemon)
+        with Client(daemon.socket) as client:
+            replies = list(client.history())
         assert [snapshot.sequence for snapshot in replies] == list(range(1, len(replies) + 1))
         taken = [snapshot.taken_at_seconds for snapshot in replies[-6:]]
         periods = [later - earlier for earlier, later in itertools.pairwise(taken)]
         return len(periods) == 5 and all(0.05 < period < 0.15 for period in periods)
 
     wait_until(has_kept_time)
-
-
-def history(daemon: RunningDaemon) -> list[pb.Snapshot]:
-    with grpc.insecure_channel(f"unix:{daemon.socket}") as channel:
-        ask: Any = channel.unary_stream(f"{MONITOR}/ListHistory")
-        return [pb.ListHistoryResponse.FromString(reply).snapshot for reply in ask(b"")]
 
 
 def test_synthetic_load_in_a_daemon(start_daemon: StartDaemon) -> None:

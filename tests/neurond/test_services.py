@@ -164,14 +164,8 @@ def test_times_that_can_not_be_are_refused(monitor: api.MonitorServiceStub, seco
             )
 
 
-def test_a_document_is_what_the_views_make_of_the_snapshot(
-    monitor: api.MonitorServiceStub, shared_daemon: RunningDaemon
-) -> None:
-    snapshot = shared_daemon.snapshot()
-
-    def document(**request: Any) -> str:
-        return monitor.RenderDeviceList(pb.RenderDeviceListRequest(**request)).document.decode()
-
+def test_a_document_is_what_the_views_make_of_the_snapshot(shared_daemon: RunningDaemon) -> None:
+    snapshot, document = shared_daemon.snapshot(), shared_daemon.device_list
     assert document() == document(format=Format.FORMAT_TABLE) == document(format=5) == device_list_table(snapshot)
     assert document(format=Format.FORMAT_JSON) == device_list_json(snapshot)
     assert document(topology=True) == device_list_table(snapshot, topology=True)
@@ -181,12 +175,7 @@ def test_a_document_is_what_the_views_make_of_the_snapshot(
 
 def test_documents_show_who_holds_cores_at_once_and_no_past_is_kept(start_daemon: StartDaemon) -> None:
     daemon = start_daemon("--simulate", "trn2.3xlarge", "--interval", "3600", "--history", "0")
-    attachment = Attachment(daemon)
-
-    def document(**request: Any) -> str:
-        reply = daemon.call(f"{MONITOR}/RenderDeviceList", pb.RenderDeviceListRequest(**request))
-        return pb.RenderDeviceListResponse.FromString(reply).document.decode()
-
+    attachment, document = Attachment(daemon), daemon.device_list
     assert "RUNTIME" not in document()
     assert "RUNTIME" in document(all_processes=True)
     attachment.attach(core_count=1, runtime_version="2.34.10.0")
