@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -180,3 +180,11 @@ def shared(*flags: str) -> Iterator[RunningDaemon]:
         started = starter(Path(directory))
         yield next(started)(*flags)
         next(started, None)
+
+
+@contextmanager
+def connected(daemon: RunningDaemon) -> Iterator[Attachment]:
+    """This process, connected to the attach socket of a daemon whose cores are all free."""
+    wait_until(lambda: daemon.snapshot().processes == ())
+    with closing(Attachment(daemon)) as attachment:
+        yield attachment

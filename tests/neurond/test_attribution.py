@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neurond.attribution.kubelet import KubeletWatcher, Patience
-from neurond.attribution.pod_resources import METHOD, read_allocations
+from neurond.attribution.pod_resources import read_allocations
 from neurond.attribution.process import Attributions, attribution_from, read_attribution
 
 from neurontools.model import Attribution, Job, PodAllocation, Process, Snapshot
 from neurontools.rpc import wire
 from neurontools.testing import DriverTree, process_on
-from tests.harness import kubelet as harness
 from tests.harness.kubelet import Kubelet, pod, reply_of
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
@@ -231,12 +230,6 @@ def kubelet(socket_directory: Path) -> Iterator[Kubelet]:
     made = Kubelet(socket_directory / "kubelet.sock", REPLY)
     yield made
     made.stop()
-
-
-def test_a_reply_of_the_kubelet() -> None:
-    assert METHOD == harness.METHOD
-    assert tuple(read_allocations(REPLY)) == ALLOCATIONS
-    assert tuple(read_allocations(b"")) == ()
 
 
 def test_devices_that_claims_were_given() -> None:

@@ -16,7 +16,7 @@ import pytest
 from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMED_OUT, UserError
 from neurontools.rpc.profile_request import AskedProfile
 from neurontools.sockets.descriptors import receive
-from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
+from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, connected
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 PID = os.getpid()
@@ -33,19 +33,17 @@ except UserError as error:
 
 
 @pytest.fixture
-def connected(shared_daemon: RunningDaemon) -> Iterator[Attachment]:
-    """This process, connected to the attach socket of a daemon whose cores are all free."""
-    wait_until(lambda: shared_daemon.snapshot().processes == ())
-    with closing(Attachment(shared_daemon)) as attachment:
+def attached(shared_daemon: RunningDaemon) -> Iterator[Attachment]:
+    with connected(shared_daemon) as attachment:
         yield attachment
 
 
 @pytest.fixture
-def process(connected: Attachment) -> Attachment:
+def process(attached: Attachment) -> Attachment:
     """This process, which holds a core and takes requests for profiles."""
-    connected.attach(core_count=1)
-    connected.connection.sendall(b"profiles\n")
-    return connected
+    attached.attach(core_count=1)
+    attached.connection.sendall(b"profiles\n")
+    return attached
 
 
 def asked_of(process: Attachment) -> tuple[bytes, socket.socket]:
@@ -97,14 +95,14 @@ def test_a_process_that_refuses_ends_or_does_not_read_is_told(process: Attachmen
 
 
 def test_processes_without_cores_or_requests_can_not_be_profiled(
-    connected: Attachment, start_daemon: StartDaemon, socket_directory: Path
+    attached: Attachment, start_daemon: StartDaemon, socket_directory: Path
 ) -> None:
-    connected.connection.sendall(b"profiles\n")
-    assert refused(connected.daemon.socket) == (
+    attached.connection.sendall(b"profiles\n")
+    assert refused(attached.daemon.socket) == (
         EXIT_NOT_FOUND,
         f"PID {PID} holds no NeuronCores of this daemon; neuron-ls shows who does, and under which PID",
     )
-    with closing(Attachment(connected.daemon)) as older:
+    with closing(Attachment(attached.daemon)) as older:
         older.attach(core_count=1, runtime_version="0.0.9")
         code, text = refused(older.daemon.socket)
     assert (code, "(version 0.0.9) takes no profiles on request" in text) == (EXIT_FAILURE, True)

@@ -8,7 +8,7 @@ import os
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ from neurontools.rpc.convert import from_message, to_message
 from neurontools.views.device_list import device_list_json, device_list_table
 from tests.harness.examples import examples
 from tests.harness.messages import UUID, mended, messages
-from tests.harness.running_daemon import MONITOR, RUNTIME, Attachment, RunningDaemon, StartDaemon, shared
+from tests.harness.running_daemon import MONITOR, RUNTIME, Attachment, RunningDaemon, StartDaemon, connected, shared
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Format = pb.RenderDeviceListRequest
@@ -245,14 +245,6 @@ def trn2() -> Iterator[RunningDaemon]:
 @pytest.fixture
 def on_trn2(trn2: RunningDaemon) -> Iterator[Attachment]:
     with connected(trn2) as attachment:
-        yield attachment
-
-
-@contextmanager
-def connected(daemon: RunningDaemon) -> Iterator[Attachment]:
-    """This process at the attach socket of a daemon whose cores are all free."""
-    wait_until(lambda: daemon.snapshot().processes == ())
-    with closing(Attachment(daemon)) as attachment:
         yield attachment
 
 

@@ -105,17 +105,6 @@ def test_an_owner_between_two_reads_is_in_the_counters() -> None:
     assert (core.owner_pid, core.executions_total, core.flop_total) == (None, 6, 20)
 
 
-def test_ecc_counters_are_those_that_are_given() -> None:
-    kind = catalog.load("trn1.32xlarge")
-    counters = [model.EccCounters(0, 0, 0, 0, 0)] * 16
-    source = SimulatedSource(kind, Ledger(shape_of(kind)), lambda index: counters[index])
-    before = source.read().devices
-    counters[3] = model.EccCounters(1, 0, 0, 0, 0)
-    now = source.read().devices
-    assert now[3].ecc.mem_corrected_total == 1
-    assert [index for index in range(16) if now[index] is not before[index]] == [3]
-
-
 def test_a_node_of_an_ultraserver_says_what_is_only_concluded() -> None:
     for name, links, inferred in (
         ("trn2u.48xlarge", "ring", ("links",)),
