@@ -27,74 +27,61 @@ from tests.harness.paths import ROOT
 Run = Callable[..., Any]
 
 
-@pytest.mark.parametrize(
-    ("script", "expected"),
-    [
-        ("import torch_xla.core.xla_model as xm", "xla"),
-        ("import torch\nx = torch.ones(2, device='neuron')", "neuron"),
-        ("import torch\nx = torch.ones(2).to('neuron:1')", "neuron"),
-        ("import torch\ntorch.neuron.synchronize()", "neuron"),
-        ("import torch\nprint('neuron is a word here')", "xla"),
-        ("from torch_xla import core\nx = 'neuron'", "xla"),
-        ("import torch_neuronx\nx = 'neuron'", "xla"),
-        ("import torch", "xla"),
-        ("this is not Python", "xla"),
-        (None, "xla"),
-    ],
-)
-def test_the_script_decides(tmp_path: Path, script: str | None, expected: str) -> None:
+SCRIPTS = {
+    "import torch_xla.core.xla_model as xm": "xla",
+    "import torch\nx = torch.ones(2, device='neuron')": "neuron",
+    "import torch\nx = torch.ones(2).to('neuron:1')": "neuron",
+    "import torch\ntorch.neuron.synchronize()": "neuron",
+    "import torch\nprint('neuron is a word here')": "xla",
+    "from torch_xla import core\nx = 'neuron'": "xla",
+    "import torch_neuronx\nx = 'neuron'": "xla",
+    "import torch": "xla",
+    "this is not Python": "xla",
+}
+ARGUMENTS = {
+    "--device=neuron": "neuron",
+    "--device neuron:1": "neuron",
+    "trainer.accelerator='neuron'": "neuron",
+    "--lr 1 --device xla": "xla",
+    "--project neuron": "xla",
+    "neuron": "xla",
+    "--device cpu": "xla",
+    "--device": "xla",
+}
+CONFIGURATIONS = [
+    ("run.yaml", "model:\n  size: 3\n  device: neuron  # native\n", "neuron"),
+    ("run.json", '{"lr": 1,\n "device": "neuron:0"\n}', "neuron"),
+    ("run.json", '{"lr": 1, "device": "neuron", "size": 3}', "neuron"),
+    ("run.yaml", "# device: neuron", "xla"),
+    ("run.toml", 'accelerator = "neuron"', "neuron"),
+    ("run.ini", "[run]\ndevice=neuron", "neuron"),
+    ("run.yaml", "name: neuron", "xla"),
+    ("run.yaml", "device: neuronal", "xla"),
+    ("run.txt", "device: neuron", "xla"),
+]
+
+
+def test_the_variable_the_command_line_a_configuration_and_the_script_decide(tmp_path: Path) -> None:
     path = tmp_path / "script.py"
-    if script is not None:
+    assert device_name({}, path) == device_name({}, None) == "xla", "there is no script"
+    for script, expected in SCRIPTS.items():
         path.write_text(script)
-    assert device_name({}, path) == expected
-    assert device_name({}, None) == "xla"
-    assert device_name({"NEURONTOOLS_DEVICE": "neuron"}, path) == "neuron"
+        assert device_name({}, path) == expected
+        assert device_name({"NEURONTOOLS_DEVICE": "neuron"}, path) == "neuron"
     with pytest.raises(InvalidDeviceName, match="set it to xla or neuron"):
         device_name({"NEURONTOOLS_DEVICE": "cuda"}, path)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--device=neuron"], "neuron"),
-        (["--device", "neuron:1"], "neuron"),
-        (["trainer.accelerator='neuron'"], "neuron"),
-        (["--lr", "1", "--device", "xla"], "xla"),
-        (["--project", "neuron"], "xla"),
-        (["neuron"], "xla"),
-        (["--device", "cpu"], "xla"),
-        (["--device"], "xla"),
-    ],
-)
-def test_the_command_line_goes_before_the_script(tmp_path: Path, arguments: list[str], expected: str) -> None:
-    path = tmp_path / "script.py"
-    path.write_text("import argparse, torch\nif False:\n    import torch_xla")
-    assert device_name({}, path, arguments) == expected
-    path.write_text("import torch\nx = 'neuron'")
-    assert device_name({}, path, arguments) == ("xla" if "xla" in arguments else "neuron")
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "expected"),
-    [
-        ("run.yaml", "model:\n  size: 3\n  device: neuron  # native\n", "neuron"),
-        ("run.json", '{"lr": 1,\n "device": "neuron:0"\n}', "neuron"),
-        ("run.json", '{"lr": 1, "device": "neuron", "size": 3}', "neuron"),
-        ("run.yaml", "# device: neuron", "xla"),
-        ("run.toml", 'accelerator = "neuron"', "neuron"),
-        ("run.ini", "[run]\ndevice=neuron", "neuron"),
-        ("run.yaml", "name: neuron", "xla"),
-        ("run.yaml", "device: neuronal", "xla"),
-        ("run.txt", "device: neuron", "xla"),
-    ],
-)
-def test_a_configuration_among_the_arguments_says_the_name(tmp_path: Path, name: str, text: str, expected: str) -> None:
-    script, path = tmp_path / "script.py", tmp_path / name
-    script.write_text("import torch")
-    path.write_text(text)
-    assert device_name({}, script, ["--config", str(path)]) == expected
-    assert device_name({}, script, [f"--config={path}"]) == expected
-    assert device_name({}, script, ["--config", str(tmp_path / f"no-{name}")]) == "xla"
+    for arguments, expected in ARGUMENTS.items():
+        path.write_text("import argparse, torch\nif False:\n    import torch_xla")
+        assert device_name({}, path, arguments.split()) == expected
+        path.write_text("import torch\nx = 'neuron'")
+        assert device_name({}, path, arguments.split()) == ("xla" if "xla" in arguments else "neuron")
+    path.write_text("import torch")
+    for name, text, expected in CONFIGURATIONS:
+        configuration = tmp_path / name
+        configuration.write_text(text)
+        assert device_name({}, path, ["--config", str(configuration)]) == expected
+        assert device_name({}, path, [f"--config={configuration}"]) == expected
+        assert device_name({}, path, ["--config", str(tmp_path / f"no-{name}")]) == "xla"
 
 
 NATIVE = """
@@ -243,55 +230,43 @@ def test_variables(environment: dict[str, str], narrowed: object, stochastic: bo
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "passed_on"),
     [
-        ("", CompilerFlags()),
-        ("--auto-cast=none", CompilerFlags(passed_on=("--auto-cast", "none"))),
-        (
-            "--auto-cast all --auto-cast-type fp8_e4m3",
-            CompilerFlags("all", "fp8_e4m3", passed_on=("--auto-cast", "all", "--auto-cast-type", "fp8_e4m3")),
-        ),
-        (
-            "--model-type transformer -O3 --target inf2 -lnc=1",
-            CompilerFlags(
-                model_type="transformer",
-                optlevel=3,
-                target="inf2",
-                logical_neuroncore_config=1,
-                passed_on=(
-                    *("--model-type", "transformer", "--optlevel", "3"),
-                    *("--target", "inf2", "--logical-nc-config", "1"),
-                ),
-            ),
-        ),
-        ("--cache_dir=/x --no_cache", CompilerFlags(cache_dir="/x", no_cache=True)),
-        ("--optlevel 1 --optlevel 2", CompilerFlags(passed_on=("--optlevel", "1", "--optlevel", "2"))),
+        ("", {}, ""),
+        ("--auto-cast=none", {}, "--auto-cast none"),
+        ("--auto-cast all --auto-cast-type tf32", {"auto_cast": "all", "auto_cast_type": "tf32"}, None),
+        ("-O3 -lnc=1", {"optlevel": 3, "logical_neuroncore_config": 1}, "--optlevel 3 --logical-nc-config 1"),
+        ("--model-type unet-inference --target inf2", {"model_type": "unet-inference", "target": "inf2"}, None),
+        ("--cache_dir=/x --no_cache", {"cache_dir": "/x", "no_cache": True}, ""),
+        ("--optlevel 1 --optlevel 2", {}, None),
     ],
 )
-def test_compiler_flags(text: str, expected: CompilerFlags) -> None:
-    assert compiler_flags.parse(text) == expected
+def test_compiler_flags(text: str, expected: dict[str, Any], passed_on: str | None) -> None:
+    words = text if passed_on is None else passed_on
+    assert compiler_flags.parse(text) == CompilerFlags(**expected, passed_on=tuple(words.split()))
 
 
-@pytest.mark.parametrize(
-    ("text", "error"),
-    [
-        ("--auto-cast some", "argument --auto-cast: invalid choice: 'some' (choose from none, matmult, all)"),
-        ("--bogus", "unrecognized argument '--bogus'"),
-        ("--target", "argument --target: expected one argument"),
-        ("--target trn9", "invalid choice: 'trn9'"),
-        ("'open", "close the quote"),
-        ("--target trn1 -lnc 2", "trn1 has no logical NeuronCores of 2"),
-    ],
-)
-def test_flags_that_the_compiler_refuses(text: str, error: str) -> None:
-    with pytest.raises(InvalidCompilerFlags) as refused:
-        compiler_flags.parse(text)
-    assert error in str(refused.value)
+REFUSED = {
+    "--auto-cast some": "argument --auto-cast: invalid choice: 'some' (choose from none, matmult, all)",
+    "--bogus": "unrecognized argument '--bogus'",
+    "--target": "argument --target: expected one argument",
+    "--target trn9": "invalid choice: 'trn9'",
+    "'open": "close the quote",
+    "--target trn1 -lnc 2": "trn1 has no logical NeuronCores of 2",
+}
+
+
+def test_flags_that_the_compiler_refuses() -> None:
+    for text, error in REFUSED.items():
+        with pytest.raises(InvalidCompilerFlags) as refused:
+            compiler_flags.parse(text)
+        assert error in str(refused.value)
 
 
 def test_the_hash_of_no_flags_is_the_known_one() -> None:
     assert compiler_flags.parse("").hash_text == "d41d8cd9"
     assert compiler_flags.parse("--cache_dir /x").hash_text == "d41d8cd9"
+    assert compiler_flags.parse("--optlevel 1").hash_text != "d41d8cd9"
 
 
 LEGACY = {"NEURON_RT_ALLOW_LEGACY_NEFF": "1"}
@@ -332,8 +307,6 @@ def test_what_does_not_load(
 
 def test_all_types_have_a_version() -> None:
     assert all(neuroncore_version(name) is not None for name in names())
-
-    assert compiler_flags.parse("--optlevel 1").hash_text != "d41d8cd9"
 
 
 ROUNDED = """
