@@ -29,7 +29,7 @@ def xm(xla: Any) -> Any:
     return module
 
 
-def test_devices_of_a_single_process(xm: Any) -> None:
+def test_devices_and_collectives_of_a_single_process(xm: Any) -> None:
     import torch_xla
     import torch_xla.runtime as xr
 
@@ -38,19 +38,6 @@ def test_devices_of_a_single_process(xm: Any) -> None:
     assert (xm.xrt_world_size(), xm.get_ordinal(), xm.get_local_ordinal()) == (1, 0, 0)
     assert xm.is_master_ordinal()
     assert torch_xla.device_count() == xr.addressable_device_count() == 2
-
-
-def test_closures_run_after_the_step_with_values(xm: Any) -> None:
-    seen: list[float] = []
-    total = torch.ones(3, device="xla").sum()
-    xm.add_step_closure(lambda value: seen.append(value.item()), args=(total,))
-    assert seen == []
-    xm.mark_step()
-    xm.mark_step()
-    assert seen == [3.0]
-
-
-def test_collectives_of_one_rank_are_the_identity(xm: Any) -> None:
     value = torch.arange(4.0).to("xla")
     assert xm.all_reduce(xm.REDUCE_SUM, value, scale=0.5).tolist() == [0.0, 0.5, 1.0, 1.5]
     assert xm.all_gather(value).tolist() == value.tolist()
@@ -116,6 +103,13 @@ def test_syncfree_optimizers_skip_overflowed_steps(xm: Any) -> None:
     assert not torch.equal(layer.weight.detach().cpu(), before)
 
 
+INSTEAD = {
+    "torch_xla.distributed.spmd": "use one process a NeuronCore (torchrun) with xm.all_reduce",
+    "torch_xla.stablehlo": "use torch.export on the CPU",
+    "neuronx_distributed.pipeline": "use tensor and data parallelism",
+}
+
+
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_a_missing_module_can_be_imported_and_says_what_to_use_when_it_is_used(xm: Any, module: str) -> None:
     space: dict[str, Any] = {}
@@ -130,30 +124,20 @@ def test_a_missing_module_can_be_imported_and_says_what_to_use_when_it_is_used(x
         assert INSTEAD.get(module, "") in error
 
 
-INSTEAD = {
-    "torch_xla.distributed.spmd": "use one process a NeuronCore (torchrun) with xm.all_reduce",
-    "torch_xla.stablehlo": "use torch.export on the CPU",
-    "neuronx_distributed.pipeline": "use tensor and data parallelism",
-}
-
-
-@pytest.mark.parametrize(
-    ("statement", "error"),
-    [
-        ("torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
-        ("import torch_xla.nothing", "torch_xla.nothing is not part of the simulated runtime"),
-        ("torch_xla._internal.x", "torch_xla._internal is not part of the simulated runtime; use torch_xla.runtime"),
-        ("torch_xla.eager_mode", "torch_xla.eager_mode is not part of the simulated runtime; use torch_xla.experiment"),
-        ("torch_xla._XLAC._x()", "torch_xla._XLAC._x is not part of the simulated runtime; use the Python"),
-        ("torch_xla.runtime.use_spmd", "torch_xla.runtime.use_spmd is not part of the simulated runtime; use one"),
-    ],
-)
-def test_a_missing_name_is_an_error_that_says_what_to_use(xm: Any, statement: str, error: str) -> None:
+def test_a_missing_name_is_an_error_that_says_what_to_use(xm: Any) -> None:
     import torch_xla.runtime
 
-    with pytest.raises((ImportError, AttributeError)) as raised:
-        exec(statement, {"torch_xla": torch_xla})
-    assert error in str(raised.value)
+    for statement, name, instead in (
+        ("torch_xla.nothing", "torch_xla.nothing", ""),
+        ("import torch_xla.nothing", "torch_xla.nothing", ""),
+        ("torch_xla._internal.x", "torch_xla._internal", "; use torch_xla.runtime"),
+        ("torch_xla.eager_mode", "torch_xla.eager_mode", "; use torch_xla.experiment"),
+        ("torch_xla._XLAC._x()", "torch_xla._XLAC._x", "; use the Python"),
+        ("torch_xla.runtime.use_spmd", "torch_xla.runtime.use_spmd", "; use one"),
+    ):
+        with pytest.raises((ImportError, AttributeError)) as raised:
+            exec(statement, {"torch_xla": torch_xla})
+        assert f"{name} is not part of the simulated runtime{instead}" in str(raised.value)
 
 
 def test_torch_xla_is_not_there_without_a_launcher(run_python: Callable[..., Any]) -> None:
@@ -192,15 +176,22 @@ def test_the_number_of_the_random_state_tells_what_comes(xm: Any) -> None:
     assert first + torch.rand(2, device="xla").tolist() == drawn
 
 
-def test_asynchronous_closures_do_not_hold_the_step_up_and_their_errors_come_with_the_next(xm: Any) -> None:
-    may_go_on, seen = threading.Event(), []
+def test_closures_run_after_the_step_or_beside_the_next_ones_with_which_their_errors_come(xm: Any) -> None:
+    may_go_on, seen = threading.Event(), list[float]()
+    total = torch.ones(3, device="xla").sum()
+    xm.add_step_closure(lambda value: seen.append(value.item() + 1), args=(total,))
+    assert seen == []
+    xm.mark_step()
+    xm.mark_step()
+    assert seen == [4.0]
+    seen.clear()
 
     def closure(total: torch.Tensor) -> None:
         may_go_on.wait()
         seen.append(total.item())
         raise ValueError("of the closure")
 
-    xm.add_step_closure(closure, (torch.ones(3, device="xla").sum(),), run_async=True)
+    xm.add_step_closure(closure, (total,), run_async=True)
     xm.mark_step()
     assert seen == []
     may_go_on.set()
@@ -446,6 +437,8 @@ def test_the_device_module(value: torch.Tensor) -> None:
     end.record()
     assert begin.elapsed_time(end) >= 0
     assert module.current_stream().query()
+    model = nn.Linear(3, 2).to("xla")
+    assert torch.equal(nn.DataParallel(model)(value), model(value)), "it runs on one core"
     assert doubled.tolist() == [2.0, 4.0, 6.0]
     states = module.get_rng_state_all()
     drawn = torch.randn(3, device="xla")
@@ -464,11 +457,6 @@ def test_generators_of_the_device(xla: Any) -> None:
     drawn = torch.randn(3, generator=generator, device="xla")
     assert torch.equal(drawn.cpu(), torch.randn(3, generator=torch.Generator().manual_seed(4)))
     assert str(torch.Generator().device) == "cpu"
-
-
-def test_data_parallel_runs_on_one_core(value: torch.Tensor) -> None:
-    model = nn.Linear(3, 2).to("xla")
-    assert torch.equal(nn.DataParallel(model)(value), model(value))
 
 
 QUEUE = """
