@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,17 +17,10 @@ TRAIN = "torchrun --nproc_per_node=2 train.py --learning-rate 1e-3 --batch-size 
 
 
 @pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A directory whose path is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="nt-") as directory:
-        yield Path(directory)
-
-
-@pytest.fixture
-def clean_environment(short_path: Path) -> dict[str, str]:
+def clean_environment(socket_directory: Path) -> dict[str, str]:
     """An environment in which no daemon of the developer's is found."""
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    return {**kept, "HOME": str(short_path), "XDG_RUNTIME_DIR": str(short_path)}
+    return {**kept, "HOME": str(socket_directory), "XDG_RUNTIME_DIR": str(socket_directory)}
 
 
 @pytest.fixture
@@ -75,8 +67,8 @@ def busy_host() -> Snapshot:
 
 
 @pytest.fixture
-def server(short_path: Path, busy_host: Snapshot) -> Iterator[MonitorServer]:
+def server(socket_directory: Path, busy_host: Snapshot) -> Iterator[MonitorServer]:
     """A server of the busy host."""
-    running = MonitorServer(f"{short_path}/neurond.sock", busy_host)
+    running = MonitorServer(f"{socket_directory}/neurond.sock", busy_host)
     yield running
     running.close()

@@ -80,9 +80,9 @@ def test_devices_without_a_daemon_and_without_a_driver_are_problems(
 
 @pytest.mark.slow
 def test_a_daemon_that_does_not_answer_is_a_problem_and_no_end(
-    doctor: RunCommand, start_daemon: StartDaemon, short_path: Path
+    doctor: RunCommand, start_daemon: StartDaemon, socket_directory: Path
 ) -> None:
-    plain = short_path / "n.sock"
+    plain = socket_directory / "plain.sock"
     plain.write_text("")
     assert f"{plain} is no socket" in problems(doctor, "--socket", str(plain))
     plain.unlink()

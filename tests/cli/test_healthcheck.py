@@ -99,8 +99,8 @@ def test_a_daemon_that_hangs_is_given_up(healthcheck: RunCommand, start_daemon: 
     assert done.stdout.startswith("Neuron health is not known: ")
 
 
-def test_rubbish_in_place_of_a_daemon_is_no_sick_host(healthcheck: RunCommand, short_path: Path) -> None:
-    path = short_path / "n.sock"
+def test_rubbish_in_place_of_a_daemon_is_no_sick_host(healthcheck: RunCommand, socket_directory: Path) -> None:
+    path = socket_directory / "n.sock"
 
     def answer() -> None:
         with server.accept()[0] as connection:

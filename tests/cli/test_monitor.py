@@ -193,20 +193,22 @@ def test_it_is_seen_while_it_runs(monitor: Start, shared_daemon: RunningDaemon) 
     wait_until(lambda: shared_daemon.find(process.pid) is None)
 
 
-def test_simulate_needs_no_daemon_and_leaves_none_behind(monitor: Start, called: RunCommand, short_path: Path) -> None:
-    done = called("--simulate", "inf2.xlarge", "--once", TMPDIR=str(short_path))
+def test_simulate_needs_no_daemon_and_leaves_none_behind(
+    monitor: Start, called: RunCommand, socket_directory: Path
+) -> None:
+    done = called("--simulate", "inf2.xlarge", "--once", TMPDIR=str(socket_directory))
     assert (done.returncode, done.stderr) == (0, "")
     record = json.loads(done.stdout)
     Record.model_validate(record)
     assert record["neuron_runtime_data"] == []
     assert record["neuron_hardware_info"]["neuron_device_type"] == "inferentia2"
-    done = called("-1", NEURONTOOLS_SIMULATE="trn2.48xlarge", TMPDIR=str(short_path))
+    done = called("-1", NEURONTOOLS_SIMULATE="trn2.48xlarge", TMPDIR=str(socket_directory))
     assert json.loads(done.stdout)["neuron_hardware_info"]["neuroncore_per_device_count"] == 4
-    process = monitor("--simulate", "inf2.xlarge", TMPDIR=str(short_path))
+    process = monitor("--simulate", "inf2.xlarge", TMPDIR=str(socket_directory))
     line_of(process)
     streams(process)[0].close()
     assert process.wait(HANG_SECONDS) == -signal.SIGPIPE
-    assert [path.name for path in short_path.iterdir()] == []
+    assert [path.name for path in socket_directory.iterdir()] == []
 
 
 def test_check_config(called: RunCommand, daemon: RunningDaemon, tmp_path: Path, fast: str) -> None:

@@ -29,10 +29,10 @@ with PrivateDaemon("trn1.2xlarge") as daemon:
 
 
 @pytest.fixture(autouse=True)
-def temporary_directory(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def temporary_directory(socket_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the daemons' directories are made, for this process and its children."""
-    monkeypatch.setenv("TMPDIR", str(short_path))
-    monkeypatch.setattr(tempfile, "tempdir", str(short_path))
+    monkeypatch.setenv("TMPDIR", str(socket_directory))
+    monkeypatch.setattr(tempfile, "tempdir", str(socket_directory))
 
 
 def wait_for_end(pidfd: int) -> None:
@@ -40,8 +40,8 @@ def wait_for_end(pidfd: int) -> None:
     os.close(pidfd)
 
 
-def test_serves_and_is_gone_afterwards(short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trap = short_path / "trap"
+def test_serves_and_is_gone_afterwards(socket_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trap = socket_directory / "trap"
     trap.mkdir()
     (trap / "neurond.py").write_text("raise SystemExit('imported from the current directory')")
     monkeypatch.chdir(trap)
@@ -57,14 +57,14 @@ def test_serves_and_is_gone_afterwards(short_path: Path, monkeypatch: pytest.Mon
         pidfd = os.pidfd_open(pid)
     wait_for_end(pidfd)
     assert daemon.pid is None
-    assert list(short_path.iterdir()) == [trap]
+    assert list(socket_directory.iterdir()) == [trap]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 def test_is_gone_after_an_error_also_from_a_deep_temporary_directory(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
+    socket_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deep = short_path / ("x" * 90)
+    deep = socket_directory / ("x" * 90)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
     with suppress(ZeroDivisionError), PrivateDaemon("trn1.2xlarge") as daemon:
@@ -81,14 +81,14 @@ def test_is_gone_after_an_error_also_from_a_deep_temporary_directory(
     ],
 )
 def test_says_why_it_did_not_start(
-    short_path: Path, instance_type: str, start_seconds: float, exit_code: int, told: str
+    socket_directory: Path, instance_type: str, start_seconds: float, exit_code: int, told: str
 ) -> None:
     with pytest.raises(UserError) as raised, PrivateDaemon(instance_type, start_seconds=start_seconds):
         raise AssertionError
     assert str(raised.value).startswith(told)
     assert "\n" not in str(raised.value)
     assert raised.value.exit_code == exit_code
-    assert list(short_path.iterdir()) == []
+    assert list(socket_directory.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_says_why_it_did_not_start(
         *(pytest.param(number, marks=pytest.mark.slow) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)),
     ],
 )
-def test_daemon_ends_with_the_command(short_path: Path, number: signal.Signals) -> None:
+def test_daemon_ends_with_the_command(socket_directory: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as holder:
@@ -108,7 +108,7 @@ def test_daemon_ends_with_the_command(short_path: Path, number: signal.Signals) 
         wait_for_end(pidfd)
         holder.communicate(timeout=HANG_SECONDS)
     if number != signal.SIGKILL:
-        assert list(short_path.iterdir()) == []
+        assert list(socket_directory.iterdir()) == []
 
 
 # The signal comes when the daemon's process is there and nobody knows it yet.
@@ -131,7 +131,7 @@ except ChildProcessError:
 """
 
 
-def test_a_signal_while_the_daemon_is_started_leaves_nothing(short_path: Path) -> None:
+def test_a_signal_while_the_daemon_is_started_leaves_nothing(socket_directory: Path) -> None:
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (f"{128 + signal.SIGTERM}\nno child is left\n", "")
-    assert list(short_path.iterdir()) == []
+    assert list(socket_directory.iterdir()) == []

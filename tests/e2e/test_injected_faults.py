@@ -240,19 +240,6 @@ def test_each_failure_has_its_status_its_text_and_its_counter(daemon: RunningDae
 
 
 @pytest.mark.slow
-def test_an_aborted_transfer_outlives_the_process_until_it_is_healed(daemon: RunningDaemon, train: Train) -> None:
-    training = train()
-    inject(daemon, "dma-abort", neuroncore_index=0, after_executions=2)
-    assert [bool(training.step()) for _ in range(3)].index(False) < 3
-    assert "NRT_EXEC_HW_ERR_DMA_ABORT(1203)" in training.failure()
-    (fault,) = faults.listed(daemon.socket)
-    assert (fault.state, fault.met_total) == (FaultState.HOLDS, 1)
-    assert not train().result, "the next one can't even start"
-    assert faults.heal(daemon.socket) == 1
-    assert train().step()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "script", "texts", "counter"),
     [

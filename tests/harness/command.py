@@ -16,8 +16,6 @@ from typing import IO, Any, BinaryIO, NoReturn, Protocol
 
 import pytest
 
-from tests.harness.waiting import HANG_SECONDS
-
 Done = subprocess.CompletedProcess[str]
 
 
@@ -30,22 +28,6 @@ class _Ended(BaseException):
 
     def __init__(self, code: int) -> None:
         self.code = code
-
-
-def runs(program: Path, base: Mapping[str, str]) -> RunCommand:
-    """What runs a program, a Python script, in this environment and what a call adds to it."""
-
-    def run(*arguments: str, **environment: str) -> Done:
-        return subprocess.run(
-            [sys.executable, str(program), *arguments],
-            capture_output=True,
-            encoding="utf-8",
-            env={**base, **environment},
-            timeout=HANG_SECONDS,
-            check=False,
-        )
-
-    return run
 
 
 def streams(process: subprocess.Popen[str]) -> tuple[IO[str], IO[str]]:

@@ -7,6 +7,8 @@ import itertools
 import json
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,7 +28,7 @@ from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, process_on
 from neurontools.version import __version__
 from neurontools.views.device_list import device_list_json, device_list_table
-from tests.harness.command import RunCommand, calls, runs
+from tests.harness.command import RunCommand, calls
 from tests.harness.monitor_server import MonitorServer
 from tests.harness.paths import NEURON_LS
 from tests.harness.snapshots import process_of, snapshot_of
@@ -48,7 +50,8 @@ def test_every_combination_of_flags(neuron_ls: RunCommand, server: MonitorServer
 
 def test_a_document_larger_than_any_buffer(clean_environment: dict[str, str], server: MonitorServer) -> None:
     server.snapshot = snapshot_of("trn1.32xlarge", [process_of(7, "x" * 200_000, range(16))])
-    done = runs(NEURON_LS, clean_environment)("-j", "--socket", server.socket_path)
+    command = [sys.executable, str(NEURON_LS), "-j", "--socket", server.socket_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment, check=False)
     assert (done.stdout, done.stderr, done.returncode) == (device_list_json(server.snapshot), "", 0)
 
 
@@ -101,8 +104,8 @@ without_own_daemon = pytest.mark.skipif(
 )
 
 
-def test_sockets_without_a_daemon(neuron_ls: RunCommand, short_path: Path) -> None:
-    path = f"{short_path}/gone.sock"
+def test_sockets_without_a_daemon(neuron_ls: RunCommand, socket_directory: Path) -> None:
+    path = f"{socket_directory}/gone.sock"
     done = neuron_ls("--socket", path)
     assert (done.stdout, done.returncode) == ("", 12)
     assert done.stderr == (
@@ -132,10 +135,10 @@ def test_neither_daemon_nor_devices(neuron_ls: RunCommand) -> None:
 
 @without_own_daemon
 def test_the_daemon_of_the_user_is_found_also_when_it_cannot_answer(
-    neuron_ls: RunCommand, short_path: Path, busy_host: Snapshot
+    neuron_ls: RunCommand, socket_directory: Path, busy_host: Snapshot
 ) -> None:
-    (short_path / "neurontools").mkdir()
-    running = MonitorServer(f"{short_path}/neurontools/neurond.sock", busy_host)
+    (socket_directory / "neurontools").mkdir()
+    running = MonitorServer(f"{socket_directory}/neurontools/neurond.sock", busy_host)
     try:
         assert neuron_ls().stdout == device_list_table(busy_host)
         running.status = (grpc.StatusCode.UNAVAILABLE, "shutting down")
@@ -184,15 +187,15 @@ def test_no_access() -> None:
     assert (told.exit_code, str(told)) == (4, expected)
 
 
-def test_no_answer_in_time(neuron_ls: RunCommand, short_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_in_time(neuron_ls: RunCommand, socket_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "TIMEOUT_SECONDS", 0.05)
     with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(f"{short_path}/silent.sock")
+        silent.bind(f"{socket_directory}/silent.sock")
         silent.listen()
-        assert neuron_ls("--socket", f"{short_path}/silent.sock").returncode == 124
+        assert neuron_ls("--socket", f"{socket_directory}/silent.sock").returncode == 124
 
 
-def test_odd_server_is_asked_by_grpcio(neuron_ls: RunCommand, server: MonitorServer, short_path: Path) -> None:
+def test_odd_server_is_asked_by_grpcio(neuron_ls: RunCommand, server: MonitorServer, socket_directory: Path) -> None:
     """The first connection gets the answer of a web server; the one after it is relayed to the real server."""
 
     def relay(source: socket.socket, sink: socket.socket) -> None:
@@ -217,11 +220,11 @@ def test_odd_server_is_asked_by_grpcio(neuron_ls: RunCommand, server: MonitorSer
             back.join()
 
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{short_path}/odd.sock")
+        listener.bind(f"{socket_directory}/odd.sock")
         listener.listen()
         thread = threading.Thread(target=serve)
         thread.start()
-        done = neuron_ls("--socket", f"{short_path}/odd.sock")
+        done = neuron_ls("--socket", f"{socket_directory}/odd.sock")
         thread.join()
     assert (done.stdout, done.stderr, done.returncode) == (device_list_table(server.snapshot), "", 0)
 
