@@ -184,13 +184,10 @@ print("trained", flush=True)
 SPAWNED = """
 import sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
 def train(index):
-    device = xm.xla_device()
-    model = torch.nn.Linear(16, 4).to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
     for _ in range(5):
-        optimizer.zero_grad()
-        model(torch.randn(8, 16).to(device)).sum().backward()
-        xm.optimizer_step(optimizer, barrier=True)
+        (weight @ weight).sum().backward()
+        xm.optimizer_step(torch.optim.SGD([weight], lr=0.1), barrier=True)
 if __name__ == "__main__": xmp.spawn(train, nprocs=2, start_method=sys.argv[1])
 """
 
@@ -205,18 +202,11 @@ def test_workers_that_the_script_starts_have_a_profile_each(tmp_path: Path, meth
     assert found == [(0, 5, True), (1, 5, True)]
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"profile-steps": "1:2"}, "add --profile DIR"),
-        ({"profile": "made", "profile-steps": "5:2"}, "the last one not before the first"),
-        ({"profile": "made", "profile-steps": "x"}, "no steps; give the first and the last one"),
-        ({"profile": "made", "profile-steps": ":"}, "no steps"),
-        ({"profile": "made", "profile-steps": "0:2"}, "the first step is 1"),
-    ],
-)
-def test_steps_that_can_not_be_meant_are_refused(given: dict[str, str], said: str) -> None:
-    with pytest.raises(UserError, match=said) as refused:
-        ask_for(given, {})
-    assert refused.value.exit_code == EXIT_USAGE
-    assert "\n" not in str(refused.value)
+def test_steps_that_can_not_be_meant_are_refused() -> None:
+    no_steps = "no steps; give the first and the last one"
+    wrong = {"5:2": "the last one not before the first", "x": no_steps, ":": no_steps, "0:2": "the first step is 1"}
+    given = [({"profile": "made", "profile-steps": steps}, said) for steps, said in wrong.items()]
+    for options, said in [*given, ({"profile-steps": "1:2"}, "add --profile DIR")]:
+        with pytest.raises(UserError, match=f"^[^\n]*{said}[^\n]*$") as refused:
+            ask_for(options, {})
+        assert refused.value.exit_code == EXIT_USAGE

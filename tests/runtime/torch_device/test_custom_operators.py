@@ -66,13 +66,18 @@ def same(expected: Any, got: Any) -> bool:
 
 
 @pytest.mark.parametrize("name", DEFINED)
-def test_results_are_those_of_the_cpu(xla: Any, name: str) -> None:
-    operator = getattr(OPERATORS, name)
+def test_results_are_those_of_the_cpu_and_a_wrong_meta_kernel_is_counted_and_told(xla: Any, name: str) -> None:
+    operator, full = getattr(OPERATORS, name), f"neurontools_custom::{name}"
+    before = metrics.counters.get(full, 0)
     for seed in range(3):
         value = torch.randn(3, 4, generator=torch.Generator().manual_seed(seed))
         expected, got = operator(value), operator(value.to("xla"))
         xla.flush_all("Test")
         assert same(expected, got)
+    if name in WRONG:
+        assert metrics.counters[full] == before + 3
+        assert metrics.counters[f"WrongMetaKernel:{full}"] == 1
+        assert operators.get(full).dynamic
 
 
 def test_a_right_meta_kernel_is_recorded_after_its_first_call(xla: Any) -> None:
@@ -82,17 +87,6 @@ def test_a_right_meta_kernel_is_recorded_after_its_first_call(xla: Any) -> None:
     result = OPERATORS.right(value)
     assert metrics.counters == before
     assert result.equal(value * 2 + 1)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_meta_kernel_is_counted_and_told(xla: Any, name: str) -> None:
-    full = f"neurontools_custom::{name}"
-    for _ in range(2):
-        before = metrics.counters.get(full, 0)
-        getattr(OPERATORS, name)(torch.randn(3, 4).to("xla"))
-        assert metrics.counters[full] == before + 1
-    assert metrics.counters[f"WrongMetaKernel:{full}"] == 1
-    assert operators.get(full).dynamic
 
 
 def test_what_lies_later_is_an_error_and_right_from_then_on(xla: Any) -> None:
