@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -63,48 +64,35 @@ def train_by_accelerate(host: SimulatedHost, directory: Path, restarts: int, **v
 
 
 @pytest.fixture
-def lighthouse() -> Iterator[str]:
-    """Where two replicas of torchft find one another."""
-    if not framework_script.PYTHON.exists():
-        pytest.skip("torchft is not installed; run make frameworks")
-    with subprocess.Popen(
-        [str(framework_script.PYTHON), str(framework_script.SCRIPTS / "torchft_lighthouse.py")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as process:
-        assert process.stdout
-        yield process.stdout.readline().strip()
-        process.kill()
-
-
-@pytest.fixture
-def start_replica(
-    host: SimulatedHost, lighthouse: str, tmp_path: Path
-) -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
+def start_replica(host: SimulatedHost, tmp_path: Path) -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
     """Starts processes that train by torchft, each on a core of its own; what one says is in files of its name."""
-    started: list[subprocess.Popen[str]] = []
+    environment = outside_of(host, tmp_path)
+    with ExitStack() as stack:
 
-    def start(core: int, name: str) -> subprocess.Popen[str]:
-        script = (str(framework_script.SCRIPTS / "torchft_replica.py"), str(core), str(STEPS))
-        own = {"TORCHFT_LIGHTHOUSE": lighthouse, "NEURON_RT_VISIBLE_CORES": str(core)}
-        with (tmp_path / name).open("w") as output, (tmp_path / f"{name}.errors").open("w") as errors:
-            started.append(
-                subprocess.Popen(
-                    [str(framework_script.PYTHON), "-m", "neurontools.runtime", *script],
-                    env=outside_of(host, tmp_path) | own,
-                    stdout=output,
-                    stderr=errors,
-                    text=True,
+        def begin(command: list[str], **options: Any) -> subprocess.Popen[str]:
+            python = [str(framework_script.PYTHON), *command]
+            process = stack.enter_context(subprocess.Popen(python, text=True, **options))
+            stack.callback(process.kill)
+            return process
+
+        def start(core: int, name: str) -> subprocess.Popen[str]:
+            script = [str(framework_script.SCRIPTS / "torchft_replica.py"), str(core), str(STEPS)]
+            own = {"TORCHFT_LIGHTHOUSE": address, "NEURON_RT_VISIBLE_CORES": str(core)}
+            with (tmp_path / name).open("w") as output, (tmp_path / f"{name}.errors").open("w") as errors:
+                return begin(
+                    ["-m", "neurontools.runtime", *script], env=environment | own, stdout=output, stderr=errors
                 )
-            )
-        return started[-1]
 
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
+        # Where the replicas find one another; it ends with its standard input.
+        lighthouse = begin(
+            [str(framework_script.SCRIPTS / "torchft_lighthouse.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert lighthouse.stdout
+        address = lighthouse.stdout.readline().strip()
+        yield start
 
 
 def resumed_at(output: str) -> list[int]:

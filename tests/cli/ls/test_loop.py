@@ -35,8 +35,8 @@ def test_a_row_for_each_device_each_time(neuron_ls: RunCommand, daemon: RunningD
 
 
 def test_a_query_is_repeated_with_one_header(neuron_ls: RunCommand, shared_daemon: RunningDaemon) -> None:
-    flags = ("--loop", "0.05", "--count", "3", "-d", "1", "--query", "timestamp,index")
-    flags = ("--socket", shared_daemon.socket, *flags)
+    loop = ("--loop", "0.05", "--count", "3", "-d", "1", "--query", "timestamp,index")
+    flags = ("--socket", shared_daemon.socket, *loop)
     header, *rows = neuron_ls(*flags).stdout.splitlines()
     assert header == "timestamp,index"
     assert len({row.partition(",")[0] for row in rows}) == 3
