@@ -24,28 +24,29 @@ from tests.harness.still_feed import MOMENTS, StillFeed
 from tests.harness.typed_keys import type_keys
 
 README_PICTURE = ROOT / "docs/neuron-top.svg"
-SMALL, MIDDLE, LARGE = (80, 24), (120, 36), (200, 50)
+Size = tuple[int, int]
+SMALL, MIDDLE, LARGE = SIZES = (80, 24), (120, 36), (200, 50)
 _README_SIZE = (120, 42)
 _README_CORES = 20
 
 
-async def screens(app: NeuronTop, keys: tuple[str, ...] = ()) -> str:
-    """Returns what the application shows after these keys: its text at three sizes, at the middle one with styles."""
+async def screens(app: NeuronTop, keys: tuple[str, ...], sizes: tuple[Size, ...]) -> str:
+    """Returns what the application shows after these keys: its text at these sizes, at the middle one with styles."""
     async with app.run_test(size=MIDDLE) as pilot:
         await type_keys(pilot, *keys)
         await pilot.pause()
         strips = app.board.render_lines(app.board.size.region)
-    small, middle, large = (draw(app.dashboard, *size).lines for size in (SMALL, MIDDLE, LARGE))
     styled = []
-    for strip, line in zip(strips, middle, strict=True):
+    for strip, line in zip(strips, draw(app.dashboard, *MIDDLE).lines, strict=True):
         assert list(strip) == [Segment(part, rich_style("dark", style)) for part, style in line], (
             "the application shows what is drawn"
         )
         is_blank = not plain(line).strip() and {style for _, style in line} == {"text"}
         styled.append("" if is_blank else f"{plain(line):{MIDDLE[0]}}  {_styles(line)}")
     parts = []
-    for (width, height), rows in ((SMALL, map(plain, small)), (MIDDLE, styled), (LARGE, map(plain, large))):
-        parts.append(f"{width}x{height}")
+    for size in sizes:
+        rows = styled if size == MIDDLE else [plain(line) for line in draw(app.dashboard, *size).lines]
+        parts.append("{}x{}".format(*size))
         for is_empty, same in groupby((row.rstrip() for row in rows), key=lambda row: not row):
             together = list(same)
             parts += [f"({len(together)} empty rows)"] if is_empty else together

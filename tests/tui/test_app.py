@@ -19,7 +19,10 @@ from neurontools.tui.settings import Settings, load
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.style import THEMES
 from tests.harness.pictures import (
+    MIDDLE,
     README_PICTURE,
+    SIZES,
+    SMALL,
     is_as_stored,
     look_of_styles,
     readme_picture,
@@ -43,6 +46,8 @@ INNER_PAGES = {
     "help": ("?",),
 }
 """What keys lead to that is drawn otherwise than the pages themselves."""
+FEWER_SIZES = {"setup": (MIDDLE,), "help": (SMALL, MIDDLE), "history": (SMALL, MIDDLE), "heatmap": (SMALL, MIDDLE)}
+"""The sizes of pages that have the same layout at the others."""
 NOT_TYPED = ("quit", "show_palette", "save_screenshot", "toggle_recording")
 
 
@@ -137,7 +142,7 @@ def chosen(found: CommandList) -> str:
 @pytest.mark.parametrize("name", [*PAGE_NAMES, *INNER_PAGES])
 async def test_every_page_is_drawn_as_stored(name: str) -> None:
     dashboard = dashboard_of(name) if name in PAGE_NAMES else dashboard_of(is_training=True)
-    shown = await screens(NeuronTop(dashboard, "dark"), INNER_PAGES.get(name, ()))
+    shown = await screens(NeuronTop(dashboard, "dark"), INNER_PAGES.get(name, ()), FEWER_SIZES.get(name, SIZES))
     is_stored(without_version(shown), f"{name}.txt")
 
 
