@@ -136,22 +136,6 @@ def test_executions_flops_and_bytes_are_counted_as_of_recorded_steps(xla: Any) -
     assert memory.levels[Category.CONSTANTS] >= parameters
 
 
-def test_nothing_of_a_followed_step_is_left(xla: Any) -> None:
-    train("xla", lambda: xla.flush_all("Test"))
-    gc.collect()
-    buffers.drain()
-    count, level = len(buffers.by_address), xla.cores[0].memory.total_bytes
-    for name in ("a hidden value is kept", "one more operator", "an operator that runs at once"):
-        train("xla", lambda: xla.flush_all("Test"), changes()[name])
-    gc.collect()
-    xla.flush_all("Test")
-    buffers.drain()
-    assert len(buffers.by_address) == count
-    # Programs that were made for the changes stay loaded.
-    code = sum(xla.cores[0].memory.levels[c] for c in (Category.MODEL_CODE, Category.SCRATCHPAD))
-    assert xla.cores[0].memory.total_bytes - code <= level
-
-
 @pytest.mark.parametrize("most", [1, 2, 32])
 def test_graphs_that_take_turns_are_followed_in_turn(xla: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(following_module, "_MOST_COURSES", most)
