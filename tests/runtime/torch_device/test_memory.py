@@ -27,22 +27,6 @@ def test_sizes_as_the_runtime_prints_them() -> None:
         assert size_text(nbytes) == text
 
 
-def test_the_table_of_a_refused_allocation() -> None:
-    memory = CoreMemory(32 << 30, 0, 1)
-    memory.allocate(Category.CONSTANTS, 4 << 30)
-    memory.allocate(Category.TENSORS, 27 << 30)
-    with pytest.raises(OutOfDeviceMemory) as refused:
-        memory.allocate(Category.TENSORS, 5 << 30)
-    assert str(refused.value) == (
-        "Failed to allocate 5.000GB (usage: tensors) on ND 0:NC 1, current utilization:\n"
-        "\t* total: 31.000GB of 32.000GB\n"
-        "\t* model constants: 4.000GB\n"
-        "\t* tensors: 27.000GB\n"
-        "NRT_RESOURCE(4): not enough HBM for 5368709120 bytes; use a smaller batch, gradient checkpointing, or bfloat16"
-    )
-    assert memory.total_bytes == 31 << 30
-
-
 def test_levels_and_their_peak() -> None:
     memory = CoreMemory(100, 0, 1, 1)
     assert (memory.hbm_index, memory.total_bytes, memory.peak_bytes, memory.levels) == (1, 0, 0, [0] * 5)
@@ -63,24 +47,32 @@ def test_levels_and_their_peak() -> None:
     assert (memory.total_bytes, memory.peak_bytes) == (75, 100)
 
 
-@pytest.mark.parametrize(
-    ("category", "usage"),
-    [
-        (Category.MODEL_CODE, "model code"),
-        (Category.CONSTANTS, "model constants"),
-        (Category.TENSORS, "tensors"),
-        (Category.SCRATCHPAD, "shared scratchpad"),
-        (Category.RUNTIME, "runtime"),
-    ],
-)
-def test_a_refusal_names_the_usage(category: Category, usage: str) -> None:
-    memory = CoreMemory(100, 2, 3)
-    memory.allocate(category, 70)
+def test_the_table_of_a_refused_allocation() -> None:
+    memory = CoreMemory(32 << 30, 2, 3)
+    usages = {
+        Category.MODEL_CODE: "model code",
+        Category.CONSTANTS: "model constants",
+        Category.TENSORS: "tensors",
+        Category.SCRATCHPAD: "shared scratchpad",
+        Category.RUNTIME: "runtime",
+    }
+    rows = ""
+    for number, (category, usage) in enumerate(usages.items(), 1):
+        memory.allocate(category, number << 30)
+        rows += f"\t* {usage}: {number}.000GB\n"
+        table = (
+            f"Failed to allocate 32.000GB (usage: {usage}) on ND 2:NC 3, current utilization:\n"
+            f"\t* total: {sum(range(number + 1))}.000GB of 32.000GB\n{rows}"
+        )
+        advice = (
+            "NRT_RESOURCE(4): not enough HBM for 34359738368 bytes; use a smaller batch, gradient checkpointing, or"
+        )
+        with pytest.raises(OutOfDeviceMemory) as refused:
+            memory.allocate(category, 32 << 30)
+        assert str(refused.value) == f"{table}{advice} bfloat16"
     memory.write_log = lambda *_: "/tmp/table"
-    assert str(memory.refusal(category, 31)).startswith(
-        f"Failed to allocate 31B (usage: {usage}) on ND 2:NC 3, current utilization:\n\t* total: 70B of 100B\n"
-        f"\t* {usage}: 70B\n\t* by tensor: /tmp/table\nNRT_RESOURCE(4): not enough HBM for 31 bytes; "
-    )
+    assert str(memory.refusal(category, 32 << 30)) == f"{table}\t* by tensor: /tmp/table\n{advice} bfloat16"
+    assert memory.total_bytes == 15 << 30
 
 
 @pytest.fixture
