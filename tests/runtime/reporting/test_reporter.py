@@ -46,21 +46,6 @@ def test_cores_asked_for_are_held_until_close_and_reports_come_by_themselves(
     wait_until(lambda: set(threading.enumerate()) <= before)
 
 
-def test_environment_chooses_cores(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
-    environments: list[tuple[dict[str, str], tuple[int, ...]]] = [
-        ({"NEURON_RT_NUM_CORES": "2"}, (0, 1)),
-        ({}, tuple(range(32))),
-        ({"NEURON_RT_NUM_CORES": "0"}, tuple(range(32))),
-        ({"NEURON_RT_NUM_CORES": "2", "NEURON_RT_VISIBLE_CORES": "31"}, (31,)),
-    ]
-    for environment, cores in environments:
-        reporter = attach(reporters, daemon.socket, **environment)
-        assert tuple(core.neuroncore_index for core in reporter.cores) == cores
-        assert daemon.reported(PID).neuroncore_indices == cores
-        reporter.close()
-        wait_until(lambda: daemon.owners() == ())
-
-
 def test_report_says_what_was_done(daemon: RestartedDaemon, reporters: list[Reporter]) -> None:
     reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="2")
     model = reporter.load_model("mlp", memory={1: DeviceMemory(constants_bytes=1000)})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ import pytest
 
 from neurontools.rpc.report_limits import MOST_OPERATORS
 from neurontools.runtime.counting.places import Places
-from neurontools.runtime.counting.step_clock import COLLECTIVE, COMPILE, COMPUTE, TRANSFER, StepClock
+from neurontools.runtime.counting.step_clock import COLLECTIVE, COMPUTE, TRANSFER, StepClock
 from neurontools.runtime.execution.graph_changes import GraphChanges
 from neurontools.runtime.execution.operator_times import OperatorSamples, OperatorTimes
 from neurontools.runtime.execution.usual_steps import Counts, UsualSteps
@@ -58,28 +57,6 @@ def test_what_is_within_another_part_is_charged_once() -> None:
         "compute_seconds": 6.0,
         "collective_wait_seconds": 2.0,
     }
-
-
-def test_what_lasts_is_known_while_it_lasts_and_nothing_falls() -> None:
-    clock = StepClock()
-    assert clock.so_far().compiling_since_seconds is None
-    assert clock.so_far().input_wait_seconds is None, "no loader was seen"
-    began = time.monotonic()
-    outer = clock.open(COMPUTE, time.perf_counter())
-    inner = clock.open(COMPILE, time.perf_counter())
-    first = clock.so_far()
-    while (later := clock.so_far()).compile_wait_seconds <= first.compile_wait_seconds:
-        pass
-    assert later.compiling_since_seconds is not None
-    assert began - 0.001 <= later.compiling_since_seconds <= time.monotonic(), "the two clocks are read one by one"
-    clock.close(inner, time.perf_counter())
-    assert clock.so_far().compiling_since_seconds is None
-    clock.close(outer, time.perf_counter())
-    waits = clock.open(COLLECTIVE, time.perf_counter())
-    before = seconds(clock)
-    clock.close_collective(waits, time.perf_counter(), wait_seconds=0.0)
-    after = seconds(clock)
-    assert all(after[name] >= value for name, value in before.items()), (before, after)
 
 
 @pytest.mark.parametrize("wait_seconds", [0.0, 1.0, 4.0, 60.0])
@@ -255,15 +232,6 @@ def test_only_so_many_kinds_are_told_and_the_rest_together() -> None:
     assert [o.name for o in found[:2]] == ["op39", "op38"]
     assert found[-1].name == ""
     assert sum(o.seconds_total for o in found) == pytest.approx(40.0)
-
-
-def test_a_program_is_timed_now_and_then_and_not_before_it_has_run_for_long() -> None:
-    one = program("mm")
-    first = one.samples.next_at
-    assert not one.samples.is_due(), "it has taken no time yet"
-    one.execute(1.0)
-    assert one.samples.next_at > first
-    assert one.samples.is_due()
 
 
 def test_the_line_is_the_script_s_and_not_a_library_s() -> None:
