@@ -113,19 +113,7 @@ def test_whatever_a_host_says_is_a_line_of_its_row(
 ) -> None:
     path = str(socket_directory / "raw.sock")
     server = RawServer(path)
-
-    def behave(connection: socket.socket) -> None:
-        try:
-            connection.sendall(said)
-        except OSError:
-            return  # it was not listened to to the end
-        if not said:
-            return
-        connection.settimeout(HANG_SECONDS)
-        while connection.recv(65536):
-            pass
-
-    server.behave = behave
+    server.say(said)
     try:
         with watching(at(path, "raw"), at(shared_daemon.socket, "good")) as feed:
             raw = state_of(feed, "raw")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import socket
-import threading
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from math import prod
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, Prome
 from neurontools.fleet.states import HostState, Link
 from neurontools.model import Severity, SourceKind
 from tests.harness.answering_server import Asked, Reply, answering
+from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS
 
 ASKED = Overview(is_recorded=True)
@@ -272,20 +272,9 @@ def test_one_that_says_nothing_or_no_http() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         assert problem(url, 0.2) == "no answer within 0.2 s"
-        with suppress(TimeoutError):
-            listener.accept()[0].close()
-
-        def garble() -> None:
-            connection, _ = listener.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")
-
-        thread = threading.Thread(target=garble)
-        thread.start()
-        assert "no HTTP" in problem(url)
-        thread.join()
     assert problem(url) == "not reached: connection refused"
+    with plain_server(b"SSH-2.0-OpenSSH_9.2\r\n") as port:
+        assert "no HTTP" in problem(f"http://127.0.0.1:{port}")
 
 
 def test_addresses_that_cannot_be_meant() -> None:

@@ -46,15 +46,16 @@ def trailers_only(*headers: tuple[bytes, bytes]) -> bytes:
 
 
 class RawServer:
-    """Serves each connection in turn, in a thread, as `behave` says."""
+    """Serves each connection in turn, in a thread, as `behave` says: at a path, or else on a port of its own."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str = "") -> None:
         self.path = path
         self.behave: Callable[[socket.socket], None] = lambda _connection: None
         self._failure: Exception | None = None
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(path)
+        self._listener = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+        self._listener.bind(path or ("127.0.0.1", 0))
         self._listener.listen()
+        self.port: int = 0 if path else self._listener.getsockname()[1]
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
