@@ -18,10 +18,9 @@ from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Line, line_width, plain
 from neurontools.views.drawing.style import FOUND, SELECTED, THEMES
 from tests.harness.paths import ROOT
-from tests.harness.pressed_keys import draw
+from tests.harness.pressed_keys import draw, type_keys
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.still_feed import MOMENTS, StillFeed
-from tests.harness.typed_keys import type_keys
 
 README_PICTURE = ROOT / "docs/neuron-top.svg"
 Size = tuple[int, int]

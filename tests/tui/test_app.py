@@ -29,10 +29,9 @@ from tests.harness.pictures import (
     screens,
     without_version,
 )
-from tests.harness.pressed_keys import text
+from tests.harness.pressed_keys import text, type_keys
 from tests.harness.still_feed import StillFeed, nearly_full, snapshots
 from tests.harness.told_process import ADVICE, COUNTERS, OPERATORS, RATES, with_told
-from tests.harness.typed_keys import type_keys
 from tests.harness.waiting import wait_until_async
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,7 +45,8 @@ INNER_PAGES = {
     "help": ("?",),
 }
 """What keys lead to that is drawn otherwise than the pages themselves."""
-FEWER_SIZES = {"setup": (MIDDLE,), "help": (SMALL, MIDDLE), "history": (SMALL, MIDDLE), "heatmap": (SMALL, MIDDLE)}
+ALIKE_WHEN_LARGE = ("help", "history", "heatmap", "health", "topology", "time")
+FEWER_SIZES = {"setup": (MIDDLE,), **dict.fromkeys(ALIKE_WHEN_LARGE, (SMALL, MIDDLE))}
 """The sizes of pages that have the same layout at the others."""
 NOT_TYPED = ("quit", "show_palette", "save_screenshot", "toggle_recording")
 

@@ -82,6 +82,7 @@ def test_events_and_health_follow_the_tab(dashboard: Dashboard) -> None:
     events = re.compile(r"(\d+) events? since")
     count = int(events.findall(everything)[0])
     assert re.search(r"Health: \d+ of 16 devices unhealthy", everything)
+    assert "(for 1 m 15 s) (ND 0; the others alike)" in text(dashboard, (160, 40))
     shown = press(dashboard, "2")  # holds NC 0, of ND 0
     pid = dashboard.pid
     assert re.search(rf"Health of the devices of PID {pid}: (1 of 1 devices unhealthy|1 device is healthy)", shown)
