@@ -107,21 +107,10 @@ def test_what_a_training_runtime_counts_is_among_the_details() -> None:
     assert shown["transfers"] == "to device 1.0 KB/s, 1.0 MB so far; from device -, 4.7 KB so far"
 
 
-def test_where_the_time_goes_and_since_when_it_compiles() -> None:
+def test_since_when_it_compiles_and_how_long_ago_its_last_step_was() -> None:
     now = HOST.taken_at_seconds
-    told = replace(
-        COUNTERS,
-        compiling_since_seconds=now - 12.0,
-        last_step_at_seconds=now - 3.1,
-        compute_seconds_total=9.0,
-        host_seconds_total=9.0,
-        compile_wait_seconds_total=9.0,
-        collective_wait_seconds_total=0.0,
-    )
-    rates = replace(RATES, compute_ratio=0.5, host_ratio=0.25, compile_wait_ratio=0.0, collective_wait_ratio=0.0)
-    shown = details(told, rates)
+    shown = details(replace(COUNTERS, compiling_since_seconds=now - 12.0, last_step_at_seconds=now - 3.1), RATES)
     assert shown["compiling"] == "now, since 12.0 s"
-    assert shown["step time"] == "compute 50.0%  host 25.0%  compile 0.0%", "what there was"
     assert shown["training"].startswith("10.0 steps/s, 1,200 so far; last step 3.1 s ago; 320.0 samples/s")
     shown = details(COUNTERS, RATES)
     assert not {"compiling", "step time"} & shown.keys()
@@ -163,17 +152,6 @@ def test_the_document_has_them_too() -> None:
     assert (told.operators, told.advice) == (OPERATORS, ADVICE)
     assert (told.models[0].busy_seconds_total, told.models[0].busy_ratio) == (33.0, 0.25)
     assert "aten::mm" not in csv_text(document(with_told(HOST, operators=OPERATORS)))
-
-
-def test_what_the_script_could_do_better_is_among_the_details() -> None:
-    advice = (
-        ScriptAdvice("host-read", "read 9 times", "train.py:41", "read seldom", "faster"),
-        ScriptAdvice("float32", "97% \x1b[2Jfloat32", None, "bfloat16", "faster"),
-    )
-    lines = text_of(Scene.of(changed(advice=advice), details_pid=PID), 80).splitlines()
-    first, second = [line.split(maxsplit=1)[1] for line in lines if line.startswith(" advice")]
-    assert first.rstrip() == "host-read at train.py:41: read 9 times"
-    assert "\x1b" not in second
 
 
 TIMED = {"training": told_process.COUNTERS, "training_rates": told_process.RATES}
