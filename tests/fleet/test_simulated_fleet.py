@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from neurond.fleet.command import main
 from neurond.fleet.plan import HostPlan, parse_mix, plan
 
 from neurontools.client import Client
@@ -19,6 +20,7 @@ from neurontools.faults.request import FaultRequest
 from neurontools.model import InjectedFault
 from neurontools.rpc import faults
 from neurontools.testing import SimulatedFleet
+from tests.harness.command import call_main
 from tests.harness.ports import free_ports
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
@@ -78,15 +80,6 @@ def test_hosts_are_served_as_their_own_and_end_with_the_fleet() -> None:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()))
 
 
-RUNS = """
-import json, os, sys
-from neurond.fleet.command import main
-for arguments in json.loads(sys.argv[1]):
-    if not os.fork():
-        sys.argv[1:] = arguments
-        main()
-    print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
-"""
 REFUSED = {
     ("--hosts", "0"): "--hosts 0: give a whole number from 1 to 2000",
     ("--hosts", "2001"): "--hosts 2001: give a whole number from 1 to 2000",
@@ -101,12 +94,12 @@ REFUSED = {
 }
 
 
-def test_what_cannot_be_meant_is_told_in_a_line() -> None:
-    runs = [sys.executable, "-c", RUNS, json.dumps(list(REFUSED))]
-    ended = subprocess.run(runs, capture_output=True, text=True, timeout=HANG_SECONDS, check=True)
-    assert ended.stdout.split() == ["2"] * len(REFUSED)
-    for line, cause in zip(ended.stderr.splitlines(), REFUSED.values(), strict=True):
-        assert line.startswith(f"neuron-fleet-sim: {cause}")
+@pytest.mark.parametrize("arguments", REFUSED)
+def test_what_cannot_be_meant_is_told_in_a_line(arguments: tuple[str, str]) -> None:
+    ended = call_main(main, *arguments)
+    assert ended.returncode == 2
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith(f"neuron-fleet-sim: {REFUSED[arguments]}")
 
 
 @pytest.mark.slow

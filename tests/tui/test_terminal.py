@@ -149,12 +149,14 @@ def test_a_recording_is_made_and_replayed(start_daemon: StartDaemon, terminal: S
 
 @pytest.mark.slow
 def test_a_terminated_dashboard_gives_the_terminal_back(shared_daemon: RunningDaemon, terminal: StartTerminal) -> None:
-    top = terminal("--socket", shared_daemon.socket)
-    top.shows("LIVE")
-    is_taken_over(top)
-    os.kill(top.pid, signal.SIGTERM)
-    assert top.ends() == -signal.SIGTERM
-    assert LEAVE_SCREEN in top.raw
+    of_many_hosts = ("--hosts", "unix:/nowhere/n.sock")
+    for options, words in ((("--socket", shared_daemon.socket), "LIVE"), (of_many_hosts, "lost: no daemon")):
+        top = terminal(*options)
+        top.shows(words)
+        is_taken_over(top)
+        os.kill(top.pid, signal.SIGTERM)
+        assert top.ends() == -signal.SIGTERM
+        assert LEAVE_SCREEN in top.raw
 
 
 # What starts a program as an interactive shell does: in the foreground, and told when it stops.
@@ -350,12 +352,3 @@ def test_hosts_by_user(start_daemon: StartDaemon, terminal: StartTerminal) -> No
         top.shows(f"+ {process.user or process.uid}, 1 host")
         top.shows("+ no user, 1 host")
         quit_from(top)
-
-
-@pytest.mark.slow
-def test_a_signal_gives_the_terminal_back_from_the_page_of_many_hosts(terminal: StartTerminal) -> None:
-    top = terminal("--hosts", "unix:/nowhere/n.sock")
-    top.shows("lost: no daemon")
-    os.kill(top.pid, signal.SIGTERM)
-    assert top.ends() == -signal.SIGTERM
-    assert LEAVE_SCREEN in top.raw
