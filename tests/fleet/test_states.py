@@ -93,10 +93,8 @@ def test_the_document_is_by_its_schema_and_says_nothing_that_is_not_known() -> N
 
 
 def test_whose_jobs_they_are_is_told_of_hosts_jobs_and_groups() -> None:
-    job = SummaryJob(
-        "train", 2, 1, 1, None, None, None, Severity.OK, "0123456789ab", users=("ada", "@bob"), user_count=2
-    )
-    a = live("a", sick(Severity.OK), jobs=(job,), job_count=4, further_users=("eve",), user_count=5)
+    jobs = (job("ada", "@bob", run_id="0123456789ab"),)
+    a = live("a", sick(Severity.OK), jobs=jobs, job_count=4, further_users=("eve",), user_count=5)
     states = [a, lost("b", "gone")]
     made = document(states, 100.0, 1.7e9, group_by="user", jobs=fleet_jobs(states))
     read = json.loads(text_of(made))

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from neurontools.http.limits import Limits
 from neurontools.http.server import HttpServer
 from neurontools.http.site import Site
 from tests.harness.waiting import HANG_SECONDS
+from tests.harness.web_site import Site as Client
 
 T = TypeVar("T")
 
@@ -46,21 +48,12 @@ class Served:
         """A connection from an address of this host: all of 127.0.0.0/8 are."""
         return socket.create_connection(("127.0.0.1", self.port), HANG_SECONDS, source_address=(address, 0))
 
-    def get(self, path: str, *, method: str = "GET", address: str = "127.0.0.1", **headers: str) -> Reply:
+    def get(self, path: str, *, method: str = "GET", **headers: str) -> Reply:
         """The reply to one request."""
-        client: http.client.HTTPConnection
-        if self.context is None:
-            client = http.client.HTTPConnection("127.0.0.1", self.port, HANG_SECONDS, (address, 0))
-        else:
-            client = http.client.HTTPSConnection(
-                "127.0.0.1", self.port, timeout=HANG_SECONDS, source_address=(address, 0), context=self.context
-            )
-        try:
+        with contextlib.closing(Client(self.port, self.context).connect()) as client:
             client.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
             response = client.getresponse()
             return Reply(response.status, response.headers, response.read())
-        finally:
-            client.close()
 
     def close(self) -> None:
         async def stop() -> None:
@@ -71,11 +64,10 @@ class Served:
         self.run(stop())
 
 
-class Reply:
-    def __init__(self, status: int, headers: http.client.HTTPMessage, body: bytes) -> None:
-        self.status = status
-        self.headers = headers
-        self.body = body
+class Reply(NamedTuple):
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
 
 
 Serve = Callable[..., Served]

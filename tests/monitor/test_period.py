@@ -262,12 +262,10 @@ def test_a_process_that_is_attached_again_and_has_not_told_anything_yet_is_no_be
 
 
 def test_cores_whose_counters_began_anew_have_the_rates_of_the_daemon() -> None:
-    before = core_of(7, busy_seconds_total=1.0, flop_total=100, measured_at_seconds=9.0)
-    now = core_of(7, busy_seconds_total=2.0, flop_total=300, measured_at_seconds=11.0, utilization_ratio=0.9)
-    restarted = replace(at(12.0, training(), now), cores_counted_since_seconds=10.0)
-    for past_count, told in ((5.0, (0.9, None)), (10.0, (0.5, 100.0))):
-        past = replace(at(10.0, training(), before), cores_counted_since_seconds=past_count)
-        assert period_of(restarted, past).core_rates(now, training()) == told
+    restarted = replace(at(12.0, training(), NOW), cores_counted_since_seconds=10.0)
+    for past_count, told in ((5.0, OF_THE_DAEMON), (10.0, (0.5, 100.0))):
+        past = replace(at(10.0, training(), BEFORE), cores_counted_since_seconds=past_count)
+        assert period_of(restarted, past).core_rates(NOW, training()) == told
 
 
 def working(busy_seconds: float, flop: int, measured_at_seconds: float, **changes: Any) -> Process:
