@@ -22,7 +22,7 @@ from neurontools.estimate import (
     read_prices,
     read_rows,
 )
-from neurontools.estimate.cost import cost, usd
+from neurontools.estimate.cost import cost
 from neurontools.estimate.document import document
 from neurontools.estimate.prices import list_prices
 from neurontools.estimate.report import dollars, text
@@ -30,11 +30,6 @@ from tests.harness.counted_runs import GIB, counted, summary
 from tests.harness.paths import ROOT
 
 TODAY = date(2026, 11, 22)
-
-
-def test_the_first_article_s_bill_is_time_and_price() -> None:
-    assert usd(24.725, 6033) == pytest.approx(41.43, abs=0.01)
-    assert usd(37.69, 6553) == pytest.approx(68.61, abs=0.01)
 
 
 def test_list_prices_say_where_and_when_they_were_read_and_are_old_after_a_year() -> None:

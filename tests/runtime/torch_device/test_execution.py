@@ -18,6 +18,7 @@ from neurontools.runtime.launch import setup
 from neurontools.runtime.programs import compiler
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.tensors.buffer_table import buffers
+from neurontools.runtime.tensors.monitoring import NotMonitored
 
 
 def compilations(step: Callable[[int], object], count: int, device: Any) -> int:
@@ -133,28 +134,19 @@ def test_a_graph_without_marks_is_cut(xla: Any, monkeypatch: pytest.MonkeyPatch)
     assert total.tolist() == [333.0] * 4
 
 
-class RecordingMonitor:
+class RecordingMonitor(NotMonitored):
     """A monitor that keeps what it is told."""
 
     def __init__(self) -> None:
         self.statuses: list[NrtStatus] = []
 
-    def load_model(self, core: Any, name: str, code_bytes: int, scratchpad_bytes: int) -> str:
-        return name
-
-    def unload_model(self, handle: Any) -> None:
-        pass
-
     def begin(self, handle: Any, at_seconds: float) -> Any:
-        return handle, at_seconds
+        return at_seconds
 
     def end(self, started: Any, flops: int, status: NrtStatus, queued_seconds: float, at_seconds: float) -> None:
         assert queued_seconds >= 0
-        assert at_seconds >= started[1]
+        assert at_seconds >= started
         self.statuses.append(status)
-
-    def error(self, kind: str) -> None:
-        pass
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def test_the_loader_marks_steps(xm: Any, per_execution: int, marks: int) -> None
     assert metrics.counters["MarkStep"] - before == marks
 
 
-def test_the_loader_hands_on_errors_and_can_be_left_early(xm: Any) -> None:
+def test_the_loader_hands_on_errors(xm: Any) -> None:
     import torch_xla.distributed.parallel_loader as pl
 
     def broken() -> Any:
@@ -72,9 +72,6 @@ def test_the_loader_hands_on_errors_and_can_be_left_early(xm: Any) -> None:
 
     with pytest.raises(ValueError, match="bad sample"):
         list(pl.MpDeviceLoader(broken(), xm.xla_device()))
-    for value in pl.MpDeviceLoader(batches(100), xm.xla_device()):
-        assert value[0].device.type == "xla"
-        break
 
 
 def test_metrics(xm: Any) -> None:
