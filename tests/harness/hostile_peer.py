@@ -1,18 +1,15 @@
-"""A peer that does its worst to a daemon: hostile_peer.py SOCKET ATTACK [SECONDS].
+"""A peer that does its worst to a daemon: hostile_peer.py SOCKET ATTACK.
 
-Says "begun" when the attack is under way, goes on until its standard input closes or the seconds are over, and then
-says what it got done, as one line of JSON. Knows HTTP/2 by its bytes (RFC 9113), so that it can do what no client does.
+Says "begun" when the attack is under way, goes on until its standard input closes, and then says "ended". Knows HTTP/2
+by its bytes (RFC 9113), so that it can do what no client does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import select
 import socket
 import sys
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -54,78 +51,71 @@ def request(stream_id: int, method: str) -> bytes:
     return frame(_HEADERS, _END_HEADERS, stream_id, headers) + frame(_DATA, _END_STREAM, stream_id, _EMPTY_MESSAGE)
 
 
-def _sent(connection: socket.socket, data: bytes, until: Callable[[], bool]) -> bool:
+def _is_over() -> bool:
+    return bool(select.select([sys.stdin], [], [], 0)[0])
+
+
+def _send(connection: socket.socket, data: bytes) -> None:
     """Sends all of it and reads what comes meanwhile, so that the daemon is never the one that waits."""
     connection.setblocking(False)
-    while data:
-        if until():
-            return False
+    while data and not _is_over():
         readable, writable, _ = select.select([connection], [connection], [], 0.1)
         with contextlib.suppress(BlockingIOError):
             if readable and not connection.recv(2**18):
                 raise ConnectionError("the daemon closed the connection")
             if writable:
                 data = data[connection.send(data) :]
-    return True
 
 
-def _repeated(path: str, until: Callable[[], bool], data_of: Callable[[int], bytes]) -> int:
-    """Sends this data for one stream after the other, as fast as it is taken; how often."""
-    done = 0
+def _repeat(path: str, data_of: Callable[[int], bytes]) -> None:
+    """Sends this data for one stream after the other, as fast as it is taken."""
     connection, stream_id = opened(path), 1
-    while not until():
+    while not _is_over():
         data = b"".join(data_of(stream_id + 2 * number) for number in range(_AT_ONCE))
         stream_id += 2 * _AT_ONCE
         try:
-            done += _AT_ONCE * _sent(connection, data, until)
+            _send(connection, data)
         except OSError:
             connection.close()
             connection, stream_id = opened(path), 1
-    return done
 
 
-def resets(path: str, until: Callable[[], bool]) -> int:
+def resets(path: str) -> None:
     """Calls that are cancelled as soon as they are made."""
 
     def cancelled(stream_id: int) -> bytes:
         return request(stream_id, "GetSnapshot") + frame(_RST_STREAM, 0, stream_id, _CANCEL)
 
-    return _repeated(path, until, cancelled)
+    _repeat(path, cancelled)
 
 
-def frames(path: str, until: Callable[[], bool]) -> int:
+def frames(path: str) -> None:
     """PING frames."""
-    return _repeated(path, until, lambda _: frame(_PING, 0, 0, bytes(8)))
+    _repeat(path, lambda _: frame(_PING, 0, 0, bytes(8)))
 
 
-def connects(path: str, until: Callable[[], bool]) -> int:
+def connects(path: str) -> None:
     """Connections that are closed as soon as they are made."""
-    done = 0
-    while not until():
+    while not _is_over():
         with contextlib.suppress(OSError):
             opened(path).close()
-            done += 1
-    return done
 
 
-def silent(path: str, until: Callable[[], bool]) -> int:
+def silent(path: str) -> None:
     """Connections that say nothing and stay: more than may be open, so that most of them are refused."""
     kept: deque[socket.socket] = deque()
-    done = 0
-    while not until():
+    while not _is_over():
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         kept.append(connection)
         if len(kept) > 500:
             kept.popleft().close()
         with contextlib.suppress(OSError):
             connection.connect(path)
-            done += 1
-    return done
 
 
-def _held(path: str, method: str, streams: int, connections: int, window_bytes: int) -> list[socket.socket]:
+def _held(path: str, method: str, streams: int, window_bytes: int) -> list[socket.socket]:
     kept = []
-    for _ in range(connections):
+    for _ in range(40):
         with contextlib.suppress(OSError):
             connection = opened(path, window_bytes)
             kept.append(connection)
@@ -135,64 +125,42 @@ def _held(path: str, method: str, streams: int, connections: int, window_bytes: 
     return kept
 
 
-def stalled(path: str, until: Callable[[], bool]) -> int:
+def stalled(path: str) -> list[socket.socket]:
     """2,000 readers of the past that never read."""
-    kept = _held(path, "ListHistory", 50, 40, 65535)
-    _wait(until)
-    return len(kept)
+    return _held(path, "ListHistory", 50, 65535)
 
 
-def windows(path: str, until: Callable[[], bool]) -> int:
+def windows(path: str) -> list[socket.socket]:
     """18,000 calls whose answers have no room to be sent."""
-    kept = _held(path, "GetSnapshot", 450, 40, 0)
-    _wait(until)
-    return len(kept)
+    return _held(path, "GetSnapshot", 450, 0)
 
 
-def slots(path: str, until: Callable[[], bool]) -> int:
+def slots(path: str) -> list[socket.socket]:
     """As many connections to the attach socket as there can be."""
-    kept, taken = [], 0
+    kept = []
     with contextlib.suppress(OSError):
         for _ in range(4000):
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.settimeout(5)
             kept.append(connection)
             connection.connect(f"{path}.attach")
-            taken += not connection.recv(512).startswith(b"error")
-    _wait(until)
-    return taken
+            connection.recv(512)
+    return kept
 
 
-def _wait(until: Callable[[], bool]) -> None:
-    _begun()
-    while not until():
-        time.sleep(0.01)
-
-
-_has_begun = False
-
-
-def _begun() -> None:
-    global _has_begun
-    if not _has_begun:
-        _has_begun = True
-        print("begun", flush=True)
-
-
-ATTACKS = {attack.__name__: attack for attack in (resets, frames, connects, silent, stalled, windows, slots)}
-_HELD = (stalled, windows, slots)
+_GOING_ON = {attack.__name__: attack for attack in (resets, frames, connects, silent)}
+_HOLDING = {attack.__name__: attack for attack in (stalled, windows, slots)}
+ATTACKS = (*_GOING_ON, *_HOLDING)
 
 
 def main() -> None:
-    path, attack = sys.argv[1], ATTACKS[sys.argv[2]]
-    end = time.monotonic() + float(sys.argv[3]) if sys.argv[3:] else float("inf")
-
-    def until() -> bool:
-        return time.monotonic() >= end or bool(select.select([sys.stdin], [], [], 0)[0] and not os.read(0, 1))
-
-    if attack not in _HELD:
-        _begun()
-    print(json.dumps({"done": attack(path, until)}), flush=True)
+    path, name = sys.argv[1:]
+    kept = _HOLDING[name](path) if name in _HOLDING else []
+    print("begun", flush=True)
+    if name in _GOING_ON:
+        _GOING_ON[name](path)
+    sys.stdin.read()
+    print("ended", len(kept), "connections were held", flush=True)
 
 
 if __name__ == "__main__":

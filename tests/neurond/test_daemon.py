@@ -207,7 +207,7 @@ def attack(daemon: RunningDaemon, name: str) -> Iterator[None]:
         assert peer.stdout is not None
         assert peer.stdout.readline() == b"begun\n"
         yield
-        assert peer.communicate()[0].startswith(b"{"), "it attacked to the end"
+        assert peer.communicate()[0].startswith(b"ended"), "it attacked to the end"
 
 
 def resident_bytes(pid: int) -> int:
