@@ -19,6 +19,7 @@ from neurontools.tui.settings import Settings, load
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.style import THEMES
 from tests.harness.pictures import (
+    LARGE,
     MIDDLE,
     README_PICTURE,
     SIZES,
@@ -46,7 +47,7 @@ INNER_PAGES = {
 }
 """What keys lead to that is drawn otherwise than the pages themselves."""
 ALIKE_WHEN_LARGE = ("help", "history", "heatmap", "health", "topology", "time")
-FEWER_SIZES = {"setup": (MIDDLE,), **dict.fromkeys(ALIKE_WHEN_LARGE, (SMALL, MIDDLE))}
+FEWER_SIZES = {"setup": (MIDDLE,), "tree": (MIDDLE, LARGE), **dict.fromkeys(ALIKE_WHEN_LARGE, (SMALL, MIDDLE))}
 """The sizes of pages that have the same layout at the others."""
 NOT_TYPED = ("quit", "show_palette", "save_screenshot", "toggle_recording")
 
