@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from neurontools.files.directory import Directory, NotTrusted
-from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory
+from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, swapping_new_files_for_links
 from tests.harness.waiting import HANG_SECONDS
+
+SWAPS = 20
 
 
 @pytest.fixture
@@ -122,6 +124,19 @@ def test_what_belongs_to_another_user_is_not_used(place: Path) -> None:
         with pytest.raises(NotTrusted):
             directory.open_lock("file")
     assert not (place / "theirs/below").exists()
+
+
+@needs_two_users
+def test_a_file_swapped_for_a_link_gives_nothing_away(place: Path) -> None:
+    secret, shared = place / "secret", place / "shared"
+    secret.touch(0o600)
+    shared.mkdir()
+    shared.chmod(0o777)
+    with swapping_new_files_for_links(shared, secret) as swapped, Directory.open(shared) as directory:
+        while swapped() < SWAPS:
+            directory.replace("file", b"ours")
+            assert mode(secret) == 0o600
+    assert secret.read_bytes() == b""
 
 
 @needs_two_users
