@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket as sockets
 import threading
@@ -150,6 +151,26 @@ def test_stopped_daemon_stops_nothing(daemon: RestartedDaemon, reporters: list[R
     wait_until(reporter.flush)
     wait_until(lambda: daemon.snapshot().cores[0].flop_total == 5000)
     assert daemon.owners() == (PID,)
+
+
+def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(
+    daemon: RestartedDaemon, reporters: list[Reporter]
+) -> None:
+    reporter = attach(reporters, daemon.socket, NEURON_RT_NUM_CORES="1")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reporter, "_interval_seconds", 600.0)  # only as flush asks
+        wait_until(reporter.flush)
+        daemon.kill()
+        daemon.start()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        try:
+            assert not reporter.flush(10)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert "Too many open files" in str(reporter.last_error)
+        wait_until(reporter.flush)
+    assert daemon.reported(PID).neuroncore_indices == (0,)
 
 
 def test_too_much_memory_is_told_once_and_training_goes_on(

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from neurontools.model import Process
 from neurontools.model.training import STEP_PARTS
 from neurontools.profile import read_directory
 from tests.harness.command import calls
@@ -57,23 +56,6 @@ print(json.dumps({
 }), flush=True)
 sys.stdin.read()
 """
-EXHAUSTED = """
-import json, os, resource, sys, torch, torch_xla, torch_xla.core.xla_model as xm
-device = xm.xla_device()
-weight = torch.ones(4, 4, device=device, requires_grad=True)
-alive = os.open("alive", os.O_RDWR | os.O_CREAT)
-soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-steps = 0
-while not os.path.exists("stop"):
-    (weight @ weight).sum().backward()
-    xm.mark_step()
-    steps += 1
-    os.pwrite(alive, b"%d" % steps, 0)
-    # From here on no descriptor is to be had, by our reporter's thread neither.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3 if os.path.exists("exhaust") else soft, hard))
-print(json.dumps({"steps": steps}), flush=True)
-sys.stdin.read()
-"""
 
 
 class TrainingHost:
@@ -103,17 +85,6 @@ class TrainingHost:
         """Waits until the training has done so many steps more."""
         seen = self.steps()
         wait_until(lambda: self.steps() > seen + count)
-
-    def reported(self, executions: int = 1) -> Process:
-        """The one process of the host, when the daemon shows that it has done so many executions."""
-
-        def look() -> Process | None:
-            for process in self.snapshot().processes:
-                if process.executions is not None and process.executions.completed_total >= executions:
-                    return process
-            return None
-
-        return wait_until(look)
 
     def end(self, script: subprocess.Popen[str]) -> dict[str, Any]:
         """Has the training stop; what it says of itself. It waits for its standard input to close then."""
@@ -249,23 +220,3 @@ def test_a_required_daemon_that_is_not_there_is_an_error(host: TrainingHost) -> 
     _, errors = script.communicate()
     assert script.returncode == 12
     assert "no monitor daemon at" in errors
-
-
-@pytest.mark.slow
-def test_a_reporter_that_gets_no_descriptors_resumes_when_it_does(host: TrainingHost) -> None:
-    script = host.start_script(EXHAUSTED, NEURON_RT_VISIBLE_CORES="0")
-    host.go_on()
-    host.start_daemon()
-    host.reported()
-    exhaust = host.directory / "exhaust"
-    exhaust.touch()
-    host.go_on()
-    host.daemon.kill()
-    host.start_daemon()
-    host.go_on(200)
-    assert not host.snapshot().processes
-    exhaust.unlink()
-    host.reported()
-    done = host.end(script)
-    process = host.reported(done["steps"])
-    assert (process.pid, script.poll()) == (script.pid, None)
