@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 from tests.harness.framework_script import PYTHON, SUMMED_ELSEWHERE, Run
 from tests.harness.paths import ROOT
 from tests.harness.ports import free_port
-from tests.harness.restarted_daemon import RestartedDaemon
+from tests.harness.running_daemon import RunningDaemon
 
 pytestmark = pytest.mark.long
 ACCELERATE, NOTEBOOK, SFT = "accelerate_loop.py", "accelerate_notebook.py", "trl_sft_lora.py"
@@ -118,20 +116,12 @@ def test_two_workers_of_fabric_share_out_the_parameters(run: Run) -> None:
         assert told["elements_held"] < 0.6 * cpu[0]["elements_held"]
 
 
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[RestartedDaemon]:
-    daemon = RestartedDaemon(str(tmp_path / "n.sock"))
-    daemon.start()
-    yield daemon
-    daemon.kill()
-
-
 @pytest.mark.parametrize(
     ("framework", "steps", "samples", "checkpoints"),
     [("hf_trainer", 6, 24, 2), ("lightning", 5, 20, 1), ("accelerate", 5, 20, 1)],
 )
 def test_a_framework_on_another_device_reports_its_training_where_a_daemon_is(
-    run: Run, daemon: RestartedDaemon, framework: str, steps: int, samples: int, checkpoints: int
+    run: Run, daemon: RunningDaemon, framework: str, steps: int, samples: int, checkpoints: int
 ) -> None:
     variables = {"NEURONTOOLS_SOCKET": daemon.socket, "NEURON_RT_VISIBLE_CORES": "2"}
     [told] = run("cpu", "report_training.py", framework, **variables)

@@ -108,8 +108,7 @@ def _rank(steps: int, rank: int, ranks: int, slow_rank: int | None) -> Profile:
             Block,
             [
                 Block(0x100, 500_000, rank, 4, 2, -1),
-                *(Block(0x2000, 100_000, rank, 4, 1, made["moves"][1][0]) for _ in made["moves"][:1]),
-                *(Block(0x3000, 50_000, rank, 4, 1, made["moves"][3][0]) for _ in made["moves"][:1]),
+                *(Block(move[3], move[4], rank, 4, 1, move[0]) for move in made["moves"][1::2]),
             ],
         ),
         graph_totals=Table.of(GraphTotal, [GraphTotal(0, steps, 0, steps * (compute + collective))]),

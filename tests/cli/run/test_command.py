@@ -15,6 +15,7 @@ import pytest
 
 from neurontools.cli.run import options, summary
 from neurontools.errors import UserError
+from neurontools.profile import read_directory
 from tests.harness import counted_runs
 from tests.harness import neuron_run as runs
 from tests.harness.neuron_run import environment, summary_of
@@ -82,18 +83,23 @@ def test_workers_have_a_core_each(neuron_run: Run) -> None:
 OWN_WORKERS = """
 import torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
 def train(index):
-    (torch.ones(2, device=xm.xla_device()) + index).cpu()
+    weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
+    for _ in range(5):
+        (weight @ weight).sum().backward()
+        xm.optimizer_step(torch.optim.SGD([weight], lr=0.1), barrier=True)
 if __name__ == "__main__":
     xmp.spawn(train, nprocs=2, start_method="METHOD")
 """
 
 
 @pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "fork"])
-def test_of_a_script_that_starts_its_workers_itself_the_workers_are_told(tmp_path: Path, method: str) -> None:
-    told = summary_of(tmp_path, OWN_WORKERS.replace("METHOD", method))
+def test_workers_that_a_script_starts_itself_are_told_and_profiled(tmp_path: Path, method: str) -> None:
+    told = summary_of(tmp_path, OWN_WORKERS.replace("METHOD", method), "--profile", "made")
     assert (told["workers"], told["cores"]) == (2, [0, 1])
     assert [rank["rank"] for rank in told["ranks"]] == [0, 1]
-    assert told["executions_total"] >= 2
+    assert told["executions_total"] >= 10
+    found = [(each.metadata.rank, len(each.steps), each.state.has_ended) for each in read_directory(tmp_path / "made")]
+    assert found == [(0, 5, True), (1, 5, True)]
 
 
 def test_a_script_that_a_signal_ended(neuron_run: Run, tmp_path: Path) -> None:

@@ -181,27 +181,6 @@ print("trained", flush=True)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
 
 
-SPAWNED = """
-import sys, torch, torch_xla.core.xla_model as xm, torch_xla.distributed.xla_multiprocessing as xmp
-def train(index):
-    weight = torch.ones(4, 4, device=xm.xla_device(), requires_grad=True)
-    for _ in range(5):
-        (weight @ weight).sum().backward()
-        xm.optimizer_step(torch.optim.SGD([weight], lr=0.1), barrier=True)
-if __name__ == "__main__": xmp.spawn(train, nprocs=2, start_method=sys.argv[1])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_workers_that_the_script_starts_have_a_profile_each(tmp_path: Path, method: str) -> None:
-    (tmp_path / "script.py").write_text(SPAWNED)
-    run = neuron_run(tmp_path, "--simulate", "trn1.2xlarge", "--cores", "0-1", "--profile", "made", "script.py", method)
-    assert run.returncode == 0, run.stderr
-    found = [(each.metadata.rank, len(each.steps), each.state.has_ended) for each in read_directory(tmp_path / "made")]
-    assert found == [(0, 5, True), (1, 5, True)]
-
-
 def test_steps_that_can_not_be_meant_are_refused() -> None:
     no_steps = "no steps; give the first and the last one"
     wrong = {"5:2": "the last one not before the first", "x": no_steps, ":": no_steps, "0:2": "the first step is 1"}
