@@ -30,7 +30,7 @@ import tomllib
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from mutant import Mutant, mutants_of
@@ -109,7 +109,7 @@ def main() -> int:
         tests = {path: digest((root / path).read_text("utf-8")) for path in test_files_of(root)}
         if options.record:
             reach = Reach.of_modules(sources)
-            if recording.exists() and (recorded := Reach.load(recording)).modules == reach.modules:
+            if recording.exists() and (recorded := Reach.load(recording, sources)).modules == reach.modules:
                 reach = recorded.of_files(tests)
             record(root, reach, tests, options.jobs, options.marks).save(recording)
             return 0
@@ -121,7 +121,7 @@ def main() -> int:
             return 0
         if not recording.exists():
             raise NotPossible("no test run has been recorded; run it with --record first")
-        reach = Reach.load(recording)
+        reach = Reach.load(recording, sources)
         check_digests(reach, sources, {outcome.mutant.path for outcome in outcomes})
         if reach.files != tests:
             raise NotPossible("files of tests have changed since they were recorded; run it with --record again")
@@ -240,7 +240,7 @@ def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int, marks:
     print(
         f"{len(found)} tests recorded, of which {sum(not test.passed for test in found)} did not pass", file=sys.stderr
     )
-    return Reach(reach.modules, tests, (*reach.tests, *found))
+    return replace(reach, files=tests, tests=(*reach.tests, *found))
 
 
 @dataclass(frozen=True, slots=True)

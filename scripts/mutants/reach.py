@@ -12,8 +12,8 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +69,8 @@ class Reach:
     modules: Mapping[str, tuple[int, int, str]]
     files: Mapping[str, str]
     tests: tuple[TestReach, ...]
+    importers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Of modules without blocks, which only have constants: the modules that import them."""
 
     @classmethod
     def of_modules(cls, sources: Mapping[str, str]) -> Reach:
@@ -78,14 +80,15 @@ class Reach:
             count = len(blocks_of(ast.parse(source)))
             modules[path] = (first, count, digest(source))
             first += count
-        return cls(modules, {}, ())
+        return cls(modules, {}, (), _importers(sources, {path for path, (_, count, _) in modules.items() if not count}))
 
     @classmethod
-    def load(cls, path: Path) -> Reach:
-        """Reads a recording."""
+    def load(cls, path: Path, sources: Mapping[str, str]) -> Reach:
+        """Reads a recording of these modules."""
         document = json.loads(path.read_text("utf-8"))
         modules = {name: (first, count, of) for name, (first, count, of) in document["modules"].items()}
-        return cls(modules, document["files"], tuple(_decoded(row) for row in document["tests"]))
+        tests = tuple(_decoded(row) for row in document["tests"])
+        return cls(modules, document["files"], tests, cls.of_modules(sources).importers)
 
     def save(self, path: Path) -> None:
         """Writes a recording."""
@@ -96,7 +99,7 @@ class Reach:
     def of_files(self, files: Mapping[str, str]) -> Reach:
         """What is recorded of the test files that have these digests still."""
         kept = {path: of for path, of in self.files.items() if files.get(path) == of}
-        return Reach(self.modules, kept, tuple(test for test in self.tests if test.file in kept))
+        return replace(self, files=kept, tests=tuple(test for test in self.tests if test.file in kept))
 
     @property
     def block_count(self) -> int:
@@ -105,10 +108,28 @@ class Reach:
 
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
         """The passing tests that reach a block, or any block of the module; the most specific tests first."""
-        first, count, _ = self.modules[path]
-        mask = ((1 << count) - 1) << first if block is None else 1 << (first + block)
+        if block is not None:
+            mask = 1 << (self.modules[path][0] + block)
+        else:
+            mask = 0
+            for name in self.importers.get(path, (path,)):
+                first, count, _ = self.modules[name]
+                mask |= ((1 << count) - 1) << first
         found = [test for test in self.tests if test.passed and test.blocks & mask]
         return sorted(found, key=lambda test: (test.blocks.bit_count(), test.cpu_seconds))
+
+
+def _importers(sources: Mapping[str, str], wanted: Collection[str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {path: [] for path in wanted}
+    for path, source in sources.items():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    root = "daemon/" if name.startswith("neurond") else ""
+                    imported = root + name.replace(".", "/") + ".py"
+                    if imported in found:
+                        found[imported].append(path)
+    return found
 
 
 def instrument(tree: Path, reach: Reach) -> Path:
