@@ -98,16 +98,6 @@ def test_flags_and_variables_choose_the_directory(
     assert by_path.find("9", FLAGS) is not None
 
 
-def test_without_a_cache_nothing_is_kept_and_nothing_found(
-    cache: CompileCache, model: CompiledGraph, tmp_path: Path
-) -> None:
-    with cache.locked("9", OFF):
-        cache.store(model, "the graph", OFF)
-        cache.store_failure("9", OFF, "the graph", "too large")
-    assert (cache.find("9", OFF), cache.failure("9", OFF)) == (None, None)
-    assert not (tmp_path / "cache").exists()
-
-
 def test_a_failed_compilation_is_remembered_and_told_until_one_goes_well(
     cache: CompileCache, model: CompiledGraph, capsys: pytest.CaptureFixture[str]
 ) -> None:

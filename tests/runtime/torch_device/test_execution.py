@@ -108,23 +108,6 @@ def test_what_makes_a_new_graph(xla: Any, step: Any, expected: int) -> None:
     assert compilations(one, 10, xla) in (expected - 1, expected)
 
 
-def test_optimizers_do_not_recompile_each_step(xla: Any) -> None:
-    layer = nn.Linear(4, 4).to("xla")
-    optimizer = torch.optim.AdamW(layer.parameters())
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-    value = torch.ones(2, 4).to("xla")
-
-    def step(_index: int) -> None:
-        optimizer.zero_grad()
-        layer(value).sum().backward()
-        optimizer.step()
-        schedule.step()
-
-    step(0)
-    step(1)
-    assert compilations(step, 20, xla) <= 2
-
-
 def test_a_graph_without_marks_is_cut(xla: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla, "pending_bound", 50)
     total = torch.zeros(4).to("xla")
