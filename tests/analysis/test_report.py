@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import catalog
@@ -16,9 +16,8 @@ from neurontools.analysis.operators import Frame, flame, largest, seconds_by_eng
 from neurontools.analysis.runs import latest_run
 from neurontools.analysis.steps import Split, slowest_steps, step_times, stretches
 from neurontools.analysis.timeline import latest
-from neurontools.profile import Engine, Profile, State, Step, Table
+from neurontools.profile import Engine, State, Step, Table
 from neurontools.profile.rows import GraphTotal, MemoryLevels
-from tests.harness.profiles import profiles
 from tests.harness.trained_profiles import BYTES, COLLECTIVE_NS, COMPUTE_NS, FLOPS, PEAK_STEP, STEP_NS, trained
 
 
@@ -206,16 +205,6 @@ def test_what_only_one_run_has_is_told() -> None:
     assert changed == {("aten::mm", False, True), ("aten::bmm", True, False)}
     assert [graph.hash_text for graph in compared.only_a_graphs] == ["8d1f"]
     assert [graph.reason for graph in compared.only_b_graphs] == ["an input grew"]
-
-
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(made=st.lists(profiles(), min_size=1, max_size=3))
-def test_whatever_profiles_say_there_is_a_report(made: list[Profile]) -> None:
-    found = report(made)
-    assert len(found.ranks) == len(made)
-    latest(made, 3)
-    assert flame(made).flops == sum(use.flops for use in found.operators)
-    assert compare(found, report(trained(2))).quantities
 
 
 def test_the_latest_steps_of_all_ranks_are_on_one_clock() -> None:

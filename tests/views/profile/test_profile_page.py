@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from neurontools.analysis import report
 from neurontools.analysis.comparison import compare
+from neurontools.analysis.operators import flame
 from neurontools.profile import Place, Profile
 from neurontools.text.markup import Markup, element, text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
@@ -116,10 +117,12 @@ def test_what_comes_from_a_profile_is_harmless_and_no_line_is_wider_than_the_scr
 @given(made=st.lists(profiles(), min_size=1, max_size=3), width=st.integers(20, 200))
 def test_whatever_a_profile_has_is_shown(made: list[Profile], width: int) -> None:
     found = report(made)
+    assert len(found.ranks) == len(made)
+    assert flame(made).flops == sum(use.flops for use in found.operators)
     page = profile_page(found, width, ASCII, 5)
     assert all(plain(ascii_only(line)).isascii() and line_width(line) <= width for line in page.lines)
     json.loads(json_text(found))
-    json.loads(difference_json(["a", "b"], compare(found, found)))
+    json.loads(difference_json(["a", "b"], compare(found, report(trained(2)))))
     for table in TABLES:
         assert list(csv_lines(found, table))
     texts_of(html_page(found))
