@@ -177,10 +177,7 @@ def test_compact_groups_are_the_closest_there_are(topology: Topology, data: st.D
 def test_compact_groups_of_a_torus() -> None:
     topology = CATALOG["trn2.48xlarge"]
     everything = range(16)
-    assert topology.compact_group(0, everything) == ()
-    assert topology.compact_group(1, everything) == (0,)
     assert topology.compact_group(4, everything) == (0, 1, 2, 3)
-    assert topology.compact_group(4, [0, 5, 10, 15, 1, 4]) == (0, 1, 4, 5)
     assert topology.compact_group(16, everything) == tuple(everything)
     assert topology.compact_group(3, [1, 2]) is None
     with pytest.raises(ValueError, match="-1 devices"):

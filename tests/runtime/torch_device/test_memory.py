@@ -55,7 +55,8 @@ def test_the_table_of_a_refused_allocation() -> None:
         Category.SCRATCHPAD: "shared scratchpad",
         Category.RUNTIME: "runtime",
     }
-    rows = ""
+    rows, error = "", "NRT_RESOURCE(4): not enough HBM for 34359738368 bytes; "
+    advice = "use a smaller batch, gradient checkpointing, or bfloat16"
     for number, (category, usage) in enumerate(usages.items(), 1):
         memory.allocate(category, number << 30)
         rows += f"\t* {usage}: {number}.000GB\n"
@@ -63,14 +64,11 @@ def test_the_table_of_a_refused_allocation() -> None:
             f"Failed to allocate 32.000GB (usage: {usage}) on ND 2:NC 3, current utilization:\n"
             f"\t* total: {sum(range(number + 1))}.000GB of 32.000GB\n{rows}"
         )
-        advice = (
-            "NRT_RESOURCE(4): not enough HBM for 34359738368 bytes; use a smaller batch, gradient checkpointing, or"
-        )
         with pytest.raises(OutOfDeviceMemory) as refused:
             memory.allocate(category, 32 << 30)
-        assert str(refused.value) == f"{table}{advice} bfloat16"
+        assert str(refused.value) == f"{table}{error}{advice}"
     memory.write_log = lambda *_: "/tmp/table"
-    assert str(memory.refusal(category, 32 << 30)) == f"{table}\t* by tensor: /tmp/table\n{advice} bfloat16"
+    assert str(memory.refusal(category, 32 << 30)) == f"{table}\t* by tensor: /tmp/table\n{error}{advice}"
     assert memory.total_bytes == 15 << 30
 
 
