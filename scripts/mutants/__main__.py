@@ -35,7 +35,7 @@ from pathlib import Path
 
 from mutant import Mutant, mutants_of
 from reach import Reach, ReachRecorder, TestReach, digest, instrument, read_rows
-from trial import FailureRecorder, Slot, Trial
+from trial import FailureRecorder, Selection, Slot, Trial
 
 TABLE = Path(__file__).with_name("table.toml")
 LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
@@ -325,7 +325,7 @@ class Attempt:
         self._batch = batch
         flags = ["-x"] if self._stops_at_first else []
         seconds = sum(test.cpu_seconds for test in batch)
-        return self._start([*flags, *(test.name for test in batch)], seconds, self.outcome.mutant.text())
+        return self._start([test.name for test in batch], flags, seconds, self.outcome.mutant.text())
 
     def _after(self, hung: bool) -> Trial | None:
         failed = set(self._failures.read_text("utf-8").splitlines()) if self._failures.exists() else set()
@@ -340,14 +340,16 @@ class Attempt:
             self.outcome.killers += sorted(name for name in failed if self._passes_alone.get(name))
             self._suspects = sorted(name for name in failed if name not in self._passes_alone)
             if self._suspects:
-                return self._start(self._suspects, None, None)
+                return self._start(self._suspects, [], None, None)
             self._stops_at_first = True
         return None if self.outcome.killed else self._next_trial()
 
-    def _start(self, arguments: list[str], cpu_seconds: float | None, mutated: str | None) -> Trial:
+    def _start(self, tests: list[str], flags: list[str], cpu_seconds: float | None, mutated: str | None) -> Trial:
         self._failures.unlink(missing_ok=True)
         self.slot.put(self.outcome.mutant.path, mutated)
-        return Trial(self.slot, arguments, cpu_seconds, [FailureRecorder(self._failures)])
+        selection = Selection(tests)
+        plugins = [selection, FailureRecorder(self._failures)]
+        return Trial(self.slot, [*flags, *selection.files], cpu_seconds, plugins)
 
 
 def within(tests: Iterable[TestReach], cpu_seconds: float) -> Iterator[TestReach]:

@@ -126,9 +126,33 @@ class FailureRecorder:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Writes a failed phase of a test."""
-        if report.failed:
+        self._note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Writes a file of tests that can't be imported."""
+        self._note(report)
+
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed and report.nodeid:
             with self._output.open("a", encoding="utf-8") as file:
                 file.write(report.nodeid + "\n")
+
+
+class Selection:
+    """A pytest plugin that runs some tests of the files that pytest is given, in the order of their names here."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._positions = {name: number for number, name in enumerate(names, 1)}
+        self.files = list(dict.fromkeys(name.partition("::")[0] for name in names))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leaves out the other tests. A mutant may change the names of some: one that is not there is no error."""
+        items[:] = sorted(filter(self._position, items), key=self._position)
+
+    def _position(self, item: pytest.Item) -> int:
+        """From 1 on; 0 for a test that is not to run. A name may be of a whole file."""
+        return self._positions.get(item.nodeid) or self._positions.get(item.nodeid.partition("::")[0], 0)
 
 
 def _run_tests(slot: Slot, arguments: Sequence[str], plugins: Sequence[object]) -> None:
