@@ -19,6 +19,7 @@ from neurontools.runtime.programs import compiler, entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
+from tests.harness.hostile_user import HOSTILE, needs_two_users
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -197,21 +198,42 @@ def test_a_process_that_waits_for_another_says_so_and_gives_up(
     assert line in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "is_link", [True, pytest.param(False, marks=needs_two_users)], ids=["a link", "another user's"]
+)
 @pytest.mark.parametrize("level", [0, 1, 2], ids=["cache", "version", "module"])
-def test_a_cache_in_which_a_directory_is_a_link_is_not_used(
-    cache: CompileCache, model: CompiledGraph, level: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_directory_that_is_a_link_or_another_users_is_not_used(
+    model: CompiledGraph, level: int, is_link: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    link = (entry(cache).parent.parent, entry(cache).parent, entry(cache))[level]
-    link.parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / "elsewhere").mkdir()
-    link.symlink_to(tmp_path / "elsewhere")
+    cache = cache_in(tmp_path / "cache")
+    directory = (entry(cache).parent.parent, entry(cache).parent, entry(cache))[level]
+    directory.mkdir(parents=True)
+    if is_link:
+        directory.rmdir()
+        (tmp_path / "elsewhere").mkdir()
+        directory.symlink_to(tmp_path / "elsewhere")
+        reason = "is a symbolic link;"
+    else:
+        os.chown(directory, HOSTILE, HOSTILE)
+        reason = f"belongs to user {HOSTILE}"
+    before = list(directory.iterdir())
     with cache.locked("9", FLAGS):
         cache.store(model, "the graph", FLAGS)
     cache.store_failure("9", FLAGS, "the graph", "a reason")
     assert (cache.find("9", FLAGS), cache.failure("9", FLAGS)) == (None, None)
-    assert list(link.iterdir()) == []
+    assert list(directory.iterdir()) == before
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"WARNING ||NCC_WRAPPER||: the compile cache is not used: {link} is a symbolic link;")
+    assert line.startswith(f"WARNING ||NCC_WRAPPER||: the compile cache is not used: {directory} {reason}")
+
+
+@needs_two_users
+def test_what_another_user_wrote_is_not_believed(cache: CompileCache, model: CompiledGraph) -> None:
+    cache.store(model, "the graph", FLAGS)
+    os.chown(entry(cache) / "model.neff", HOSTILE, HOSTILE)
+    assert cache.find("9", FLAGS) is None
+    cache.store_failure("9", LEVEL_1, "the graph", "too large")
+    os.chown(entry(cache, flags=LEVEL_1) / "model.log", HOSTILE, HOSTILE)
+    assert cache.failure("9", LEVEL_1) is None
 
 
 SCRIPT = """
