@@ -4,7 +4,7 @@
     python scripts/mutants --seed 1 --count 400 --output matrix.json
 
 The mutants are spread over all rooms by the rooms' sizes. A seed draws the same mutants from the same source. The tests
-of a mutant are the tests that reach its block of statements, the most specific first (`reach.py` records them). They
+of a mutant are the tests that reach its block of statements, as `reach.py` has recorded and ordered them. They
 run on copies of the tree, each in a process forked from this one, which has imported the slow modules; the checkout is
 never changed. `table.toml` has the central modules, and the changes that make no difference.
 
@@ -57,11 +57,16 @@ class NotPossible(Exception):
 
 @dataclass
 class Outcome:
-    """What became of a mutant. `tried`: the tests that ran or were about to; `killers`: those that failed."""
+    """What became of a mutant.
+
+    `reaching_count`: how many tests reach it; `tried`: those of them that ran or were about to; `killers`: those that
+    failed.
+    """
 
     mutant: Mutant
     room: str
     is_central: bool
+    reaching_count: int = 0
     tried: list[str] = field(default_factory=list)
     killers: list[str] = field(default_factory=list)
     hung: bool = False
@@ -290,6 +295,7 @@ class Attempt:
         self._suspects: list[str] = []
         tests = reach.tests_of(outcome.mutant.path, outcome.mutant.block)
         fitting = list(within(self._trusted(tests), limits.cpu_seconds))
+        outcome.reaching_count = len(tests)
         matrix = list(within(fitting, limits.matrix_cpu_seconds)) if limits.matrix_cpu_seconds else []
         self._batches = deque(batch for batch in (matrix, fitting[len(matrix) :]) if batch)
         outcome.tried += [test.name for test in fitting]
@@ -387,6 +393,7 @@ def save(outcomes: Sequence[Outcome], path: Path) -> None:
             "killed": each.killed,
             "hung": each.hung,
             "killers": each.killers,
+            "reaching": each.reaching_count,
             "tried": len(each.tried),
         }
         for each in outcomes

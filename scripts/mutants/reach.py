@@ -12,8 +12,10 @@ import hashlib
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
@@ -107,7 +109,10 @@ class Reach:
         return sum(count for _, count, _ in self.modules.values())
 
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
-        """The passing tests that reach a block, or any block of the module; the most specific tests first."""
+        """The passing tests that reach a block, or any block of the module.
+
+        They are in rounds, each with one test of every file: tests of one file are alike. The most specific are first.
+        """
         if block is not None:
             mask = 1 << (self.modules[path][0] + block)
         else:
@@ -116,7 +121,12 @@ class Reach:
                 first, count, _ = self.modules[name]
                 mask |= ((1 << count) - 1) << first
         found = [test for test in self.tests if test.passed and test.blocks & mask]
-        return sorted(found, key=lambda test: (test.blocks.bit_count(), test.cpu_seconds))
+        rounds: Counter[str] = Counter()
+        placed: list[tuple[int, int, TestReach]] = []
+        for test in sorted(found, key=lambda test: (test.blocks.bit_count(), test.cpu_seconds)):
+            placed.append((rounds[test.file], len(placed), test))
+            rounds[test.file] += 1
+        return [test for _, _, test in sorted(placed, key=itemgetter(0, 1))]
 
 
 def _importers(sources: Mapping[str, str], wanted: Collection[str]) -> dict[str, list[str]]:
