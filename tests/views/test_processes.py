@@ -27,6 +27,7 @@ from neurontools.views.drawing.line import line_width, plain
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.frame import frame
 from neurontools.views.job_rows import job_key, slowest_text
+from neurontools.views.processes.columns import EVERY_COLUMN
 from neurontools.views.processes.page import process_page
 from neurontools.views.top.document import csv_text, document
 from tests.harness import told_process
@@ -68,6 +69,17 @@ def test_pod_container_or_job_has_a_column_and_a_line(place: str) -> None:
     details = text_of(Scene.of(snapshot, details_pid=PID), 200).splitlines()
     assert [line.split()[1:] for line in details if line.split()[:1] == ["where"]] == [place.split()]
     assert "WHERE" not in text_of(Scene.of(changed(attribution=None), page="processes"), 200)
+
+
+def test_every_column_has_its_title() -> None:
+    every = Scene.of(HOST, page="processes", columns=tuple(column.key for column in EVERY_COLUMN))
+    assert (
+        text_of(every, 400).splitlines()[1].split()
+        == (
+            "PID▲ USER TAG CORES HELD DEVICE UTIL FLOPS MFU DEV MEM HOST MEM MODELS EXEC/S LAST STEP P50 P99 ERR "
+            "LAST COMMAND"
+        ).split()
+    )
 
 
 def test_many_executions_a_second_are_told_in_fewer_digits_and_not_cut() -> None:
