@@ -33,6 +33,7 @@ except OSError:
     REACHED = bytearray({size})
 """
 _NAME = "reached_blocks_"
+_LONG_CPU_SECONDS = 0.5
 _IMPORT = """
 try:
     from neurontools.block_probe import REACHED as {name}
@@ -111,7 +112,8 @@ class Reach:
     def tests_of(self, path: str, block: int | None) -> list[TestReach]:
         """The passing tests that reach a block, or any block of the module.
 
-        They are in rounds, each with one test of every file: tests of one file are alike. The most specific are first.
+        They are in rounds, each with one test of every file: tests of one file are alike. The most specific are first,
+        and tests that take long are last.
         """
         if block is not None:
             mask = 1 << (self.modules[path][0] + block)
@@ -122,11 +124,11 @@ class Reach:
                 mask |= ((1 << count) - 1) << first
         found = [test for test in self.tests if test.passed and test.blocks & mask]
         rounds: Counter[str] = Counter()
-        placed: list[tuple[int, int, TestReach]] = []
+        placed: list[tuple[bool, int, int, TestReach]] = []
         for test in sorted(found, key=lambda test: (test.blocks.bit_count(), test.cpu_seconds)):
-            placed.append((rounds[test.file], len(placed), test))
+            placed.append((test.cpu_seconds > _LONG_CPU_SECONDS, rounds[test.file], len(placed), test))
             rounds[test.file] += 1
-        return [test for _, _, test in sorted(placed, key=itemgetter(0, 1))]
+        return [test for *_, test in sorted(placed, key=itemgetter(0, 1, 2))]
 
 
 def _importers(sources: Mapping[str, str], wanted: Collection[str]) -> dict[str, list[str]]:
