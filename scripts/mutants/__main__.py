@@ -35,7 +35,7 @@ from pathlib import Path
 
 from mutant import Mutant, mutants_of
 from reach import Reach, ReachRecorder, TestReach, digest, instrument, read_rows
-from trial import FailureRecorder, Selection, Slot, Trial
+from trial import FailureRecorder, Selection, Slot, Trial, adopt_orphans
 
 TABLE = Path(__file__).with_name("table.toml")
 LEAST_PERCENT, LEAST_CENTRAL_PERCENT = 90.0, 95.0
@@ -216,6 +216,7 @@ def check_digests(reach: Reach, sources: Mapping[str, str], paths: Iterable[str]
 @contextmanager
 def slots(root: Path, count: int) -> Iterator[list[Slot]]:
     """Copies of the tree that are removed afterwards; the slow imports are done once for all of them."""
+    adopt_orphans()
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # the tests load our own backend
     for name in _PRELOADED:
         with suppress(ImportError):

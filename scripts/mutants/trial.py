@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -20,9 +21,16 @@ PACKAGE_ROOTS = (".", "daemon")
 _STILL_SECONDS = 60.0  # without any CPU time: what the tests wait for doesn't come
 _CPU_FACTOR, _CPU_SECONDS = 10.0, 20.0  # above what the tests need without a mutant
 _MOST_BYTES = 4 << 30
+_PR_SET_CHILD_SUBREAPER = 36
 # Plain assertions: nobody reads why a mutant failed, and rewriting takes longer than most tests.
 _PYTEST_FLAGS = ("--assert=plain", "-pno:cacheprovider", "-pno:randomly", "-pno:xdist", "--hypothesis-seed=0")
 _NOT_COPIED = shutil.ignore_patterns(".*", "__pycache__", "build", "dist")
+
+
+def adopt_orphans() -> None:
+    """Makes processes whose parents have ended children of this one, and not of init."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
 
 
 class Slot:
@@ -79,7 +87,7 @@ class Trial:
         if pid == 0:
             return None
         self.cpu_seconds = max(self.cpu_seconds, usage.ru_utime + usage.ru_stime)
-        self._kill_group()
+        self._kill_all()
         return os.waitstatus_to_exitcode(status)
 
     def hangs(self) -> bool:
@@ -104,13 +112,18 @@ class Trial:
 
     def kill(self) -> int:
         """Ends the tests and what they started; the exit code that comes of it."""
-        self._kill_group()
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
+        self._kill_all()
         return -signal.SIGKILL
 
-    def _kill_group(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
+    def _kill_all(self) -> None:
+        """Ends what the tests left, such as daemons in sessions of their own: `adopt_orphans` has made them ours."""
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("TMPDIR") == str(self.slot.scratch):
+                    process.kill()
+                    process.wait(5.0)
 
 
 def _write(file: Path, text: str) -> None:
