@@ -1,23 +1,17 @@
-"""Verdicts on devices, processes and jobs, on ranks that hold up their job, and on latencies that rise."""
+"""Verdicts on devices, processes and jobs, and on ranks that hold up their job."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from neurond.snapshots.rates import Rates
 from neurond.snapshots.recent_steps import LEAST_STEPS
-from neurond.verdicts.hysteresis import Hysteresis, Level
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 
 from neurontools import health
 from neurontools.health import Kind, Severity
-from neurontools.history.events import events_between
 from neurontools.model import (
     Device,
     EccCounters,
@@ -32,9 +26,7 @@ from neurontools.model import (
     SourceKind,
     StatusCounters,
     TrainingCounters,
-    latency,
 )
-from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import STARTED_AT_UNIX_SECONDS, ScenarioHost
 from tests.harness.snapshots import rank_of, snapshot_of
 
@@ -524,136 +516,3 @@ def test_ranks_that_all_do_nothing_are_a_warning() -> None:
     assert one.reason == f"no rank of {JOB} makes a step any more, and none is in a collective"
     assert one.severity is Severity.WARNING
     assert found(*(rank(number, last_step_at_seconds=None) for number in range(4))) == []
-
-
-WINDOW_SECONDS = 300
-FAST_SECONDS, SLOW_SECONDS, BETWEEN_SECONDS = 0.010, 0.020, 0.014
-PER_SECOND = 10
-
-
-class Watched:
-    """A process that executes ten times a second and is judged once a second; it was fast before it was met."""
-
-    def __init__(self, fast_before_seconds: int = 0) -> None:
-        self._judge = Judge()
-        self._still = ScenarioHost("trn1.2xlarge", neuroncores=1).at(10.0)
-        self._counts = Counter({latency.bucket_index(FAST_SECONDS): fast_before_seconds * PER_SECOND})
-        self._at_seconds = 0
-        self.snapshots: list[Snapshot] = []
-
-    def execute(self, seconds: int, latency_seconds: float | None) -> None:
-        """Goes on for so long with executions that take so long; None: without any."""
-        for _ in range(seconds):
-            self._at_seconds += 1
-            if latency_seconds is not None:
-                self._counts[latency.bucket_index(latency_seconds)] += PER_SECOND
-            (process,) = self._still.processes
-            indices = sorted(index for index, count in self._counts.items() if count)
-            histogram = LatencyHistogram(tuple(indices), tuple(self._counts[index] for index in indices))
-            now_unix_seconds = self._still.taken_at_unix_seconds + self._at_seconds
-            snapshot = replace(
-                self._still,
-                sequence=self._at_seconds,
-                taken_at_seconds=self._still.taken_at_seconds + self._at_seconds,
-                taken_at_unix_seconds=now_unix_seconds,
-                processes=(replace(process, device_latency_histogram=histogram),),
-                cores=tuple(
-                    replace(core, last_execution_at_unix_seconds=now_unix_seconds) for core in self._still.cores
-                ),
-            )
-            self.snapshots.append(self._judge.judge(snapshot))
-
-    @property
-    def found(self) -> list[Finding | None]:
-        """The finding of each second."""
-        found = []
-        for snapshot in self.snapshots:
-            assert snapshot.health is not None
-            assert {finding.kind for finding in snapshot.health.findings} <= {Kind.LATENCY_RISEN, Kind.IDLE}
-            found.append(next((each for each in snapshot.health.findings if each.kind == Kind.LATENCY_RISEN), None))
-        return found
-
-    @property
-    def changes(self) -> int:
-        """How often the finding began or ended."""
-        return sum((one is None) is not (other is None) for one, other in pairwise(self.found))
-
-    @property
-    def events(self) -> list[str]:
-        """The events in a replay of the recording."""
-        messages = [to_message(snapshot) for snapshot in self.snapshots]
-        return [event.kind for pair in pairwise(messages) for event in events_between(*pair) if event.kind != "idle"]
-
-
-def test_latencies_that_stay_high_are_a_finding_from_when_they_rose_until_executions_end() -> None:
-    host = Watched()
-    host.execute(1200, FAST_SECONDS)
-    assert not any(host.found)
-    host.execute(400, SLOW_SECONDS)
-    found = host.found
-    (first, *others) = [each for each in found if each is not None]
-    assert all(each == first for each in others), "the text is a label and stays"
-    assert "median latency rose from 10.0 ms to 20.0 ms" in first.reason
-    begun = found.index(first)
-    told_at, began_at = host.snapshots[begun].taken_at_unix_seconds, first.began_at_unix_seconds
-    assert told_at - began_at == WINDOW_SECONDS * 0.2
-    most_of_window_seconds = 0.6 * WINDOW_SECONDS + 1  # half of one that is up to a fifth longer
-    assert began_at - host.snapshots[1199].taken_at_unix_seconds <= most_of_window_seconds
-    host.execute(2 * WINDOW_SECONDS, None)
-    assert host.found[-1] is None
-
-
-@pytest.mark.parametrize("before_seconds", [2, 100, 1200])
-def test_one_noisy_period_is_no_finding(before_seconds: int) -> None:
-    host = Watched()
-    host.execute(before_seconds, FAST_SECONDS)
-    host.execute(30, SLOW_SECONDS)
-    host.execute(600, FAST_SECONDS)
-    assert not any(host.found)
-
-
-def test_a_finding_stays_until_latencies_are_clearly_better_for_a_while() -> None:
-    host = Watched(3200)
-    host.execute(400, FAST_SECONDS)
-    host.execute(600, SLOW_SECONDS)
-    for _ in range(5):
-        host.execute(200, BETWEEN_SECONDS)
-        host.execute(60, FAST_SECONDS)
-    assert host.changes == 1
-    *_, last = host.found
-    assert last is not None
-    host.execute(WINDOW_SECONDS, FAST_SECONDS)
-    assert host.changes == 2
-    *_, last = host.found
-    assert last is None
-    assert host.events == ["latency"], "a recording tells the same: it began once"
-
-
-def test_latencies_that_rise_much_further_are_told_anew() -> None:
-    host = Watched(3200)
-    host.execute(400, FAST_SECONDS)
-    host.execute(400, SLOW_SECONDS)
-    host.execute(400, 10 * SLOW_SECONDS)
-    told = {finding.reason.partition("latency ")[2]: finding for finding in host.found if finding is not None}
-    assert list(told) == ["rose from 10.0 ms to 20.0 ms", "rose from 10.0 ms to 200.0 ms"]
-    assert len({finding.began_at_unix_seconds for finding in told.values()}) == 1
-    assert host.events == ["latency"]
-
-
-@given(st.lists(st.tuples(st.sampled_from(Level), st.integers(1, 40)), max_size=40))
-def test_a_state_changes_only_after_as_long_of_the_contrary(periods: list[tuple[Level, int]]) -> None:
-    hysteresis: Hysteresis[str] = Hysteresis()
-    levels = [level for level, count in periods for _ in range(count)]
-    before = None
-    for now, level in enumerate(levels):
-        since = hysteresis.holds_since("it", level, now, begins_after_seconds=10, ends_after_seconds=20)
-        begun_by, ended_by = levels[max(0, now - 10) : now + 1], levels[max(0, now - 20) : now + 1]
-        if before is None:
-            assert (since is not None) == (len(begun_by) == 11 and set(begun_by) == {Level.OVER})
-        else:
-            assert (since is None) == (len(ended_by) == 21 and set(ended_by) == {Level.BETTER})
-            assert since in (None, before), "the time at which it began stays"
-        before = since
-        assert hysteresis.is_known("it") or since is None
-    hysteresis.keep(())
-    assert not hysteresis.is_known("it")
