@@ -45,7 +45,8 @@ def enter(directory: str) -> None:
     try:
         _enter(directory)
     except OSError as error:
-        raise UserError(f"{error.filename}: {error.strerror}; run as root", EXIT_PERMISSION) from None
+        place = error.filename or directory  # a write that fails names no file
+        raise UserError(f"{place}: {error.strerror}; run as root", EXIT_PERMISSION) from None
 
 
 def main(arguments: Sequence[str]) -> int:
