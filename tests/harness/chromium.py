@@ -11,7 +11,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.harness.waiting import HANG_SECONDS
@@ -134,8 +133,3 @@ def chromium() -> Iterator[Chromium]:
         stack.callback(os.close, commands[1])
         stack.callback(os.close, answers[0])
         yield Chromium(commands[1], answers[0])
-
-
-def write_picture(browser: Chromium, path: Path, width: int, height: int) -> None:
-    """Store a picture of the page, for a person to look at."""
-    path.write_bytes(browser.picture(width, height))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,8 +21,8 @@ _CLOCK_SLACK_SECONDS = 0.01  # gloo waits by another clock, in whole millisecond
 class Deadline:
     """The deadline of the one execution that runs; changed and asked under the runtime's lock."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
+        self.clock = time.monotonic
         self._timeout_seconds: float | None = None
         self._ends_at_seconds = 0.0
         self._place = ""
