@@ -46,7 +46,7 @@ campaign: $(VENV)/test.stamp
 mutants: $(VENV)/test.stamp
 	@$(BIN)/python scripts/mutants --seed $(SEED) --count $(COUNT) --module '$(MODULE)' --output $(VENV)/mutants/matrix.json
 
-# Which tests reach which blocks of statements: `make mutants` goes by it. Takes as long as all tests.
+# Which tests reach which blocks of statements: `make mutants` goes by it. Later it runs only changed files of tests.
 reach: $(VENV)/test.stamp
 	@$(BIN)/python scripts/mutants --record
 

@@ -92,7 +92,6 @@ def main() -> int:
     parser.add_argument(
         "--record", action="store_true", help="record which tests reach which blocks, and try no mutants"
     )
-    parser.add_argument("--marks", default="", help="record only tests with these marks, such as 'not slow'")
     parser.add_argument("--seed", type=int, default=1, help="draws the mutants (default: 1)")
     parser.add_argument("--count", type=int, default=100, help="how many; 0 for all (default: 100)")
     parser.add_argument("--module", default="", help="only of modules whose path has this in it")
@@ -116,7 +115,7 @@ def main() -> int:
             reach = Reach.of_modules(sources)
             if recording.exists() and (recorded := Reach.load(recording, sources)).modules == reach.modules:
                 reach = recorded.of_files(tests)
-            record(root, reach, tests, options.jobs, options.marks).save(recording)
+            record(root, reach, tests, options.jobs).save(recording)
             return 0
         table = tomllib.loads(TABLE.read_text("utf-8"))
         outcomes = drawn(list(population(sources, table, options.module)), options)
@@ -226,8 +225,8 @@ def slots(root: Path, count: int) -> Iterator[list[Slot]]:
         yield [Slot(root, Path(directory) / str(number)) for number in range(count)]
 
 
-def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int, marks: str) -> Reach:
-    """Runs the tests with these marks, of the files not recorded yet, on instrumented copies, a share in each."""
+def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int) -> Reach:
+    """Runs the tests of the files not recorded yet, on instrumented copies, a share of the files in each."""
     files = sorted(tests.keys() - reach.files.keys())
     with slots(root, min(jobs, len(files))) as copies:
         trials = []
@@ -235,9 +234,7 @@ def record(root: Path, reach: Reach, tests: Mapping[str, str], jobs: int, marks:
             reached = instrument(slot.tree, reach)
             compileall.compile_dir(slot.tree, quiet=2, workers=1)
             rows = slot.tree.parent / "rows"
-            trials.append(
-                (Trial(slot, ["-m", marks, *files[number :: len(copies)]], None, [ReachRecorder(reached, rows)]), rows)
-            )
+            trials.append((Trial(slot, files[number :: len(copies)], None, [ReachRecorder(reached, rows)]), rows))
         for trial, _ in trials:
             while trial.exit_code() is None:
                 time.sleep(1.0)
