@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -121,6 +121,34 @@ def test_threads_train_whole_models_at_once(xla: Any, places: tuple[str, ...]) -
     for number, got in enumerate(results):
         expected = train("cpu", "convolutional", "Adam", lambda: None, number, steps=12)
         assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+class ReadersKnown(torch.optim.SGD):
+    """Records the threads that read its parameters."""
+
+    readers: ClassVar[set[int]] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "param_groups":
+            self.readers.add(threading.get_ident())
+        return super().__getattribute__(name)
+
+
+def test_no_other_thread_reads_an_optimizers_gradients(xla: Any) -> None:
+    """Another thread may be replacing them: torch then reads freed memory."""
+
+    def step(kind: type[torch.optim.SGD]) -> torch.optim.SGD:
+        weight = nn.Parameter(torch.ones(2, device="xla"))
+        stepping = kind([weight], lr=1.0)
+        weight.sum().backward()
+        stepping.step()
+        return stepping
+
+    kept = step(ReadersKnown)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(step, torch.optim.SGD).result()
+    assert ReadersKnown.readers == {threading.get_ident()}
+    assert kept.param_groups
 
 
 @pytest.mark.parametrize("shape", [(8, 20), (4, 7, 20), (2, 3, 5, 20), (20,), (1, 7, 20)])
