@@ -15,11 +15,11 @@ from neurond.system.kernel_log import KernelLog
 from neurond.verdicts.changes import Changes
 from neurond.verdicts.kernel_errors import KernelErrors
 
-from neurontools.health import Kind
-from neurontools.kernel_log.hardware_error import HardwareError
-from neurontools.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log.hardware_error import HardwareError
+from neurontools.driver.kernel_log.record import KernelRecord
 from neurontools.model import Finding, Health, Severity
-from neurontools.query.host_verdict import Asked
+from neurontools.model.finding import Kind
+from neurontools.model.host_verdict import Asked
 from neurontools.testing.idle_host import idle_host
 
 TICKS = 2000  # as many seconds of a daemon's life

@@ -11,9 +11,9 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from neurontools.exporters.monitor.configuration import MonitorConfiguration
+from neurontools.exporters.monitor.recorder import Recorder
 from neurontools.model import Snapshot
-from neurontools.monitor.configuration import MonitorConfiguration
-from neurontools.monitor.recorder import Recorder
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message, to_message
 from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost

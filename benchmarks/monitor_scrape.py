@@ -17,11 +17,11 @@ from http.client import HTTPConnection
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.http.access import Access
-from neurontools.http.compression import Document
-from neurontools.http.limits import Limits
-from neurontools.http.server import HttpServer
-from neurontools.http.site import Page, Site
+from neurontools.net.http.access import Access
+from neurontools.net.http.compression import Document
+from neurontools.net.http.limits import Limits
+from neurontools.net.http.server import HttpServer
+from neurontools.net.http.site import Page, Site
 from tests.harness.scenario_host import ScenarioHost
 
 SCRAPES = 200

@@ -15,8 +15,8 @@ from statistics import median
 from measuring import Figure, compile_sources, report
 from neurond.sources.sysfs.tree_layout import TreeLayout
 
-from neurontools.sysfs.device_directory import device_directories
-from neurontools.sysfs.roots import Roots
+from neurontools.driver.sysfs.device_directory import device_directories
+from neurontools.driver.sysfs.roots import Roots
 from neurontools.testing import DriverTree
 
 INSTANCE_TYPE = "trn2.48xlarge"

@@ -15,8 +15,8 @@ from random import Random
 
 from campaign.host import host
 from campaign.outcome import Outcome
-from neurontools.errors import UserError
 from neurontools.rpc.call import CallError, call
+from neurontools.util.errors import UserError
 
 _METHODS = (
     "neurontools.v1.MonitorService/GetSnapshot",
@@ -71,7 +71,7 @@ def wire(seconds: float, random: Random, directory: Path) -> Outcome:
 
 def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
     """Recordings with changes."""
-    from neurontools.recording.reader import RecordingReader
+    from neurontools.client.recording.reader import RecordingReader
 
     file = directory / "real.rec"
     with host(directory) as daemon:
@@ -102,8 +102,8 @@ def recordings(seconds: float, random: Random, directory: Path) -> Outcome:
 
 def configurations(seconds: float, random: Random, directory: Path) -> Outcome:
     """Configurations of neuron-monitor, and records on its exporter's standard input."""
+    from neurontools.exporters.monitor.configuration import InvalidConfiguration, configuration_from
     from neurontools.exporters.record_metrics import RecordMetrics
-    from neurontools.monitor.configuration import InvalidConfiguration, configuration_from
 
     outcome = Outcome("fuzz of configurations and records")
     whole = {

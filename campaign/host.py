@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from neurontools.errors import UserError
 from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, call
 from neurontools.rpc.convert import from_message
+from neurontools.util.errors import UserError
 
 PATIENCE_SECONDS = 60.0  # what has not happened by then is taken for never
 _GET_SNAPSHOT = "/neurontools.v1.MonitorService/GetSnapshot"

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from neurontools.cli.daemon.private import PrivateDaemon
-from neurontools.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, UserError
 from neurontools.model import Process, Snapshot
 from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.call import CallError
 from neurontools.rpc.convert import from_message
-from neurontools.text.units import bytes_text, count_text, flops_text, percent_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, UserError
+from neurontools.util.text.units import bytes_text, count_text, flops_text, percent_text
 
 INSTANCE_TYPE = "trn1.32xlarge"
 TRAINING_SECONDS = 8

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from neurontools.errors import UserError
+from neurontools.driver.nrt.environment import InvalidCoreRequest
 from neurontools.model import DeviceMemory
-from neurontools.nrt.environment import InvalidCoreRequest
 from neurontools.runtime import CoresUnavailable, Reporter
+from neurontools.util.errors import UserError
 
 FEATURES, HIDDEN, CLASSES = 64, 1024, 10
 

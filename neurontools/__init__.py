@@ -2,13 +2,13 @@
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
-    from neurontools.version import __version__ as __version__
+    from neurontools.util.version import __version__ as __version__
 else:
 
     def __getattr__(name: str) -> str:
         """The version, read when somebody asks: every command imports this package."""
         if name == "__version__":
-            from neurontools.version import __version__
+            from neurontools.util.version import __version__
 
             return __version__
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import TypeVar
 
-from neurontools import health
 from neurontools.catalog.topology import Topology, TopologyKind
-from neurontools.client import Client, NoDaemon, TimedOut, connect
-from neurontools.errors import EXIT_TIMED_OUT, EXIT_USAGE, UserError
-from neurontools.model import LogicalNeuronCore, Snapshot, logical_cores
-from neurontools.nrt.environment import logical_neuroncore_config
+from neurontools.client.daemon_client import Client, connect
+from neurontools.driver.nrt.environment import logical_neuroncore_config
+from neurontools.model import LogicalNeuronCore, Snapshot, health, logical_cores
+from neurontools.model.finding import Severity
+from neurontools.rpc.ask import NoDaemon, TimedOut
+from neurontools.util.errors import EXIT_TIMED_OUT, EXIT_USAGE, UserError
 
 __all__ = ["CoreRange", "NeverFree", "NotFree", "free_indices", "select", "wait"]
 
@@ -82,9 +83,7 @@ def select(
         raise ValueError(f"count={count}: not a number of NeuronCores; give a whole number from 1")
     cores = _cores(snapshot, logical_neuroncore_config)
     _check_possible(snapshot, count, logical_neuroncore_config, device_indices)
-    critical = {
-        verdict.device_index for verdict in health.verdicts(snapshot) if verdict.severity is health.Severity.CRITICAL
-    }
+    critical = {verdict.device_index for verdict in health.verdicts(snapshot) if verdict.severity is Severity.CRITICAL}
     usable = [
         core.is_free is True
         and core.device_index not in critical

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from neurontools import catalog
 from neurontools.model import Snapshot
-from neurontools.query.fields import CORE_FIELDS, DEVICE_FIELDS, Value
-from neurontools.query.fields import rows as _rows
+from neurontools.views.query.fields import CORE_FIELDS, DEVICE_FIELDS, Value
+from neurontools.views.query.fields import rows as _rows
 
 __all__ = ["cores", "devices"]
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import client, free_cores
+from neurontools.driver.nrt.core_request import parse_visible_cores
 from neurontools.model import Snapshot
-from neurontools.nrt.core_request import parse_visible_cores
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.waiting import HANG_SECONDS

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from neurond.startup.tables import Configuration
 
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 from tests.harness.consumers import consumer
 from tests.harness.paths import ROOT
 from tests.harness.waiting import HANG_SECONDS

@@ -11,8 +11,8 @@ from functools import cache
 
 import pytest
 
-from neurontools import errors
-from neurontools.query import problems
+from neurontools.model import problems
+from neurontools.util import errors
 from tests.harness.command import call_main
 from tests.harness.paths import ROOT
 

@@ -18,7 +18,7 @@ import pytest
 
 import neurontools
 from neurontools.client import connect
-from neurontools.recording.writer import new_recording
+from neurontools.client.recording.writer import new_recording
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import wait_until
 
@@ -125,7 +125,7 @@ def test_imports_are_light() -> None:
 
 
 def test_the_package_tells_its_version() -> None:
-    from neurontools.version import __version__
+    from neurontools.util.version import __version__
 
     assert neurontools.__version__ == __version__
     with pytest.raises(AttributeError, match="module 'neurontools' has no attribute 'nothing'"):

@@ -17,8 +17,8 @@ from neurond.system.kernel_log import KernelLog
 from neurond.system.steady_clock import SteadyClock
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.model import Instance
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 FIRST_THAT_TELLS = 3  # generation whose driver tells the health of parts: Trainium2
 
@@ -61,8 +61,8 @@ def watched_host(
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
     # Not needed to simulate, so a simulating daemon doesn't carry it.
     from neurond.sources.sysfs import SysfsSource
-    from neurontools.sysfs.device_directory import device_directories
-    from neurontools.sysfs.roots import Roots
+    from neurontools.driver.sysfs.device_directory import device_directories
+    from neurontools.driver.sysfs.roots import Roots
 
     roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
     if not device_directories(roots):

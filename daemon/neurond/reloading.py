@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 from neurond.settings import Settings
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 RELOADABLE = frozenset(("log_level", "health_thresholds", "actions", "tls_summary", "tls_full"))
 """The settings that a running daemon takes over; files of certificates are read again by themselves."""

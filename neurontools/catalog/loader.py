@@ -10,7 +10,7 @@ from neurontools.catalog.family_reader import read_family
 from neurontools.catalog.instance_reader import read_instance_type
 from neurontools.catalog.instance_type import InstanceType
 from neurontools.catalog.reader import parsed, reading
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 PEAK_DTYPE = "bf16"
 """The data type whose peak model FLOPs utilization (MFU) is a share of: nobody reports the data type in use."""

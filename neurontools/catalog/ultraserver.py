@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.catalog.fact import Fact
 from neurontools.catalog.instance_type import InstanceType, UltraServer
 from neurontools.model import UltraServerNode
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 _MOST_NAME_CHARACTERS = 64
 _HEXADECIMAL_DIGITS = 16

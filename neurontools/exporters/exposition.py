@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from neurontools.http.compression import Document, Part
-from neurontools.text.terminal import visible
+from neurontools.net.http.compression import Document, Part
+from neurontools.util.text.terminal import visible
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"

@@ -7,9 +7,9 @@ from operator import attrgetter
 
 from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
-from neurontools.health import age_seconds, verdicts
 from neurontools.model import Health, Severity, Snapshot, logical_cores
-from neurontools.text.ranges import ranges
+from neurontools.model.health import age_seconds, verdicts
+from neurontools.util.text.ranges import ranges
 
 _DEVICE = "neuron_device_index"
 _FINDING = (

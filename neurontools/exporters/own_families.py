@@ -21,8 +21,8 @@ from neurontools.model import (
     SourceKind,
     logical_cores,
 )
-from neurontools.text.lasting import without_seconds
-from neurontools.text.terminal import cut
+from neurontools.util.text.lasting import without_seconds
+from neurontools.util.text.terminal import cut
 
 _CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
 _read_memory = attrgetter(*(field.name for field in fields(DeviceMemory)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from neurontools.exporters.exposition import OPENMETRICS_CONTENT_TYPE, TEXT_CONTENT_TYPE, wants_openmetrics
-from neurontools.http.compression import Document
-from neurontools.http.request import Request
-from neurontools.http.response import Response
-from neurontools.http.site import Handler
+from neurontools.net.http.compression import Document
+from neurontools.net.http.request import Request
+from neurontools.net.http.response import Response
+from neurontools.net.http.site import Handler
 
 
 class Exporter(Protocol):

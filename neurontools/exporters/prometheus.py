@@ -9,12 +9,12 @@ from neurontools.exporters import neuron_families as known
 from neurontools.exporters.exposition import Definition, Family, Sample
 from neurontools.exporters.host_errors import ERROR_TYPES
 from neurontools.exporters.labels import LabelTexts
+from neurontools.exporters.monitor.system_groups import instance_info
 from neurontools.exporters.neuron_families import instance_labels
 from neurontools.exporters.own_families import own_families
 from neurontools.exporters.tag_totals import TagTotals
 from neurontools.model import LatencyHistogram, LatencyPercentiles, Process, Snapshot, latency
 from neurontools.model.counting import continues, counted_since_unix_seconds
-from neurontools.monitor.system_groups import instance_info
 
 _UNTAGGED = "untagged"
 _VCPU_MODES = ("user", "system")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neurontools.nrt.status import NrtStatus
+from neurontools.driver.nrt.status import NrtStatus
 
 
 class Lasting(StrEnum):
@@ -61,7 +61,7 @@ class FaultKind:
     `ecc` names the counters of the device that move when it begins, `component` the part that the driver calls
     unhealthy for as long as it lasts. `counter` is the driver's of the core that meets it, `kernel_error` the name in
     the kernel's log. `loses_host`: it is of the whole host and has no other target. The last line of `log` is the text
-    of the error. `findings` are kinds of `neurontools.health`.
+    of the error. `findings` are kinds of `neurontools.model.health`.
     """
 
     name: str

@@ -7,9 +7,9 @@ concluded from what the runtime advises.
 
 from __future__ import annotations
 
+from neurontools.driver.kernel_log import hardware_error
+from neurontools.driver.nrt.status import NrtStatus
 from neurontools.faults.kind import Amount, Effect, FaultKind, Lasting, LogLine
-from neurontools.kernel_log import hardware_error
-from neurontools.nrt.status import NrtStatus
 
 _ERRORS = "TDRV:exec_request_process_errors"
 _STATUS = "TDRV:exec_consume_tpb_status_notifications"

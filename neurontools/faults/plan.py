@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import LARGEST_SEED, MOST_SECONDS, FaultRequest
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 FAULTS_PER_DEVICE_DAY = 4.7e-4
 _DAY_SECONDS = 86_400.0

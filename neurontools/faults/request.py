@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.faults.kind import FaultKind, Lasting
 from neurontools.faults.kinds import KINDS, PARTS
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 MOST_SECONDS = 366 * 86_400.0
 MOST_EXECUTIONS = 2**53

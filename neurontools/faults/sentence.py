@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.model import FaultState, InjectedFault
-from neurontools.text.ranges import ranges
+from neurontools.util.text.ranges import ranges
 
 STATES = {FaultState.WAITING: "waits", FaultState.HOLDS: "holds", FaultState.OVER: "is over"}
 

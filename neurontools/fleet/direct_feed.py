@@ -35,7 +35,7 @@ from neurontools.rpc.convert import from_message
 from neurontools.rpc.polled_stream import PolledStream
 from neurontools.rpc.remote.address import remote_address
 from neurontools.rpc.socket_path import stands_for
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 if TYPE_CHECKING:
     from neurontools.rpc.remote.tunnels import Tunnels

@@ -15,9 +15,9 @@ from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
-from neurontools.text.csv_text import csv_line, foreign_cell
-from neurontools.text.json_text import json_text
-from neurontools.text.moment import moment_text
+from neurontools.util.text.csv_text import csv_line, foreign_cell
+from neurontools.util.text.json_text import json_text
+from neurontools.util.text.moment import moment_text
 
 SCHEMA_VERSION = 1
 

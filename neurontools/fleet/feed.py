@@ -9,7 +9,7 @@ from typing import Self
 
 from neurontools.fleet.jobs import FleetJob, fleet_jobs
 from neurontools.fleet.states import HostState
-from neurontools.held_signals import nothing_raises
+from neurontools.util.held_signals import nothing_raises
 
 
 class FleetFeed(ABC):

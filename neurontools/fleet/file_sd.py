@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.hosts import LONGEST_LABEL, MOST_LABELS, Collected, Hosts, file_text
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 PLACE_LABEL = "__neuron_place__"
 

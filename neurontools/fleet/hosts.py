@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.rpc.remote.address import SCHEME, remote_address
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 MOST_HOSTS = 10_000
 _MOST_FILE_BYTES = 4 * 2**20

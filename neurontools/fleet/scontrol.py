@@ -9,8 +9,8 @@ import signal
 import subprocess
 from time import monotonic
 
-from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 MOST_BYTES = 8 << 20
 """Of an answer: the names of far more nodes than a cluster has."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.fleet.hosts import Collected, Hosts
 from neurontools.fleet.scontrol import NoScontrol, scontrol
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _NODES = re.compile(r"\bNodeList=(\S+)")

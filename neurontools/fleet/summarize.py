@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from neurontools import catalog, health
+from neurontools import catalog
 from neurontools.fleet.summary import MOST_DEVICES, DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import JobStandstill, SummaryJob, rank_runs
-from neurontools.model import LogicalNeuronCore, Severity, Snapshot, logical_cores
+from neurontools.model import LogicalNeuronCore, Severity, Snapshot, health, logical_cores
 from neurontools.model.jobs.job_state import Doing, JobState, doing
 from neurontools.model.jobs.running_job import RunningJob, jobs
 from neurontools.model.jobs.standstill import standstill

@@ -16,9 +16,9 @@ import socket
 import subprocess
 from collections.abc import Mapping
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.hosts import Place
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 SSH_VARIABLE = "NEURONTOOLS_SSH"  # the command in place of ssh, as RSYNC_RSH and GIT_SSH_COMMAND have it
 REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the command neuron-ls on the other host

@@ -7,79 +7,95 @@ its name: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that o
 Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical` groups them.
 """
 
-from neurontools.model.attribution import Attribution as Attribution
-from neurontools.model.attribution import Job as Job
-from neurontools.model.attribution import PodAllocation as PodAllocation
-from neurontools.model.device import (
-    Device as Device,
-)
-from neurontools.model.device import (
-    EccCounters as EccCounters,
-)
-from neurontools.model.device import (
-    HbmStack as HbmStack,
-)
-from neurontools.model.device import (
-    PowerUtilization as PowerUtilization,
-)
-from neurontools.model.device import (
-    ReportedHealth as ReportedHealth,
-)
-from neurontools.model.ended import EndedProcess as EndedProcess
-from neurontools.model.execution import (
-    ErrorCounters as ErrorCounters,
-)
-from neurontools.model.execution import (
-    ExecutionCounters as ExecutionCounters,
-)
-from neurontools.model.execution import (
-    LatencyHistogram as LatencyHistogram,
-)
-from neurontools.model.execution import (
-    LatencyPercentiles as LatencyPercentiles,
-)
-from neurontools.model.execution import (
-    StatusCounters as StatusCounters,
-)
-from neurontools.model.finding import Finding as Finding
-from neurontools.model.finding import Health as Health
-from neurontools.model.finding import Severity as Severity
-from neurontools.model.host import Disk as Disk
-from neurontools.model.host import Host as Host
-from neurontools.model.host import NetworkInterface as NetworkInterface
-from neurontools.model.host import RdmaPort as RdmaPort
-from neurontools.model.host import VcpuTimes as VcpuTimes
-from neurontools.model.host import VcpuUsage as VcpuUsage
-from neurontools.model.injected_fault import FaultState as FaultState
-from neurontools.model.injected_fault import InjectedFault as InjectedFault
-from neurontools.model.instance import Instance as Instance
-from neurontools.model.instance import UltraServerNode as UltraServerNode
-from neurontools.model.logical import LogicalNeuronCore as LogicalNeuronCore
-from neurontools.model.logical import logical_cores as logical_cores
-from neurontools.model.memory import (
-    DeviceMemory as DeviceMemory,
-)
-from neurontools.model.memory import (
-    HostMemory as HostMemory,
-)
-from neurontools.model.memory import (
-    memory_categories as memory_categories,
-)
-from neurontools.model.memory import (
-    sum_device_memory as sum_device_memory,
-)
-from neurontools.model.memory import (
-    sum_host_memory as sum_host_memory,
-)
-from neurontools.model.neuroncore import NeuronCore as NeuronCore
-from neurontools.model.process import CoreWork as CoreWork
-from neurontools.model.process import LoadedModel as LoadedModel
-from neurontools.model.process import Process as Process
-from neurontools.model.process import Subgraph as Subgraph
-from neurontools.model.snapshot import Snapshot as Snapshot
-from neurontools.model.snapshot import SourceKind as SourceKind
-from neurontools.model.training import OperatorTime as OperatorTime
-from neurontools.model.training import RecentSteps as RecentSteps
-from neurontools.model.training import ScriptAdvice as ScriptAdvice
-from neurontools.model.training import TrainingCounters as TrainingCounters
-from neurontools.model.training import TrainingRates as TrainingRates
+from neurontools.util.lazy_package import lazy_names
+
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from neurontools.model.attribution import Attribution, Job, PodAllocation
+    from neurontools.model.device import Device, EccCounters, HbmStack, PowerUtilization, ReportedHealth
+    from neurontools.model.ended import EndedProcess
+    from neurontools.model.execution import (
+        ErrorCounters,
+        ExecutionCounters,
+        LatencyHistogram,
+        LatencyPercentiles,
+        StatusCounters,
+    )
+    from neurontools.model.finding import Finding, Health, Severity
+    from neurontools.model.host import Disk, Host, NetworkInterface, RdmaPort, VcpuTimes, VcpuUsage
+    from neurontools.model.injected_fault import FaultState, InjectedFault
+    from neurontools.model.instance import Instance, UltraServerNode
+    from neurontools.model.logical import LogicalNeuronCore, logical_cores
+    from neurontools.model.memory import DeviceMemory, HostMemory, memory_categories, sum_device_memory, sum_host_memory
+    from neurontools.model.neuroncore import NeuronCore
+    from neurontools.model.process import CoreWork, LoadedModel, Process, Subgraph
+    from neurontools.model.snapshot import Snapshot, SourceKind
+    from neurontools.model.training import OperatorTime, RecentSteps, ScriptAdvice, TrainingCounters, TrainingRates
+
+__all__ = [
+    "Attribution",
+    "CoreWork",
+    "Device",
+    "DeviceMemory",
+    "Disk",
+    "EccCounters",
+    "EndedProcess",
+    "ErrorCounters",
+    "ExecutionCounters",
+    "FaultState",
+    "Finding",
+    "HbmStack",
+    "Health",
+    "Host",
+    "HostMemory",
+    "InjectedFault",
+    "Instance",
+    "Job",
+    "LatencyHistogram",
+    "LatencyPercentiles",
+    "LoadedModel",
+    "LogicalNeuronCore",
+    "NetworkInterface",
+    "NeuronCore",
+    "OperatorTime",
+    "PodAllocation",
+    "PowerUtilization",
+    "Process",
+    "RdmaPort",
+    "RecentSteps",
+    "ReportedHealth",
+    "ScriptAdvice",
+    "Severity",
+    "Snapshot",
+    "SourceKind",
+    "StatusCounters",
+    "Subgraph",
+    "TrainingCounters",
+    "TrainingRates",
+    "UltraServerNode",
+    "VcpuTimes",
+    "VcpuUsage",
+    "logical_cores",
+    "memory_categories",
+    "sum_device_memory",
+    "sum_host_memory",
+]
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        __all__,
+        "snapshot",
+        "attribution",
+        "device",
+        "ended",
+        "execution",
+        "finding",
+        "host",
+        "injected_fault",
+        "instance",
+        "logical",
+        "memory",
+        "neuroncore",
+        "process",
+        "training",
+    )

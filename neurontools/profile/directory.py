@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.profile import Profile
 from neurontools.profile.reader import read_profile
-from neurontools.text.terminal import visible
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
+from neurontools.util.text.terminal import visible
 
 _MOST_WORKERS = 4096
 

@@ -9,7 +9,6 @@ import zlib
 from array import array
 from typing import Any, TypeVar
 
-from neurontools.errors import EXIT_PERMISSION, UserError
 from neurontools.profile import chunks
 from neurontools.profile.chunks import Damaged
 from neurontools.profile.definitions import Graph, Operator, Place
@@ -17,7 +16,8 @@ from neurontools.profile.kinds import CATEGORIES, Engine, Kind
 from neurontools.profile.metadata import Metadata, State
 from neurontools.profile.profile import Profile
 from neurontools.profile.table import Table
-from neurontools.text.terminal import visible
+from neurontools.util.errors import EXIT_PERMISSION, UserError
+from neurontools.util.text.terminal import visible
 
 MOST_FILE_BYTES = 1 << 30
 _MOST_UNPACKED_BYTES = 1 << 30

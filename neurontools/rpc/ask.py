@@ -2,7 +2,9 @@
 
 from time import monotonic
 
-from neurontools.errors import (
+from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
+from neurontools.rpc.socket_path import place
+from neurontools.util.errors import (
     EXIT_FAILURE,
     EXIT_NO_DAEMON,
     EXIT_NOT_FOUND,
@@ -11,8 +13,6 @@ from neurontools.errors import (
     EXIT_USAGE,
     UserError,
 )
-from neurontools.rpc.call import STATUS_NAMES, CallError, RpcError, Status, UnexpectedReply, Unreachable, call
-from neurontools.rpc.socket_path import place
 
 # Status of the call: the exit code, and what to say.
 _TOLD = {

@@ -11,12 +11,19 @@ import select
 import socket
 from time import monotonic
 
-from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMED_OUT, UserError
 from neurontools.rpc import profile_words
 from neurontools.rpc.ask import NoDaemon, ask_error
 from neurontools.rpc.call import Unreachable
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.socket_path import attach_socket
+from neurontools.util.errors import (
+    EXIT_FAILURE,
+    EXIT_NO_DAEMON,
+    EXIT_NOT_FOUND,
+    EXIT_PERMISSION,
+    EXIT_TIMED_OUT,
+    UserError,
+)
 
 _LONGEST_LINE_BYTES = 4096
 _PART_BYTES = 1 << 16

@@ -2,7 +2,7 @@
 
 import os
 
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as typing has it; importing typing, or collections.abc, takes as long as a call to the daemon
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.lifetime import end_with_neuron_run
+from neurontools.util.lifetime import end_with_neuron_run
 
 _USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [arguments …]"
 
@@ -18,10 +18,10 @@ def main(arguments: list[str]) -> int:
     end_with_neuron_run(os.environ)
     from pathlib import Path
 
-    from neurontools.errors import UserError
     from neurontools.runtime.launch.install import install
     from neurontools.runtime.launch.script import look_for_module, run_module, run_script
     from neurontools.runtime.reporting.link import CoresUnavailable
+    from neurontools.util.errors import UserError
 
     try:
         if arguments[0] == "-m":

@@ -23,8 +23,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neurontools.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
-from neurontools.sysfs.exported_device import DEVICE_MAJOR
+from neurontools.driver.sysfs.exported_device import DEVICE_MAJOR
+from neurontools.util.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_BIND, _MS_REC, _MS_PRIVATE = 4096, 16384, 1 << 18

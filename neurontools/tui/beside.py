@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
-from neurontools.history.ended import EndedBook, EndedFetch
-from neurontools.history.feed import Feed, LiveFeed
+from neurontools.client.history.ended import EndedBook, EndedFetch
+from neurontools.client.history.feed import Feed, LiveFeed
+from neurontools.driver.proc.own_cost import OwnCost
+from neurontools.driver.proc.surroundings import Surroundings, surroundings
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
 from neurontools.model.vcpu_time import difference
-from neurontools.proc.own_cost import OwnCost
-from neurontools.proc.surroundings import Surroundings, surroundings
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.scene import Cost
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from neurontools.text.terminal import visible
 from neurontools.tui.small_file import read_text
+from neurontools.util.text.terminal import visible
 from neurontools.views.drawing.own_theme import InvalidTheme, own_theme
 from neurontools.views.drawing.style import THEMES, Theme
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from neurontools.history.feed import Feed, LiveFeed
+from neurontools.client.history.feed import Feed, LiveFeed
 from neurontools.tui.beside import Beside
 from neurontools.tui.choices import Choices
 from neurontools.tui.key_map import KeyMap
@@ -26,7 +26,7 @@ from neurontools.views.pages import page_named
 from neurontools.views.processes.rows import process_rows
 
 if TYPE_CHECKING:
-    from neurontools.history.events import Event
+    from neurontools.client.history.events import Event
     from neurontools.model import Snapshot
     from neurontools.views.job_rows import JobRow
 
@@ -213,7 +213,7 @@ class DashboardState:
             is_read_only=self.is_read_only,
         )
         if self.page in _VERDICT_PAGES:
-            from neurontools.health import verdicts
+            from neurontools.model.health import verdicts
 
             scene.verdicts = verdicts(snapshot)
         if self.is_of_surroundings:

@@ -10,8 +10,8 @@ from functools import cache
 
 from rich.color import ColorSystem
 
-from neurontools.text.terminal import visible
 from neurontools.tui.rich_style import rich_style
+from neurontools.util.text.terminal import visible
 from neurontools.views.drawing.line import Line, width_of
 
 _LEAST_GAP = 6  # cells between two spans that are worth a cursor movement

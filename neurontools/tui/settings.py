@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from neurontools.files.directory import Directory
-from neurontools.text.terminal import visible
 from neurontools.tui.small_file import read_text
+from neurontools.util.files.directory import Directory
+from neurontools.util.text.terminal import visible
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neurontools.history.feed import Link
-from neurontools.text.script import script_text
+from neurontools.client.history.feed import Link
 from neurontools.tui.choices import Choices
 from neurontools.tui.signals import CHOICES, send
+from neurontools.util.text.script import script_text
 from neurontools.views.drawing.dialog import Dialog
 from neurontools.views.drawing.line import clip, foreign
 

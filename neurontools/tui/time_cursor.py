@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from neurontools.history.feed import Feed, Link, ReplayFeed
+from neurontools.client.history.feed import Feed, Link, ReplayFeed
 from neurontools.views.drawing.scene import Clock
 
 _SILENT_INTERVALS = 3.5  # a daemon that sends nothing for so many of its intervals is told as silent

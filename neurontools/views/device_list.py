@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.model import Device, Instance, Process, Snapshot
-from neurontools.text.go_json import JsonValue, indented
-from neurontools.text.table import Column, ascii_table
-from neurontools.text.terminal import cut, visible
-from neurontools.text.units import UNKNOWN, memory_size_text
+from neurontools.util.text.go_json import JsonValue, indented
+from neurontools.util.text.table import Column, ascii_table
+from neurontools.util.text.terminal import cut, visible
+from neurontools.util.text.units import UNKNOWN, memory_size_text
 from neurontools.views.topology.picture import topology_picture
 
 _NOT_APPLICABLE = "NA"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from neurontools import health
-from neurontools.model import Severity, SourceKind
-from neurontools.text import units
-from neurontools.text.local_time import clock_text, date_text
-from neurontools.version import __version__
+from neurontools.model import Severity, SourceKind, health
+from neurontools.util.text import units
+from neurontools.util.text.local_time import clock_text, date_text
+from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import ASCII
 from neurontools.views.drawing.line import (
     BLANK,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from neurontools.client.history.events import Event, Severity
 from neurontools.faults.sentence import injected_by
 from neurontools.faults.sentence import sentence as fault_sentence
-from neurontools.health import Severity as Gravity
-from neurontools.health import Verdict, alike, is_healthy, sentence, summary
-from neurontools.history.events import Event, Severity
-from neurontools.text.local_time import clock_text, day_text
-from neurontools.text.ranges import ranges
+from neurontools.model.finding import Severity as Gravity
+from neurontools.model.health import Verdict, alike, is_healthy, sentence, summary
+from neurontools.util.text.local_time import clock_text, day_text
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, clip, fit, fit_marked, foreign, line_width, styled
 from neurontools.views.drawing.own_events import devices_of, events_of

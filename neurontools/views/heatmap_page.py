@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 
-from neurontools.history.axis import Axis
-from neurontools.history.gathering import CoreStep
-from neurontools.history.series import mean_of_cores
+from neurontools.client.history.axis import Axis
+from neurontools.client.history.gathering import CoreStep
+from neurontools.client.history.series import mean_of_cores
 from neurontools.model import LogicalNeuronCore
-from neurontools.text import units
+from neurontools.util.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.glyphs import Glyphs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from neurontools.health import Kind
+from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import Rank, RunningJob
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.entry import Entry

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neurontools.http.host_check import HostCheck
-from neurontools.http.request import Request
-from neurontools.http.response import Response, refusal
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.http.request import Request
+from neurontools.net.http.response import Response, refusal
 
 HEADERS = (
     (

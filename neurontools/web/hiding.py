@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from neurontools.client.history.timeline import Timeline
 from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState
-from neurontools.history.timeline import Timeline
 from neurontools.model import EndedProcess, Snapshot
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from neurontools.health import Severity, counts
-from neurontools.history.feed import Feed, Link
+from neurontools.client.history.feed import Feed, Link
+from neurontools.model.finding import Severity
+from neurontools.model.health import counts
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
 from neurontools.tui.settings import Settings
 from neurontools.views.drawing.glyphs import BLOCKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from neurontools.text.markup import Markup, element, joined
+from neurontools.util.text.markup import Markup, element, joined
 from neurontools.web.rows import HIDDEN, Cell, Kind, Row, Segment
 
 _TAGS = {Kind.TITLE: "h1", Kind.HEADING: "h2", Kind.TABS: "nav"}

@@ -8,11 +8,11 @@ from functools import cache
 from importlib.resources import files
 from urllib.parse import parse_qs, quote
 
-from neurontools.http.compression import Document, Part
-from neurontools.http.request import Request
-from neurontools.http.response import PLAIN_TEXT, Response, refusal
-from neurontools.http.site import Page
-from neurontools.text.markup import element
+from neurontools.net.http.compression import Document, Part
+from neurontools.net.http.request import Request
+from neurontools.net.http.response import PLAIN_TEXT, Response, refusal
+from neurontools.net.http.site import Page
+from neurontools.util.text.markup import element
 from neurontools.web.choice import Choice, choice_of
 from neurontools.web.gallery import Crowded, Gallery
 from neurontools.web.guard import HEADERS, Guard

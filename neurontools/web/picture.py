@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 
-from neurontools.http.compression import Document, Part
+from neurontools.net.http.compression import Document, Part
 from neurontools.web.rows import Row
 
 _EPOCH = secrets.token_hex(4)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 from urllib.parse import unquote
 
-from neurontools.tls.subjects import Role
+from neurontools.net.tls.subjects import Role
 from neurontools.web.choice import Choice
 from neurontools.web.fleet_view import FleetView
 from neurontools.web.gallery import Crowded, View

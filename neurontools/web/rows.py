@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 
-from neurontools.text.terminal import visible
+from neurontools.util.text.terminal import visible
 from neurontools.views.drawing.line import Line, Page, Target, width_of
 from neurontools.views.drawing.style import FOUND, SELECTED
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
-from neurontools.http.access import Access
-from neurontools.http.request import Request
+from neurontools.net.http.access import Access
+from neurontools.net.http.request import Request
 
 SESSION_SECONDS = 7 * 86_400
 _PURPOSE = "neurontools web session until "

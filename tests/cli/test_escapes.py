@@ -20,7 +20,7 @@ import google.protobuf
 import pytest
 
 from neurontools.cli.top.options import PAGE_NAMES
-from neurontools.errors import EXIT_UNHEALTHY
+from neurontools.util.errors import EXIT_UNHEALTHY
 from tests.harness.attached_child import TAG
 from tests.harness.command import calls
 from tests.harness.paths import ATTACHED_CHILD, ROOT

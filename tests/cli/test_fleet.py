@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools import health
 from neurontools.client import Client
+from neurontools.model import health
 from neurontools.testing import SimulatedFleet
 from tests.harness.certificates import needs_openssl
 from tests.harness.command import Done, RunCommand, calls

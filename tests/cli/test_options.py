@@ -17,8 +17,8 @@ from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import Option, parse
 from neurontools.cli.ls.options import OPTIONS
 from neurontools.cli.profile import options as profile
-from neurontools.errors import UserError
-from neurontools.text.terminal import visible
+from neurontools.util.errors import UserError
+from neurontools.util.text.terminal import visible
 from tests.harness.command import RunCommand
 
 

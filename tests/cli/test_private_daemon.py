@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.daemon.private import PrivateDaemon
-from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import call
+from neurontools.util.errors import UserError
 from tests.harness.waiting import HANG_SECONDS
 
 HOLDER = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools import health
+from neurontools.model import health
 from tests.harness.host_clock import HostClock
 from tests.harness.reporting_process import end, holder
 from tests.harness.running_daemon import StartDaemon

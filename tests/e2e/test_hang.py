@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.health import Kind
 from neurontools.model import Process, Severity
+from neurontools.model.finding import Kind
 from tests.harness.neuron_run import Started
 from tests.harness.running_daemon import RunningDaemon, StartDaemon
 from tests.harness.waiting import wait_until

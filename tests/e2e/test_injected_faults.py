@@ -13,11 +13,11 @@ from typing import Protocol
 
 import pytest
 
+from neurontools.driver.kernel_log.hardware_error import hardware_error
+from neurontools.driver.kernel_log.record import parsed
 from neurontools.faults.kind import Effect, Lasting
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
-from neurontools.kernel_log.hardware_error import hardware_error
-from neurontools.kernel_log.record import parsed
 from neurontools.model import FaultState, InjectedFault
 from neurontools.rpc import faults
 from tests.harness import python_process

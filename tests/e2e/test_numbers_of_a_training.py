@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from neurontools.model import Process
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 from tests.harness import neuron_run, python_process
 from tests.harness.paths import NEURON_LS
 from tests.harness.record_stream import RecordStream

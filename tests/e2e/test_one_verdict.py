@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from neurontools import health
 from neurontools.cli.ls.command import main as neuron_ls
 from neurontools.cli.monitor.command import main as neuron_monitor
 from neurontools.cli.top.command import main as neuron_top
 from neurontools.client import read_snapshot
 from neurontools.exporters.exposition import text_format
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.model import Snapshot
+from neurontools.model import Snapshot, health
+from neurontools.model.finding import Severity
 from neurontools.views.pages import PAGES
 from tests.harness.command import call_main
 from tests.harness.older_daemon import RECORDING, OlderDaemon, SnapshotServer
@@ -61,7 +61,7 @@ def answers(server: SnapshotServer, snapshot: Snapshot) -> dict[str, Any]:
         "top": {each["neuron_device"]: each["health"] for each in document["devices"]},
         "top findings": [[finding["kind"] for finding in each["findings"]] for each in document["devices"]],
         "page": heading[1],
-        "metrics": {int(index): health.Severity(int(value)).name.lower() for index, value in told},
+        "metrics": {int(index): Severity(int(value)).name.lower() for index, value in told},
     }
 
 

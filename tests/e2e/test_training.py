@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 from tests.harness import python_process
 from tests.harness.command import calls
 from tests.harness.paths import ROOT

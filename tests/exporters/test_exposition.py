@@ -22,8 +22,8 @@ from neurontools.exporters.exposition import (
     wants_openmetrics,
 )
 from neurontools.exporters.labels import LabelTexts
-from neurontools.sockets.listen_address import listen_address
-from neurontools.text.terminal import visible
+from neurontools.net.sockets.listen_address import listen_address
+from neurontools.util.text.terminal import visible
 from tests.harness.examples import examples
 from tests.harness.waiting import HANG_SECONDS
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from neurontools.cli.profile import command
-from neurontools.exporters.profiles.chrome_trace import write_trace
+from neurontools.profile.formats.chrome_trace import write_trace
 from tests.harness.command import call_main
 from tests.harness.pictures import is_as_stored
 from tests.harness.profiles import write

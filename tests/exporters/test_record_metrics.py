@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from neurontools.exporters.exposition import text_format
+from neurontools.exporters.monitor.configuration import MonitorConfiguration
+from neurontools.exporters.monitor.record import record as record_of
 from neurontools.exporters.record_metrics import RecordMetrics
-from neurontools.monitor.configuration import MonitorConfiguration
-from neurontools.monitor.record import record as record_of
 from tests.harness.scenario_host import ScenarioHost
 
 MADE = record_of(ScenarioHost("trn1.2xlarge", "ecc-burst").at(10), MonitorConfiguration.everything(), lambda _: None)

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from neurontools.driver.kernel_log import hardware_error
 from neurontools.faults.kind import Effect, FaultKind, Lasting
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.plan import USUAL_MIX, BadPlan, FaultPlan, parse_plan, story
 from neurontools.faults.request import FaultRequest, ImpossibleFault
-from neurontools.health import Kind
-from neurontools.kernel_log import hardware_error
 from neurontools.model import EccCounters, StatusCounters
+from neurontools.model.finding import Kind
 
 FACTS = {"device": 3, "core": 1, "engine": 0, "timeout_ms": 30000, "model": "model.neff", "collectives": 3}
 

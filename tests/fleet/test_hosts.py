@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.errors import UserError
 from neurontools.fleet.file_sd import read_file_sd
 from neurontools.fleet.hosts import Place, Reach, expanded, hostfile_text, named_hosts, read_hostfile
 from neurontools.fleet.scontrol import MOST_BYTES, NoScontrol, scontrol
 from neurontools.fleet.slurm import job_hosts
+from neurontools.util.errors import UserError
 from tests.harness.running_daemon import StartDaemon
 from tests.harness.slurm_cluster import NODE, SlurmCluster, needs_slurm
 from tests.harness.waiting import HANG_SECONDS, wait_until

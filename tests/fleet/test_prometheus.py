@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.errors import UserError
 from neurontools.fleet.prometheus import quantities
 from neurontools.fleet.prometheus.access import Access, read_access
 from neurontools.fleet.prometheus.overview import Moment, hosts
@@ -20,6 +19,7 @@ from neurontools.fleet.prometheus.queries import PROBE, Overview, Packed, Part, 
 from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample
 from neurontools.fleet.states import HostState, Link
 from neurontools.model import Severity, SourceKind
+from neurontools.util.errors import UserError
 from tests.harness.answering_server import Asked, Reply, answering
 from tests.harness.tls_server import plain_server
 from tests.harness.waiting import HANG_SECONDS

@@ -15,11 +15,11 @@ from neurond.fleet.command import main
 from neurond.fleet.plan import HostPlan, parse_mix, plan
 
 from neurontools.client import Client
-from neurontools.errors import UserError
 from neurontools.faults.request import FaultRequest
 from neurontools.model import InjectedFault
 from neurontools.rpc import faults
 from neurontools.testing import SimulatedFleet
+from neurontools.util.errors import UserError
 from tests.harness.command import call_main
 from tests.harness.ports import free_ports
 from tests.harness.waiting import HANG_SECONDS, wait_until

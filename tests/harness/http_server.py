@@ -10,9 +10,9 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
-from neurontools.http.limits import Limits
-from neurontools.http.server import HttpServer
-from neurontools.http.site import Site
+from neurontools.net.http.limits import Limits
+from neurontools.net.http.server import HttpServer
+from neurontools.net.http.site import Site
 from tests.harness.waiting import HANG_SECONDS
 from tests.harness.web_site import Site as Client
 

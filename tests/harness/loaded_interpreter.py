@@ -226,7 +226,7 @@ def _run(arguments: list[str]) -> int:
         torch.default_generator.seed()  # which a start draws anew
     try:
         if any(name in os.environ for name in _OPT_IN) and os.environ.get("NEURONTOOLS_RUNTIME") != "0":
-            importlib.import_module("neurontools.startup.torch_xla_path")
+            importlib.import_module("neurontools.runtime.startup.torch_xla_path")
         _run_main([argument for argument in arguments if argument != "-u"] if unbuffered else arguments)
     except SystemExit as error:
         if error.code is None or isinstance(error.code, int):

@@ -10,11 +10,11 @@ from typing import Any
 
 import grpc
 
-from neurontools.recording.reader import RecordingReader
+from neurontools.client.recording.reader import RecordingReader
 from neurontools.rpc import neuron_pb2
 from tests.harness.grpc_server import MONITOR_SERVICE, started
 
-RECORDING = Path(__file__).parents[1] / "recording/golden/without_vcpu_times.rec"
+RECORDING = Path(__file__).parents[1] / "client/golden/without_vcpu_times.rec"
 """Of a daemon from before verdicts."""
 
 

@@ -32,8 +32,8 @@ MONITORS = (
     "neurond.daemon",
     "neurond.startup.command_line",
     "neurontools.cli.daemon.private",
-    "neurontools.monitor.record",
-    "neurontools.monitor.configuration",
+    "neurontools.exporters.monitor.record",
+    "neurontools.exporters.monitor.configuration",
 )
 TORCH = (
     "torch",

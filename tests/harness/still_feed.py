@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 
 from neurontools.client import read_snapshot
-from neurontools.history.feed import Feed, FeedStatus, Link
-from neurontools.history.moment import Moment, MomentMaker
-from neurontools.history.timeline import Timeline
+from neurontools.client.history.feed import Feed, FeedStatus, Link
+from neurontools.client.history.moment import Moment, MomentMaker
+from neurontools.client.history.timeline import Timeline
+from neurontools.client.recording.reader import RecordingReader
+from neurontools.client.recording.writer import RecordingWriter
 from neurontools.model import HbmStack, Snapshot
-from neurontools.recording.reader import RecordingReader
-from neurontools.recording.writer import RecordingWriter
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost

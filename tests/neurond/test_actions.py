@@ -22,11 +22,11 @@ from neurond.journal.audit import Audit
 from neurond.journal.kept import audit_file
 from neurond.startup.configuration import resolve
 
+from neurontools.driver.kernel_log.hardware_error import HardwareError
+from neurontools.driver.kernel_log.record import KernelRecord
 from neurontools.faults.request import FaultRequest
-from neurontools.health import Kind
-from neurontools.kernel_log.hardware_error import HardwareError
-from neurontools.kernel_log.record import KernelRecord
 from neurontools.model import Finding, Severity
+from neurontools.model.finding import Kind
 from neurontools.rpc import faults
 from tests.harness.answering_server import Reply, answering
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon

@@ -18,7 +18,7 @@ from neurond.startup.configuration import FLAGS, resolve
 from neurond.startup.tables import Configuration
 
 from neurontools import catalog
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 from tests.harness.running_daemon import RunningDaemon
 from tests.harness.waiting import HANG_SECONDS

@@ -26,14 +26,14 @@ from neurond.peers.limits import Kind, limits_for
 
 from neurontools import model
 from neurontools.client import Client
-from neurontools.errors import UserError
 from neurontools.rpc import call
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc.ask import ask
 from neurontools.rpc.call import CallError, RpcError, Status
 from neurontools.rpc.report_limits import MOST_MODELS
 from neurontools.rpc.stream import StreamConnection
-from neurontools.text.seldom import SILENCE_SECONDS
+from neurontools.util.errors import UserError
+from neurontools.util.text.seldom import SILENCE_SECONDS
 from tests.harness import hostile_peer
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.hostile_peer import ATTACKS, opened, request

@@ -26,8 +26,6 @@ from neurond.startup.configuration import resolve
 
 from neurontools.catalog import peak_flops_per_core
 from neurontools.client import Client
-from neurontools.errors import UserError
-from neurontools.files.directory import NotTrusted
 from neurontools.model import (
     Attribution,
     DeviceMemory,
@@ -40,6 +38,8 @@ from neurontools.model import (
     Snapshot,
 )
 from neurontools.rpc import neuron_pb2 as pb
+from neurontools.util.errors import UserError
+from neurontools.util.files.directory import NotTrusted
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.model_parts import parts
 from tests.harness.reporting_process import holder

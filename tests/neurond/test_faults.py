@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from neurond.faults.faults import MOST_FAULTS, Faults, NoSuchFault, NoTarget, Surroundings, TooMany
 from neurond.ownership.ledger import Ledger
 
-from neurontools.errors import UserError
+from neurontools.driver.kernel_log.hardware_error import HardwareError
+from neurontools.driver.nrt.core_request import CoreRequest
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
-from neurontools.health import Kind
-from neurontools.kernel_log.hardware_error import HardwareError
 from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters
-from neurontools.nrt.core_request import CoreRequest
+from neurontools.model.finding import Kind
 from neurontools.rpc import faults, neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.testing import DriverTree
+from neurontools.util.errors import UserError
 from tests.harness.hostile_user import HOSTILE, needs_two_users
 from tests.harness.ledger_parts import TRN1, TRN2, entered
 from tests.harness.paths import PYTHONPATH

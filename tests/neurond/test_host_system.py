@@ -20,11 +20,11 @@ from neurond.system.host_reader import HostReader
 from neurond.system.jobs import group_of
 from neurond.system.kernel_log import KernelLog
 
+from neurontools.driver.kernel_log.hardware_error import HardwareError
+from neurontools.driver.kernel_log.record import KernelRecord
 from neurontools.faults.request import FaultRequest
-from neurontools.health import Kind
-from neurontools.kernel_log.hardware_error import HardwareError
-from neurontools.kernel_log.record import KernelRecord
 from neurontools.model import Job
+from neurontools.model.finding import Kind
 from neurontools.rpc import faults
 from neurontools.testing import DriverTree
 from tests.harness.attached_process import AttachedProcess

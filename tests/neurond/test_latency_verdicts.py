@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from neurond.verdicts.hysteresis import Hysteresis, Level
 from neurond.verdicts.judge import Judge
 
-from neurontools.health import Kind
-from neurontools.history.events import events_between
+from neurontools.client.history.events import events_between
 from neurontools.model import Finding, LatencyHistogram, Snapshot, latency
+from neurontools.model.finding import Kind
 from neurontools.rpc.convert import to_message
 from tests.harness.scenario_host import ScenarioHost
 

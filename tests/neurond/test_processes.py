@@ -20,6 +20,7 @@ from neurond.ownership.shape import Shape
 from neurond.snapshots.process_record import process_record
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
+from neurontools.driver.nrt.core_request import CoreRequest
 from neurontools.model import (
     DeviceMemory,
     HostMemory,
@@ -27,7 +28,6 @@ from neurontools.model import (
     Process,
     Subgraph,
 )
-from neurontools.nrt.core_request import CoreRequest
 from tests.harness.waiting import wait_until
 
 CLONE3 = 435

@@ -13,16 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.errors import EXIT_FAILURE, EXIT_NO_DAEMON, EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_TIMED_OUT, UserError
+from neurontools.net.sockets.descriptors import receive
 from neurontools.rpc.profile_request import AskedProfile
-from neurontools.sockets.descriptors import receive
+from neurontools.util.errors import (
+    EXIT_FAILURE,
+    EXIT_NO_DAEMON,
+    EXIT_NOT_FOUND,
+    EXIT_PERMISSION,
+    EXIT_TIMED_OUT,
+    UserError,
+)
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon, connected
 from tests.harness.waiting import HANG_SECONDS, wait_until
 
 PID = os.getpid()
 ASK_AS_OTHER = """
 import os, sys
-from neurontools.errors import UserError
+from neurontools.util.errors import UserError
 from neurontools.rpc.profile_request import AskedProfile
 os.setuid(int(sys.argv[3]))
 try:

@@ -27,9 +27,9 @@ from neurond.snapshots.store import Store
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog, model
+from neurontools.driver.nrt.core_request import CoreRequest
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import ExecutionCounters
-from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2 as pb
 from neurontools.rpc import neuron_pb2_grpc as api
 from neurontools.rpc.call import RpcError, Status

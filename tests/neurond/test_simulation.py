@@ -17,8 +17,8 @@ from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.verdicts.thresholds import Thresholds
 
 from neurontools import catalog, model
+from neurontools.driver.nrt.core_request import CoreRequest
 from neurontools.model import DeviceMemory, SourceKind
-from neurontools.nrt.core_request import CoreRequest
 from tests.harness.scenario_host import STARTED_AT_SECONDS, STARTED_AT_UNIX_SECONDS, ScenarioHost
 
 EVERY = [(name, lnc) for name in catalog.names() for lnc in catalog.load(name).family.lnc_supported]

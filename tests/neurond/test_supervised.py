@@ -20,10 +20,10 @@ import pytest
 from neurond.service.socket_files import SocketFiles
 from neurond.system.supervisor import watchdog_seconds
 
-from neurontools.errors import EXIT_FAILURE, EXIT_PERMISSION, UserError
-from neurontools.health import Kind
-from neurontools.kernel_log.hardware_error import HardwareError
-from neurontools.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log.hardware_error import HardwareError
+from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.model.finding import Kind
+from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, UserError
 from tests.harness.running_daemon import Attachment, StartDaemon
 from tests.harness.waiting import HANG_SECONDS, wait_until
 

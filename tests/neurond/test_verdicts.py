@@ -10,8 +10,6 @@ from neurond.snapshots.recent_steps import LEAST_STEPS
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
 
-from neurontools import health
-from neurontools.health import Kind, Severity
 from neurontools.model import (
     Device,
     EccCounters,
@@ -26,7 +24,9 @@ from neurontools.model import (
     SourceKind,
     StatusCounters,
     TrainingCounters,
+    health,
 )
+from neurontools.model.finding import Kind, Severity
 from tests.harness.scenario_host import STARTED_AT_UNIX_SECONDS, ScenarioHost
 from tests.harness.snapshots import rank_of, snapshot_of
 

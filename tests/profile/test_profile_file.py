@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neurontools.errors import UserError
 from neurontools.profile import (
     Engine,
     Kind,
@@ -27,6 +26,7 @@ from neurontools.profile import (
 )
 from neurontools.profile.encoder import Definitions
 from neurontools.profile.writer import ProfileWriter
+from neurontools.util.errors import UserError
 from tests.harness.profiles import METADATA, profiles, write
 from tests.harness.trained_profiles import COLLECTIVE_NS, COMPUTE_NS, STEP_NS, trained
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.rpc import profile_words, socket_path
 from neurontools.rpc.profile_words import LONGEST_SECONDS, MOST_STEPS, Wanted
 from neurontools.rpc.remote.address import RemoteAddress, remote_address
 from neurontools.rpc.remote.certificates import client_tls
+from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.certificates import Authority, needs_openssl
 
 

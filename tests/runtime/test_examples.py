@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.errors import EXIT_NO_DAEMON
+from neurontools.util.errors import EXIT_NO_DAEMON
 from tests.harness import python_process
 from tests.harness.paths import ROOT
 from tests.harness.restarted_daemon import RestartedDaemon

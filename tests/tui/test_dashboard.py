@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from neurontools import model
 from neurontools.cli.top.options import PAGE_NAMES
-from neurontools.history.feed import FeedStatus, Link
-from neurontools.text.units import short_bytes_text
+from neurontools.client.history.feed import FeedStatus, Link
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings
+from neurontools.util.text.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import line_width
 from neurontools.views.overview.memory_tree import nodes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.history.feed import Link, ReplayFeed
+from neurontools.client.history.feed import Link, ReplayFeed
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings
 from neurontools.views.drawing.glyphs import UNICODE

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from neurontools.errors import EXIT_FAILURE
 from neurontools.testing import SimulatedFleet
+from neurontools.util.errors import EXIT_FAILURE
 from tests.harness import dashboard_terminal
 from tests.harness.dashboard_terminal import Terminal
 from tests.harness.host_clock import HostClock

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from neurontools import catalog
 from neurontools.model import Process, Snapshot
-from neurontools.text.go_json import indented, string
-from neurontools.text.table import Column, ascii_table
-from neurontools.text.terminal import cell_width, visible
+from neurontools.util.text.go_json import indented, string
+from neurontools.util.text.table import Column, ascii_table
+from neurontools.util.text.terminal import cell_width, visible
 from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_object, device_list_table
 from tests.harness.snapshots import process_of, snapshot_of, with_device
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools import health
-from neurontools.history.events import Event, Severity, events_between
-from neurontools.history.samples import Samples, sample_of
-from neurontools.history.series import Series
+from neurontools.client.history.events import Event, Severity, events_between
+from neurontools.client.history.samples import Samples, sample_of
+from neurontools.client.history.series import Series
+from neurontools.model import health
 from neurontools.model.attribution import Job
 from neurontools.rpc.convert import to_message
 from neurontools.views.drawing.dialog import Dialog, over

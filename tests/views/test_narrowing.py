@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neurontools import health
-from neurontools.model import EndedProcess
+from neurontools.model import EndedProcess, health
 from neurontools.views.drawing.narrowing import Narrowing
 from tests.harness.scenario_host import ScenarioHost
 from tests.harness.snapshots import process_of

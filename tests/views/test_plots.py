@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from neurontools.history import quantities
-from neurontools.history.events import Event, Severity
-from neurontools.history.timeline import Timeline
+from neurontools.client.history import quantities
+from neurontools.client.history.events import Event, Severity
+from neurontools.client.history.timeline import Timeline
 from neurontools.views.drawing.glyphs import ASCII, BLOCKS, UNICODE, Glyphs, glyphs_for
 from neurontools.views.drawing.line import line_width, plain
 from neurontools.views.drawing.plots import Plot, columns, percent, stacked

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from neurontools.health import Kind
 from neurontools.model import (
     Attribution,
     Finding,
@@ -22,6 +21,7 @@ from neurontools.model import (
     TrainingRates,
 )
 from neurontools.model.attribution import Job
+from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import RunningJob, jobs
 from neurontools.views.drawing.line import line_width, plain
 from neurontools.views.drawing.scene import Scene

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.top import command
-from neurontools.errors import EXIT_INTERRUPTED
+from neurontools.util.errors import EXIT_INTERRUPTED
 from tests.harness.command import call_main
 from tests.harness.dashboard_terminal import TOP
 from tests.harness.running_daemon import RunningDaemon, StartDaemon, shared

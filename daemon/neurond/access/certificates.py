@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neurond.settings import Settings
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.tls.server import ServerFiles, ServerTls
-from neurontools.tls.subjects import Subjects
+from neurontools.net.tls.server import ServerFiles, ServerTls
+from neurontools.net.tls.subjects import Subjects
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 
 def server_tls(settings: Settings, protocols: Sequence[str] = ()) -> ServerTls | None:

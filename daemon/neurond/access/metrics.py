@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from neurond.access.certificates import server_tls, subjects
 from neurond.settings import Settings
-from neurontools.http.access import Access
-from neurontools.http.host_check import HostCheck
-from neurontools.tls.server import ServerFiles, ServerTls
-from neurontools.tls.subjects import Subjects
+from neurontools.net.http.access import Access
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.tls.server import ServerFiles, ServerTls
+from neurontools.net.tls.subjects import Subjects
 
 
 def metrics_access(settings: Settings) -> Access:

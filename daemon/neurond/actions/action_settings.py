@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neurontools.model import Severity
-from neurontools.query.host_verdict import Asked
-from neurontools.query.problems import Owner
+from neurontools.model.host_verdict import Asked
+from neurontools.model.problems import Owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from neurond.actions.rate_limit import RateLimit
 from neurond.actions.webhook import WEBHOOK_VARIABLE
 from neurond.journal.audit import Audit
 from neurontools.model import Finding, Snapshot
-from neurontools.query.problems import described
-from neurontools.text.json_text import json_text
-from neurontools.text.seldom import Seldom
+from neurontools.model.problems import described
+from neurontools.util.text.json_text import json_text
+from neurontools.util.text.seldom import Seldom
 
 _MOST_WAITING = 256
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0

@@ -15,7 +15,7 @@ import grpc
 
 from neurond.attribution.pod_resources import METHOD, read_allocations
 from neurontools.model import PodAllocation
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 MAX_REPLY_BYTES = 16 * 2**20  # as much as the kubelet's own clients take
 _MAX_TROUBLE_CHARACTERS = 200

@@ -13,7 +13,7 @@ from neurontools.model import Snapshot
 if TYPE_CHECKING:
     from neurond.exports.metrics_pages import MetricsPages
     from neurond.peers.network_gate import NetworkGate
-    from neurontools.tls.subjects import Subjects
+    from neurontools.net.tls.subjects import Subjects
 
 
 class _Sender(Protocol):

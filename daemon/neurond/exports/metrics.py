@@ -19,8 +19,8 @@ from neurontools.exporters.exposition import (
 from neurontools.exporters.host_errors import HostErrors
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.prometheus import SnapshotMetrics
-from neurontools.http.compression import Document
 from neurontools.model import Snapshot
+from neurontools.net.http.compression import Document
 
 BUILD = Definition("neurontools_build", Kind.INFO, "The daemon and where its numbers come from")
 SNAPSHOTS = Definition("neurontools_daemon_snapshots", Kind.COUNTER, "Snapshots taken")

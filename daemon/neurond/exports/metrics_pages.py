@@ -10,14 +10,14 @@ from neurond.exports.metrics import Metrics
 from neurond.settings import Settings
 from neurond.snapshots.store import Store
 from neurond.system.supervisor import most_files
-from neurontools.errors import EXIT_FAILURE, UserError
 from neurontools.exporters.page import metrics_page
-from neurontools.http.limits import Limits
-from neurontools.http.request import Request
-from neurontools.http.response import Response, refusal
-from neurontools.http.server import HttpServer
-from neurontools.http.site import Page, Site
-from neurontools.sockets.listen_address import listen_address
+from neurontools.net.http.limits import Limits
+from neurontools.net.http.request import Request
+from neurontools.net.http.response import Response, refusal
+from neurontools.net.http.server import HttpServer
+from neurontools.net.http.site import Page, Site
+from neurontools.net.sockets.listen_address import listen_address
+from neurontools.util.errors import EXIT_FAILURE, UserError
 
 if TYPE_CHECKING:
     from neurond.web.daemon_pages import DaemonPages

@@ -18,8 +18,9 @@ from typing import Any
 
 from neurond.exports.otlp_packages import not_installed
 from neurond.exports.otlp_readings import INSTRUMENTS, Reading, core_attributes, process_attributes
-from neurontools.health import Severity, verdicts
 from neurontools.model import Device, Snapshot, SourceKind, logical_cores
+from neurontools.model.finding import Severity
+from neurontools.model.health import verdicts
 
 _EVENTS = (
     ("mem_corrected_total", "corrected", "memory"),

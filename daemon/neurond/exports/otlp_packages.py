@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 _PACKAGES = ("opentelemetry.sdk.metrics", "opentelemetry.exporter.otlp.proto.http")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from neurontools.driver.sysfs.exported_tree import ExportedTree
 from neurontools.model import Snapshot
-from neurontools.sysfs.exported_tree import ExportedTree
 
 _END_SECONDS = 5.0
 

@@ -18,10 +18,10 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.about import exit_code_text
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.files.directory import Directory, NotTrusted
 from neurontools.fleet.file_sd import PLACE_LABEL
 from neurontools.fleet.hosts import hostfile_text
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.files.directory import Directory, NotTrusted
 
 HOSTFILE, PIDS, FILE_SD = "hosts", "pids", "file_sd.json"
 EXIT_CODES = (

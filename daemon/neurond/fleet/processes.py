@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from neurond.fleet.plan import HostPlan
-from neurontools.errors import EXIT_FAILURE, UserError
-from neurontools.held_signals import nothing_raises
+from neurontools.util.errors import EXIT_FAILURE, UserError
+from neurontools.util.held_signals import nothing_raises
 
 _STOP_SECONDS = 10.0
 

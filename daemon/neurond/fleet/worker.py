@@ -12,7 +12,7 @@ from neurond.settings import Settings
 from neurond.system import log
 from neurond.system.event_loop import timed_loop
 from neurond.system.supervisor import exit_with_parent, most_files
-from neurontools.errors import UserError
+from neurontools.util.errors import UserError
 
 _STARTED_TOGETHER = 8
 _LONGEST_FAILURE = 400

@@ -9,9 +9,9 @@ from functools import partial
 from neurond.journal.accounts import Departure
 from neurond.journal.line_file import MOST_LINE_BYTES, LineFile
 from neurontools.model import FaultState, Finding, InjectedFault, Process, Snapshot
-from neurontools.query.problems import described
-from neurontools.text.json_text import json_text
-from neurontools.text.ranges import ranges
+from neurontools.model.problems import described
+from neurontools.util.text.json_text import json_text
+from neurontools.util.text.ranges import ranges
 
 NAME = "audit"
 _STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", FaultState.OVER: "fault_is_over"}

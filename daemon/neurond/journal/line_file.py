@@ -15,8 +15,8 @@ import stat
 import threading
 from collections.abc import Callable
 
-from neurontools.files.directory import Directory, NotTrusted
-from neurontools.text.seldom import Seldom
+from neurontools.util.files.directory import Directory, NotTrusted
+from neurontools.util.text.seldom import Seldom
 
 MOST_LINE_BYTES = 8192
 MOST_FILE_BYTES = 2**20  # of each of the two

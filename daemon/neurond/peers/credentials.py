@@ -8,7 +8,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
-from neurontools.tls.subjects import Role
+from neurontools.net.tls.subjects import Role
 
 _UCRED = struct.Struct("iII")  # pid, uid, gid
 _SO_PEERPIDFD = 77  # Linux 6.5; not in the socket module yet

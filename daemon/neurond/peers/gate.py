@@ -15,7 +15,7 @@ from neurond.peers.inner_server import InnerServer
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peers
 from neurond.peers.relay import Relay, is_gone, who_are_gone
-from neurontools.sockets.acceptor import Acceptor
+from neurontools.net.sockets.acceptor import Acceptor
 
 CONNECTION_WORK = 1.0
 _LOOK_EVERY_SECONDS = 2e-3  # for who has gone: a flood that is refused may not make it a work of its own

@@ -23,14 +23,14 @@ from neurond.peers.limits import Kind
 from neurond.peers.network_peer import NetworkPeer
 from neurond.peers.peers import AtLimit, Peers
 from neurond.peers.tls_relay import TlsRelay
-from neurontools.sockets.acceptor import Acceptor
-from neurontools.sockets.neighbourhood import neighbourhood
-from neurontools.sockets.places import Places
-from neurontools.sockets.readiness import readable, writable
-from neurontools.sockets.turnstile import Turnstile
-from neurontools.text.terminal import cut, visible
-from neurontools.tls.server import ServerTls
-from neurontools.tls.subjects import Subjects, subject_names
+from neurontools.net.sockets.acceptor import Acceptor
+from neurontools.net.sockets.neighbourhood import neighbourhood
+from neurontools.net.sockets.places import Places
+from neurontools.net.sockets.readiness import readable, writable
+from neurontools.net.sockets.turnstile import Turnstile
+from neurontools.net.tls.server import ServerTls
+from neurontools.net.tls.subjects import Subjects, subject_names
+from neurontools.util.text.terminal import cut, visible
 
 HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # that are under way, or have not begun
 HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each costs this process a millisecond or two

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.tls.subjects import Role
+from neurontools.net.tls.subjects import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Protocol
 
 from neurond.peers.limits import Kind, Limits, Pace
-from neurontools.tls.subjects import Role
+from neurontools.net.tls.subjects import Role
 
 _SWEEP_EVERY = 256  # new accounts
 

@@ -27,10 +27,10 @@ from neurond.peers.peers import AtLimit, Peers
 from neurond.service import profile_requests
 from neurond.service.exit_watch import ExitWatch
 from neurond.system.steady_clock import SteadyClock
+from neurontools.net.sockets import descriptors
+from neurontools.net.sockets.acceptor import Acceptor
 from neurontools.rpc import profile_words
-from neurontools.sockets import descriptors
-from neurontools.sockets.acceptor import Acceptor
-from neurontools.text.seldom import Seldom
+from neurontools.util.text.seldom import Seldom
 
 _READ_BYTES = 4096
 _LONGEST_LINE_BYTES = 64

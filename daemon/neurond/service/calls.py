@@ -12,7 +12,7 @@ import grpc
 from neurond.peers.frame_weight import CALL
 from neurond.peers.limits import Kind
 from neurond.peers.peers import AtLimit, Peer, Peers
-from neurontools.tls.subjects import Role
+from neurontools.net.tls.subjects import Role
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ENDING = "the daemon is ending"

@@ -14,8 +14,8 @@ from neurond.peers.limits import Kind
 from neurond.service.calls import Calls
 from neurond.service.monitor_service import MonitorService
 from neurond.system.free_memory import is_out_of_memory, tell_out_of_memory
+from neurontools.net.tls.subjects import Role
 from neurontools.rpc import neuron_pb2
-from neurontools.tls.subjects import Role
 
 MAX_REQUEST_BYTES = 2**20  # the largest report there can be has about 0.6 MiB
 MAX_STREAMS = 100  # of one connection; RFC 9113 (section 6.5.2) would not have fewer

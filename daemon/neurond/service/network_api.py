@@ -23,10 +23,10 @@ from neurond.service.server import announce_health
 from neurond.service.socket_files import SocketFiles, closed_umask
 from neurond.service.standard_services import Health
 from neurond.settings import Settings
-from neurontools.errors import EXIT_FAILURE, UserError
+from neurontools.net.sockets.listen_address import listen_address, listeners
 from neurontools.rpc import socket_path
-from neurontools.sockets.listen_address import listen_address, listeners
-from neurontools.text.seldom import Seldom
+from neurontools.util.errors import EXIT_FAILURE, UserError
+from neurontools.util.text.seldom import Seldom
 
 _BACKLOG = 256
 _MOST_REQUEST_BYTES = 2**16  # of questions alone

@@ -13,9 +13,9 @@ from neurond.ownership.holding import Holding
 from neurond.service.report_reader import read_report
 from neurond.snapshots.ticks import Ticks
 from neurond.system.steady_clock import SteadyClock
-from neurontools.nrt.core_request import CoreRequest
+from neurontools.driver.nrt.core_request import CoreRequest
 from neurontools.rpc import neuron_pb2
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection
 
 from neurond.peers.limits import Kind
 from neurond.service.calls import Calls
-from neurontools.tls.subjects import Role
+from neurontools.net.tls.subjects import Role
 
 
 class Health(health.aio.HealthServicer):

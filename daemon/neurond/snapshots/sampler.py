@@ -20,10 +20,10 @@ from neurond.system.host_reader import HostReader
 from neurond.system.jobs import Jobs
 from neurond.system.processes import ProcessTable, user_name
 from neurond.system.steady_clock import SteadyClock
+from neurontools.driver.proc.own_cost import OwnCost
+from neurontools.driver.sysfs.roots import Roots
 from neurontools.model import Host, Process, Snapshot, SourceKind
-from neurontools.proc.own_cost import OwnCost
-from neurontools.sysfs.roots import Roots
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 
 _MOST_ENDED = 256
 

@@ -15,8 +15,8 @@ from neurond.system.supervisor import exit_with_parent
 from neurontools import catalog
 from neurontools.cli.line.about import exit_code_text
 from neurontools.cli.line.frame import write_text
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.version import __version__
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.version import __version__
 
 EXIT_CODES = (
     (0, "a signal ended it, or what was asked for was printed"),

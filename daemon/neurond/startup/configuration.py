@@ -19,10 +19,10 @@ from neurond.settings import Settings
 from neurond.startup.checks import check
 from neurond.startup.tables import Configuration, DaemonTable, shown
 from neurontools import catalog
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
+from neurontools.driver.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
+from neurontools.driver.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
 from neurontools.rpc import socket_path
-from neurontools.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 STATE_DIRECTORY = "STATE_DIRECTORY"  # as systemd.exec(5) sets it for StateDirectory=
 _MOST_BYTES = 2**20

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from neurontools.catalog.ultraserver import named_place
-from neurontools.query import problems
-from neurontools.sockets.listen_address import listen_address
-from neurontools.tls.subjects import checked_name
+from neurontools.model import problems
+from neurontools.net.sockets.listen_address import listen_address
+from neurontools.net.tls.subjects import checked_name
 
 _Path = Annotated[str, Field(min_length=1)]
 _Seconds = Annotated[float, Field(allow_inf_nan=False)]

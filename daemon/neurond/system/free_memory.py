@@ -13,7 +13,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
-from neurontools.text.seldom import Seldom
+from neurontools.util.text.seldom import Seldom
 
 tell_out_of_memory = Seldom(logging.getLogger(__name__), logging.ERROR)
 

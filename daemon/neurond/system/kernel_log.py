@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-from neurontools.kernel_log.record import KernelRecord, parsed
+from neurontools.driver.kernel_log.record import KernelRecord, parsed
 
 _MOST_RECORDS = 2000  # at a tick
 _MOST_BYTES = 256 * 1024

@@ -6,7 +6,7 @@ import logging
 import os
 from types import TracebackType
 
-from neurontools.text.terminal import visible
+from neurontools.util.text.terminal import visible
 
 _FORMAT = "neurond: %(levelname)s: %(message)s"
 _PRIORITIES = {"CRITICAL": 2, "ERROR": 3, "WARNING": 4, "INFO": 6, "DEBUG": 7}  # of syslog(3)

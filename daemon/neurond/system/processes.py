@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 import psutil
 
 from neurond.system.steady_clock import SteadyClock
+from neurontools.driver.sysfs.process_files import ProcessFiles, boot_unix_seconds
 from neurontools.model import Job, Process
-from neurontools.sysfs.process_files import ProcessFiles, boot_unix_seconds
 
 MAX_COMMAND_CHARACTERS = 4096
 _SAME_START_SECONDS = 2.0  # the clock may have been set a little since

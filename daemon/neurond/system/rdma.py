@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
+from neurontools.driver.sysfs.small_file import parse_count, read_bytes, read_text
 from neurontools.model import RdmaPort
-from neurontools.sysfs.small_file import parse_count, read_bytes, read_text
 
 READ_SECONDS = 5.0
 _MOST_PORTS = 64

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 
-from neurontools.lifetime import end_with_parent
+from neurontools.util.lifetime import end_with_parent
 
 
 def notify_ready(ready_fd: int | None) -> bool:

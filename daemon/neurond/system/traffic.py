@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from neurontools.driver.sysfs.small_file import read_all
 from neurontools.model import Disk, NetworkInterface
-from neurontools.sysfs.small_file import read_all
 
 READ_SECONDS = 5.0
 MOST_SHOWN = 32

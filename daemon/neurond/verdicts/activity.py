@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from neurond.verdicts.evidence import Evidence
 from neurond.verdicts.standing_jobs import standing_job, waits_in_collective
-from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity
+from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import by_rank, together
-from neurontools.text.ranges import ranges
+from neurontools.util.text.ranges import ranges
 
 _MOST_NAMED = 4
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from neurontools.health import marked_reason
 from neurontools.model import Finding, Severity, Snapshot
-from neurontools.text.lasting import without_seconds
-from neurontools.text.ranges import ranges
+from neurontools.model.health import marked_reason
+from neurontools.util.text.lasting import without_seconds
+from neurontools.util.text.ranges import ranges
 
 _log = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes again; what flaps is told once

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from neurond.verdicts.evidence import Evidence, at_least, counted, growth
-from neurontools.health import Kind
 from neurontools.model import Finding, NeuronCore, Severity, SourceKind, StatusCounters
-from neurontools.text.ranges import ranges
+from neurontools.model.finding import Kind
+from neurontools.util.text.ranges import ranges
 
 _LINKS = "link_"
 _COMPONENTS = {

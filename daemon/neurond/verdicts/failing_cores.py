@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from neurond.verdicts.evidence import Who, growth, who_is
-from neurontools.health import Kind
 from neurontools.model import Finding, NeuronCore, Process, Severity, Snapshot, SourceKind
-from neurontools.text.ranges import ranges
+from neurontools.model.finding import Kind
+from neurontools.util.text.ranges import ranges
 
 _ENOUGH = 2  # processes in a row
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")

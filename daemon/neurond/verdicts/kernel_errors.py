@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from neurontools.health import Kind
-from neurontools.kernel_log.driver_line import Told, driver_line
-from neurontools.kernel_log.hardware_error import DMA, HardwareError, hardware_error
-from neurontools.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log.driver_line import Told, driver_line
+from neurontools.driver.kernel_log.hardware_error import DMA, HardwareError, hardware_error
+from neurontools.driver.kernel_log.record import KernelRecord
 from neurontools.model import Finding, NeuronCore, Severity, Snapshot
-from neurontools.text.terminal import cut, visible
+from neurontools.model.finding import Kind
+from neurontools.util.text.terminal import cut, visible
 
 _MOST_KEPT = 256
 _MOST_NAME_CHARACTERS = 40

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from neurond.verdicts.evidence import Evidence, Who, who_is
 from neurond.verdicts.hysteresis import Hysteresis, Level
-from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity, latency
-from neurontools.text.units import duration_text
+from neurontools.model.finding import Kind
+from neurontools.util.text.units import duration_text
 
 _BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
 """How long the medians must say so before it is told, and how long the contrary, as shares of the window."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from neurontools.health import Kind
 from neurontools.model import Finding, PodAllocation, Severity, Snapshot
-from neurontools.text.ranges import ranges
+from neurontools.model.finding import Kind
+from neurontools.util.text.ranges import ranges
 
 _Key = tuple[str, str, str]
 

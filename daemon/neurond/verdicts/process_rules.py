@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neurond.verdicts.evidence import NO_ERRORS, Evidence, at_least
-from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity, SourceKind
+from neurontools.model.finding import Kind
 
 
 def errors(evidence: Evidence) -> Iterator[Finding]:

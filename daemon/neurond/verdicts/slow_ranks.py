@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neurond.verdicts.evidence import Evidence
-from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity
+from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import recent_steps, together, world_size
 from neurontools.model.jobs.slow_rank import SlowRank, slow_rank
 

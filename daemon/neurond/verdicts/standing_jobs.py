@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from neurond.verdicts.evidence import Evidence
-from neurontools.health import Kind
 from neurontools.model import Finding, Process, Severity
+from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import by_rank, world_size
 from neurontools.model.jobs.standstill import Standstill, standstill, step_seconds
 

@@ -7,10 +7,10 @@ from functools import partial
 from neurond.settings import Settings
 from neurond.snapshots.store import Store
 from neurond.web.store_feed import StoreFeed
-from neurontools.http.access import Access
-from neurontools.http.host_check import HostCheck
-from neurontools.http.site import Page
-from neurontools.tls.subjects import Role
+from neurontools.net.http.access import Access
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.http.site import Page
+from neurontools.net.tls.subjects import Role
 from neurontools.web.gallery import Gallery
 from neurontools.web.guard import Guard
 from neurontools.web.hiding import Hiding

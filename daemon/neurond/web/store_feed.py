@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from neurond.snapshots.store import Store
-from neurontools.history.feed import Feed, FeedStatus, Link
-from neurontools.history.moment import Moment, MomentMaker, PastMaker
+from neurontools.client.history.feed import Feed, FeedStatus, Link
+from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
 from neurontools.web.hiding import Hiding, HidingTimeline
 
 _MOST_BYTES = 8 * 2**20

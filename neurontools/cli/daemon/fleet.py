@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.file_sd import read_file_sd
 from neurontools.fleet.hosts import Hosts, Reach, named_hosts, read_hostfile
 from neurontools.fleet.slurm import job_hosts
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
     from neurontools.rpc.remote.tunnels import Tunnels

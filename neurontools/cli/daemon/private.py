@@ -13,9 +13,9 @@ import threading
 from time import monotonic
 
 from neurontools.cli.line.frame import end_on_signal
-from neurontools.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
-from neurontools.held_signals import nothing_raises
 from neurontools.rpc.socket_path import LONGEST_PATH_BYTES
+from neurontools.util.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
+from neurontools.util.held_signals import nothing_raises
 
 START_SECONDS = 60.0  # a start took up to 24 s at load 20
 STOP_SECONDS = 2.0

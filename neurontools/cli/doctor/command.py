@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.cli.doctor import options
+from neurontools.cli.doctor import bundle, options
+from neurontools.cli.doctor.check import Level, Place
+from neurontools.cli.doctor.report import examination, report_json, report_text
 from neurontools.cli.line import frame
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
-from neurontools.doctor import bundle
-from neurontools.doctor.check import Level, Place
-from neurontools.doctor.report import examination, report_json, report_text
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.rpc import socket_path
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 _COMMAND = "neuron-doctor"
 

@@ -12,14 +12,14 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.choice import first_answer
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.faults.request import FaultRequest, ImpossibleFault
 from neurontools.faults.sentence import sentence
 from neurontools.model import InjectedFault
 from neurontools.rpc import faults as fault_calls
 from neurontools.rpc import socket_path
-from neurontools.text.json_text import json_text
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.text.json_text import json_text
+from neurontools.util.text.terminal import cut, visible
 
 _COMMAND = "neuron-fault"
 _MOST_DIGITS = 18

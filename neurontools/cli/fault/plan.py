@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neurontools.cli.fault import text
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 from neurontools.faults.plan import BadPlan, FaultPlan, PlannedFault, parse_plan, story
 from neurontools.fleet.hosts import Reach, read_hostfile
 from neurontools.rpc import faults as fault_calls
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import ask
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 _MOST_BYTES = 2**20
 

@@ -9,14 +9,14 @@ from time import time
 
 from neurontools.cli.healthcheck.options import FORMATS, LEVELS, PROBLEMS
 from neurontools.cli.line import choice, frame
-from neurontools.errors import EXIT_NAGIOS_UNKNOWN, EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
     from types import FrameType
     from typing import NoReturn
 
-    from neurontools.query.host_verdict import Asked, HostVerdict
+    from neurontools.model.host_verdict import Asked, HostVerdict
 
 _COMMAND = "neuron-healthcheck"
 _TIMEOUTS_SECONDS = {"npd": 3.0, "slurm": 40.0}
@@ -46,12 +46,11 @@ def _run(arguments: list[str]) -> int:
 
             frame.write_text(about.text(_COMMAND, options, given))
             return 0
-        from neurontools.light import dataclasses, enum, late_package
+        from neurontools.util.light import dataclasses, enum
 
         dataclasses.install()
-        late_package.install("neurontools.model")
         with enum.Importing():
-            from neurontools.query import problems  # noqa: F401
+            from neurontools.model import problems  # noqa: F401
         return _Check(given).run()
     except UserError as error:
         # 1 would be read as a host that is not well.
@@ -79,7 +78,7 @@ class _Check:
         """Prints the verdict; the exit code."""
         from _signal import ITIMER_REAL, SIGALRM, setitimer, signal  # type: ignore[import-not-found]
 
-        from neurontools.query import host_verdict
+        from neurontools.model import host_verdict
 
         signal(SIGALRM, _out_of_time)
         setitimer(ITIMER_REAL, self._timeout_seconds)
@@ -102,7 +101,7 @@ class _Check:
         return exit_code
 
     def _verdict(self) -> "HostVerdict":
-        from neurontools.query import host_verdict
+        from neurontools.model import host_verdict
         from neurontools.rpc import socket_path
 
         named = socket_path.named(self._given.get("socket"), os.environ)
@@ -111,7 +110,7 @@ class _Check:
         verdict = choice.first_answer(self._of_daemon, os.environ)
         if verdict is not None:
             return verdict
-        from neurontools.sysfs.roots import Roots
+        from neurontools.driver.sysfs.roots import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
             return host_verdict.no_devices(self._asked, time())
@@ -122,7 +121,7 @@ class _Check:
 
     def _of_daemon(self, path: str) -> "HostVerdict":
         """The verdict by the daemon at this socket; NoDaemon or UserError."""
-        from neurontools.query.host_verdict import host_verdict
+        from neurontools.model.host_verdict import host_verdict
         from neurontools.rpc import health_reply
         from neurontools.rpc.ask import ask
 
@@ -134,9 +133,9 @@ class _Check:
         return host_verdict(judged, version, at_unix_seconds, self._asked)
 
     def _what_is_asked(self) -> "Asked":
+        from neurontools.model import problems
         from neurontools.model.finding import Severity
-        from neurontools.query import problems
-        from neurontools.query.host_verdict import Asked
+        from neurontools.model.host_verdict import Asked
 
         given = self._given
         whose = _word(given, "problems", PROBLEMS, "node" if self._format in ("npd", "slurm") else "all")
@@ -180,7 +179,7 @@ def _count(text: str | None) -> int | None:
 
 
 def _shown(text: str) -> str:
-    from neurontools.text.terminal import cut, visible
+    from neurontools.util.text.terminal import cut, visible
 
     return cut(visible(text), 60) or '""'
 

@@ -7,11 +7,11 @@ configuration (https://github.com/kubernetes/node-problem-detector, pkg/custompl
 
 from __future__ import annotations
 
-from neurontools.errors import EXIT_NAGIOS_UNKNOWN
+from neurontools.model import problems
 from neurontools.model.finding import Severity
-from neurontools.query import problems
-from neurontools.query.host_verdict import HostVerdict
-from neurontools.text.terminal import cut, visible
+from neurontools.model.host_verdict import HostVerdict
+from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN
+from neurontools.util.text.terminal import cut, visible
 
 NO_ERROR = "Neuron has no error"
 NOT_KNOWN = "Neuron health is not known: "
@@ -28,7 +28,7 @@ def _text(verdict: HostVerdict) -> tuple[str, int]:
 
 
 def _json(verdict: HostVerdict) -> tuple[str, int]:
-    from neurontools.text.json_text import json_text
+    from neurontools.util.text.json_text import json_text
 
     answer = {
         "status": _STATUS[verdict.is_healthy],

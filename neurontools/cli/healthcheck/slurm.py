@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 from neurontools.cli.healthcheck.lines import severity_word
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.fleet.scontrol import NoScontrol, scontrol
-from neurontools.query import problems
-from neurontools.query.host_verdict import HostVerdict
-from neurontools.query.problems import Owner
-from neurontools.text.terminal import cut, visible
+from neurontools.model import problems
+from neurontools.model.host_verdict import HostVerdict
+from neurontools.model.problems import Owner
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
 
 MARK = "neuron-healthcheck: "
 _PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}

@@ -17,7 +17,7 @@ def text(command: str, page: Any, given: dict[str, str]) -> str:
     if "help" in given:
         return help_text(page.USAGE, page.SUMMARY, page.OPTIONS, page.NOTES, page.EXIT_CODES)
     if "version" in given:
-        from neurontools.version import __version__
+        from neurontools.util.version import __version__
 
         return f"{command} {__version__}\n"
     from neurontools.cli.line.completion import script

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 
 def script(shell: str, command: str, options: tuple[Option, ...], actions: tuple[str, ...] = ()) -> str:
@@ -13,7 +13,7 @@ def script(shell: str, command: str, options: tuple[Option, ...], actions: tuple
     """
     write = _WRITERS.get(shell)
     if write is None:
-        from neurontools.text.terminal import cut, visible
+        from neurontools.util.text.terminal import cut, visible
 
         shells = ", ".join(_WRITERS)
         raise UserError(f"--completion: {cut(visible(shell), 60)} is none of the shells {shells}; give one", EXIT_USAGE)

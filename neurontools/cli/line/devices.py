@@ -1,6 +1,6 @@
 """The devices that an option names: indices, ranges and PCI addresses."""
 
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 HIGHEST_INDEX = 1023  # far above any host; bounds what a typing error can ask for
 _HEXADECIMAL = frozenset("0123456789abcdef")
@@ -27,7 +27,7 @@ class DeviceSelection:
 def _range(entry: str) -> list[int]:
     low, dash, high = (piece.strip() for piece in entry.partition("-"))
     if not (_is_index(low) and (_is_index(high) if dash else True)):
-        from neurontools.text.terminal import cut, visible
+        from neurontools.util.text.terminal import cut, visible
 
         shown = cut(visible(entry), 60) or '""'
         raise UserError(

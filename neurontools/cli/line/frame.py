@@ -15,7 +15,7 @@ import os
 import sys
 from time import monotonic
 
-from neurontools.errors import EXIT_INTERRUPTED, UserError
+from neurontools.util.errors import EXIT_INTERRUPTED, UserError
 
 TYPE_CHECKING = False  # as typing has it, whose import takes too long for neuron-ls
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def write_text(text: str) -> None:
     """Write lines of text to standard output, harmless to a terminal; errors as those of `write_document`."""
     document = text.encode("utf-8", "surrogatepass")
     if document.translate(None, _PLAIN):  # much faster than to ask each character
-        from neurontools.text.terminal import visible_lines
+        from neurontools.util.text.terminal import visible_lines
 
         document = visible_lines(text).encode()
     write_document(document)
@@ -157,7 +157,7 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
     finally:
         standing = sys.modules.get("neurontools.rpc.remote.standing")  # where nothing was far away, nothing is loaded
         if standing is not None:
-            from neurontools.held_signals import HeldSignals
+            from neurontools.util.held_signals import HeldSignals
 
             with HeldSignals():
                 standing.end_all()

@@ -1,7 +1,7 @@
 """The options by which a command looks at many hosts."""
 
 from neurontools.cli.line.options import FILES, Option
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 NAMES = ("hosts", "hostfile", "slurm", "file-sd", "prometheus")
 """The options that name hosts; they exclude each other."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 LEAST_INTERVAL_SECONDS, MOST_INTERVAL_SECONDS = 0.05, 3600.0
 

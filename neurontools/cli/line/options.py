@@ -3,7 +3,7 @@
 By hand, because `import argparse` costs more than a whole one-shot command.
 """
 
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 FILES = "files"  # Option.completes: paths
 _BETWEEN = "\0"  # two values of one option; no argument of a program has this in it
@@ -138,6 +138,6 @@ def _suggestion(flag: str, known: dict[str, Option]) -> str:
 
 
 def _shown(text: str) -> str:
-    from neurontools.text.terminal import cut, visible
+    from neurontools.util.text.terminal import cut, visible
 
     return cut(visible(text), 60) or '""'

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-from neurontools.errors import EXIT_FAILURE, EXIT_FAULT, UserError
-from neurontools.text.terminal import visible, visible_lines
+from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, UserError
+from neurontools.util.text.terminal import visible, visible_lines
 
 TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"
 _STDERR = 2

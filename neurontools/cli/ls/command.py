@@ -9,7 +9,7 @@ import os
 from time import monotonic
 
 from neurontools.cli.line import choice, frame
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as in typing, whose import takes too long
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def _run(arguments: list[str]) -> int:
         frame.write_text(about.text(_COMMAND, options, given))
         return 0
     if "help-query" in given:
-        from neurontools.query.document import help_text
+        from neurontools.views.query.document import help_text
 
         frame.write_text(help_text())
         return 0
@@ -148,7 +148,7 @@ class _Query:
 
     def answer_from_devices(self) -> str | None:
         """The document of this host's own devices, read without a daemon; None where there are none."""
-        from neurontools.sysfs.roots import Roots
+        from neurontools.driver.sysfs.roots import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
             return None
@@ -201,7 +201,7 @@ def _logical_neuroncore_config() -> int | None:
     """The LNC that the environment sets; what reads it is imported only where something is said to the runtime."""
     if not any(name.startswith("NEURON_") for name in os.environ):
         return None
-    from neurontools.nrt import environment
+    from neurontools.driver.nrt import environment
 
     try:
         return environment.logical_neuroncore_config(os.environ)

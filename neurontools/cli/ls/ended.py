@@ -6,12 +6,12 @@ import time
 
 from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.ls.scripts import ASKING
-from neurontools.client import Client
-from neurontools.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
+from neurontools.client.daemon_client import Client
 from neurontools.model import EndedProcess
-from neurontools.query.document import parse_format
-from neurontools.query.ended_report import EndedReport, ended_csv, ended_json, ended_text
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
+from neurontools.views.query.document import parse_format
+from neurontools.views.query.ended_report import EndedReport, ended_csv, ended_json, ended_text
 
 _NOT_WITH = (*ASKING, "loop", "count", "topology", "device", "show-all-procs")
 _UNIT_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}

@@ -10,14 +10,14 @@ from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.hosts import NAMES
 from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.fleet.document import document, text_of
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity
-from neurontools.text import units
-from neurontools.text.ranges import ranges
-from neurontools.text.table import Column, ascii_table
-from neurontools.text.terminal import visible
+from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
+from neurontools.util.text import units
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.table import Column, ascii_table
+from neurontools.util.text.terminal import visible
 
 _GO_WITH = frozenset((*NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca"))
 

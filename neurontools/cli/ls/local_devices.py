@@ -6,9 +6,9 @@ import os
 
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_NOT_FOUND, UserError
-from neurontools.light import dataclasses
-from neurontools.sysfs.roots import Roots
+from neurontools.driver.sysfs.roots import Roots
+from neurontools.util.errors import EXIT_NOT_FOUND, UserError
+from neurontools.util.light import dataclasses
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def device_list(
     What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
     """
     dataclasses.install()
-    from neurontools.sysfs.host_snapshot import read_host
+    from neurontools.driver.sysfs.host_snapshot import read_host
     from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
 
     snapshot = read_host(Roots.from_environment(os.environ))

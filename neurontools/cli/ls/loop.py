@@ -12,13 +12,14 @@ from neurontools.cli.line import frame, intervals
 from neurontools.cli.line.options import exclude_each_other
 from neurontools.cli.line.telling import tell
 from neurontools.cli.ls.scripts import ScriptQuery
-from neurontools.client import Client, NoDaemon, TimedOut
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.client.daemon_client import Client
 from neurontools.model import Snapshot
-from neurontools.query.device_rows import device_rows, header
-from neurontools.query.document import further_lines
+from neurontools.rpc.ask import NoDaemon, TimedOut
 from neurontools.rpc.socket_path import place
-from neurontools.text.screen import terminal_size
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.text.screen import terminal_size
+from neurontools.views.query.device_rows import device_rows, header
+from neurontools.views.query.document import further_lines
 
 _AGAIN_SECONDS = 0.25
 _LONGEST_INTERVAL_OF_ITS_OWN_SECONDS = 1.0

@@ -6,8 +6,8 @@ import os
 import selectors
 import socket
 
-from neurontools.errors import EXIT_NO_DAEMON
 from neurontools.rpc.ask import NoDaemon
+from neurontools.util.errors import EXIT_NO_DAEMON
 
 _CHUNK_BYTES = 2**16
 _STDIN, _STDOUT = 0, 1

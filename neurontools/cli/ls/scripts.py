@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import os
 
-from neurontools import catalog, free_cores, health
+from neurontools import catalog, free_cores
 from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import exclude_each_other
-from neurontools.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
-from neurontools.model import Snapshot
-from neurontools.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
-from neurontools.query.document import document, parse_fields, parse_format
-from neurontools.query.fields import Field, Row, rows
-from neurontools.query.health_report import health_json, health_text
-from neurontools.sysfs.roots import Roots
+from neurontools.driver.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
+from neurontools.driver.sysfs.roots import Roots
+from neurontools.model import Snapshot, health
+from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.views.device_list import device_list_object
+from neurontools.views.query.document import document, parse_fields, parse_format
+from neurontools.views.query.fields import Field, Row, rows
+from neurontools.views.query.health_report import health_json, health_text
 
 ASKING = ("query", "wait-free", "health", "output-format")  # one of them
 MOST_CORES = 65536

@@ -16,14 +16,14 @@ from neurontools.cli.line.frame import ReaderGone, write_document, write_text
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
 from neurontools.cli.line.telling import tell
 from neurontools.cli.monitor import options
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.exporters.monitor.configuration import MonitorConfiguration, read_configuration
+from neurontools.exporters.monitor.record import group_periods
+from neurontools.exporters.monitor.record_types import Record
+from neurontools.exporters.monitor.recorder import Recorder
 from neurontools.model import Snapshot
-from neurontools.monitor.configuration import MonitorConfiguration, read_configuration
-from neurontools.monitor.record import group_periods
-from neurontools.monitor.record_types import Record
-from neurontools.monitor.recorder import Recorder
 from neurontools.rpc.socket_path import place
-from neurontools.text.json_text import json_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.text.json_text import json_text
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1
@@ -45,7 +45,7 @@ def _run(arguments: list[str]) -> int:
         write_text(about.text(_COMMAND, options, given))
         return 0
     if "json-schema" in given:
-        from neurontools.monitor.json_schema import record_schema
+        from neurontools.exporters.monitor.json_schema import record_schema
 
         write_text(json_text(record_schema(), indent=2) + "\n")
         return 0
@@ -95,7 +95,7 @@ class Output:
 
 def replay(file: str, configuration: MonitorConfiguration, output: Output, count: int | None) -> int:
     """Writes the records of a recording, by its own clock and without waiting; the exit code."""
-    from neurontools.recording.reader import RecordingReader
+    from neurontools.client.recording.reader import RecordingReader
     from neurontools.rpc import neuron_pb2
     from neurontools.rpc.convert import from_message
 

@@ -12,18 +12,18 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.options import Option, is_about_itself, parse
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.exporters.exposition import Exposition
 from neurontools.exporters.page import metrics_page
 from neurontools.exporters.process_families import process_families
 from neurontools.exporters.record_metrics import RecordMetrics
 from neurontools.exporters.record_readings import Problem
-from neurontools.http.access import Access
-from neurontools.http.compression import Document
-from neurontools.http.limits import Limits
-from neurontools.http.response import Response
-from neurontools.http.server import HttpServer
-from neurontools.http.site import Page, Site
+from neurontools.net.http.access import Access
+from neurontools.net.http.compression import Document
+from neurontools.net.http.limits import Limits
+from neurontools.net.http.response import Response
+from neurontools.net.http.server import HttpServer
+from neurontools.net.http.site import Page, Site
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 
 DEFAULT_PORT = 8000
 MAX_LINE_BYTES = 64 * 2**20

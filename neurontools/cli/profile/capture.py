@@ -18,17 +18,17 @@ from neurontools.cli.line.choice import first_answer
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.telling import tell
 from neurontools.cli.profile import options
-from neurontools.client import Client
-from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
-from neurontools.exporters.profiles.outputs import run_name, worker_name, write_outputs, write_ranks
+from neurontools.client.daemon_client import Client
 from neurontools.model import Snapshot
 from neurontools.profile import Profile, read_profile
 from neurontools.profile.chunks import SUFFIX
+from neurontools.profile.formats.outputs import run_name, worker_name, write_outputs, write_ranks
 from neurontools.profile.reader import MOST_FILE_BYTES
 from neurontools.rpc import socket_path
 from neurontools.rpc.profile_request import AskedProfile
-from neurontools.text.terminal import cut, visible
-from neurontools.text.units import bytes_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
+from neurontools.util.text.terminal import cut, visible
+from neurontools.util.text.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
 _SILENT_SECONDS = 120.0  # a process says something each second once it has begun

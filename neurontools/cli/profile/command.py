@@ -62,7 +62,7 @@ def _show(where: str, given: dict[str, str]) -> int:
 
         write_text("".join(csv_lines(report, options.table(given))))
     else:
-        from neurontools.text.screen import shows_unicode, terminal_size
+        from neurontools.util.text.screen import shows_unicode, terminal_size
         from neurontools.views.drawing.glyphs import ASCII, glyphs_for
         from neurontools.views.drawing.line import ascii_only, plain
         from neurontools.views.profile.page import profile_page
@@ -77,8 +77,8 @@ def _show(where: str, given: dict[str, str]) -> int:
 
 
 def _diff(paths: list[str], given: dict[str, str]) -> int:
-    from neurontools.analysis.comparison import compare
     from neurontools.cli.profile.reading import Reading
+    from neurontools.profile.analysis.comparison import compare
     from neurontools.views.profile.difference import difference_json, difference_text
 
     reading = Reading()
@@ -95,7 +95,7 @@ def _schema_text() -> str:
     """The JSON Schema of the document."""
     from pydantic import TypeAdapter
 
-    from neurontools.text.json_text import json_text
+    from neurontools.util.text.json_text import json_text
     from neurontools.views.profile.document import ProfileDocument
 
     schema = TypeAdapter(ProfileDocument).json_schema()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.cli.line.options import FILES, Option
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.rpc.profile_words import LONGEST_SECONDS, MOST_STEPS
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 ACTIONS = ("show", "report", "diff", "serve", "capture")
 TABLES = ("operators", "steps", "graphs", "ranks")  # those of views/profile/tables.py
@@ -162,6 +162,6 @@ def _number(flag: str, text: str | None, usual: int, least: int, most: int) -> i
 
 
 def _shown(text: str) -> str:
-    from neurontools.text.terminal import cut, visible
+    from neurontools.util.text.terminal import cut, visible
 
     return cut(visible(text), 60) or '""'

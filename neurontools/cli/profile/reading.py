@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.analysis import Report, report
-from neurontools.analysis.runs import latest_run
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, UserError
 from neurontools.profile import Profile
+from neurontools.profile.analysis import Report, report
+from neurontools.profile.analysis.runs import latest_run
 from neurontools.profile.directory import profile_paths
 from neurontools.profile.reader import read_profile
-from neurontools.text.ranges import ranges
-from neurontools.text.terminal import visible
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, UserError
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.terminal import visible
 
 
 @dataclass(slots=True)

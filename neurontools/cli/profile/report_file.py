@@ -8,9 +8,9 @@ from neurontools.cli.line.frame import write_document
 from neurontools.cli.line.telling import tell
 from neurontools.cli.profile import options
 from neurontools.cli.profile.reading import Reading
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.text.terminal import visible
-from neurontools.text.units import bytes_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import visible
+from neurontools.util.text.units import bytes_text
 from neurontools.views.profile.web.page import html_page
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_NOT_FOUND, UserError
-from neurontools.text.terminal import visible
+from neurontools.util.errors import EXIT_NOT_FOUND, UserError
+from neurontools.util.text.terminal import visible
 
 _PLUGIN = ("plugins", "profile")  # below the directory of logs, where both viewers look
 

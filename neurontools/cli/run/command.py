@@ -14,8 +14,6 @@ from time import monotonic, time_ns
 from types import FrameType
 from typing import Any
 
-from neurontools import lifetime
-from neurontools.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.cli.line import frame
 from neurontools.cli.line.choice import named_or_simulated
 from neurontools.cli.line.frame import write_text
@@ -23,10 +21,12 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself
 from neurontools.cli.line.telling import tell, tell_lines
 from neurontools.cli.run import options, profile, summary, summary_file, warden
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.nrt.core_request import parse_visible_cores
-from neurontools.nrt.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.driver.nrt.core_request import parse_visible_cores
+from neurontools.driver.nrt.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
+from neurontools.util import lifetime
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ def _advise(given: dict[str, str], document: dict[str, Any]) -> None:
     """Says what could be better, and adds it to the summary; with --quiet only where it was asked for."""
     if "no-advice" in given:
         return
-    from neurontools.advice import report
-    from neurontools.advice.advisor import advice
+    from neurontools.estimate.advice import report
+    from neurontools.estimate.advice.advisor import advice
 
     found = advice(document, _ignored(given))
     document["advice"] = [each.document() for each in found]
@@ -138,7 +138,7 @@ def _ignored(given: dict[str, str]) -> frozenset[str]:
     """The rules that are to say nothing."""
     if "ignore" not in given:
         return frozenset()
-    from neurontools.advice.advisor import RULES
+    from neurontools.estimate.advice.advisor import RULES
 
     named = frozenset(given["ignore"].split(","))
     for name in sorted(named.difference(RULES)):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from neurontools import catalog
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.estimate import (
     Calibration,
     CalibrationRow,
@@ -22,6 +21,7 @@ from neurontools.estimate import (
 from neurontools.estimate.document import document
 from neurontools.estimate.machine import Machine
 from neurontools.estimate.report import text
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 _ALL = "all"
 _INFERENCE_ONLY = "inferentia"  # the first one: nothing trains on it

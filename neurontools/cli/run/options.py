@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option, parse
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 _MOST_DIGITS = 18
 

@@ -11,7 +11,7 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.telling import tell
 from neurontools.cli.run import summary
-from neurontools.errors import EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 _NAME = "neuron_parallel_compile"
 _TAG = "INFO ||NEURON_PARALLEL_COMPILE||:"

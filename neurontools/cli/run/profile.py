@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.nrt.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_RUN, PROFILE_STEPS
-from neurontools.nrt.profile_steps import NoSteps, steps_of
+from neurontools.driver.nrt.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_RUN, PROFILE_STEPS
+from neurontools.driver.nrt.profile_steps import NoSteps, steps_of
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 _MOST_SIDE_BY_SIDE = 16  # workers: what viewers can hold
 
@@ -38,8 +38,8 @@ def complete(environment: dict[str, str], began_ns: int) -> None:
     """
     if PROFILE_RUN not in environment:
         return
-    from neurontools.exporters.profiles.outputs import has_outputs, write_outputs, write_ranks
     from neurontools.profile.directory import profile_paths
+    from neurontools.profile.formats.outputs import has_outputs, write_outputs, write_ranks
     from neurontools.profile.reader import read_profile
 
     directory = Path(environment[INSPECT_OUTPUT_DIRECTORY])

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from neurontools.cli.line.frame import write_text
-from neurontools.errors import UserError
-from neurontools.text.json_text import json_text
+from neurontools.util.errors import UserError
+from neurontools.util.text.json_text import json_text
 
 _STDOUT = "-"
 

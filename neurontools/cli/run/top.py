@@ -15,7 +15,7 @@ from threading import Event, Thread
 from typing import IO, Any
 
 from neurontools.cli.line.telling import tell
-from neurontools.errors import UserError
+from neurontools.util.errors import UserError
 
 _AT_ONCE_BYTES = 65536
 _END_SECONDS = 5.0

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from time import monotonic, sleep
 
 from neurontools.cli.line.telling import tell
-from neurontools.client import connect
-from neurontools.errors import EXIT_TIMED_OUT, UserError
+from neurontools.client.daemon_client import connect
+from neurontools.driver.nrt.core_request import CoreRequest
 from neurontools.free_cores import CoreRange, free_indices, select, wait_until
 from neurontools.model import Snapshot, logical_cores
-from neurontools.nrt.core_request import CoreRequest
 from neurontools.rpc import socket_path
+from neurontools.util.errors import EXIT_TIMED_OUT, UserError
 
 _POLL_SECONDS = 0.2
 _LONGEST_START_SECONDS = 120.0  # a script that takes no cores keeps the turn no longer

@@ -16,16 +16,16 @@ from neurontools.cli.line.hosts import NAMES, names_hosts, refuse_without_hosts
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.held_signals import HeldSignals, closed_whole
-from neurontools.light.asyncio_without_tls import import_asyncio
-from neurontools.light.shutil_without_archives import import_shutil
-from neurontools.text.screen import shows_unicode, terminal_size
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.held_signals import HeldSignals, closed_whole
+from neurontools.util.light.asyncio_without_tls import import_asyncio
+from neurontools.util.light.shutil_without_archives import import_shutil
+from neurontools.util.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import Terminal
-    from neurontools.history.feed import Feed
+    from neurontools.client.history.feed import Feed
     from neurontools.model import Snapshot
     from neurontools.tui.settings import Settings
     from neurontools.tui.terminal.typed_ahead import TypedAhead
@@ -150,7 +150,7 @@ def _dashboard(
     typed_ahead: TypedAhead | None = None,
 ) -> int:
     from neurontools.cli.top.first_frame import Terminal
-    from neurontools.history.feed import LiveFeed
+    from neurontools.client.history.feed import LiveFeed
     from neurontools.tui import configuration
     from neurontools.tui import settings as settings_module
 
@@ -226,7 +226,7 @@ def _choose(settings: Settings, given: dict[str, str]) -> str:
 def _paint(
     terminal: Terminal, snapshot: Snapshot, narrowing: Narrowing, settings: Settings, theme: str, filter_text: str
 ) -> None:
-    from neurontools import health
+    from neurontools.model import health
     from neurontools.views.drawing.scene import Clock, Scene
     from neurontools.views.frame import frame
 
@@ -253,13 +253,13 @@ def _paint(
 
 
 def _feed(given: dict[str, str], path: str | None, interval_seconds: float) -> Feed:
-    from neurontools.history.feed import LiveFeed, ReplayFeed
+    from neurontools.client.history.feed import LiveFeed, ReplayFeed
 
     if path is None:
         return ReplayFeed(given["replay"])
     feed = LiveFeed(path, interval_seconds)
     if "record" in given:
-        from neurontools.recording.writer import new_recording
+        from neurontools.client.recording.writer import new_recording
 
         feed.recorder = new_recording(given["record"])
     return feed

@@ -15,11 +15,11 @@ from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.options import two_values
 from neurontools.cli.line.telling import tell
 from neurontools.cli.top.options import check_narrowing, filter_text, narrowing
-from neurontools.client import Client, Recording
-from neurontools.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.client.daemon_client import Client, Recording
 from neurontools.model import Snapshot
-from neurontools.text.local_time import date_text
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.text.local_time import date_text
+from neurontools.util.text.terminal import cut, visible
 from neurontools.views.difference.comparison import difference_json, difference_text
 from neurontools.views.difference.side import Passes, Side
 from neurontools.views.drawing.narrowing import Narrowing

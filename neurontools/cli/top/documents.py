@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
 from neurontools.cli.top.options import check_narrowing
-from neurontools.client import Client, read_snapshot
-from neurontools.errors import EXIT_FAILURE, UserError
+from neurontools.client.daemon_client import Client, read_snapshot
 from neurontools.model import EndedProcess, Snapshot
-from neurontools.text.json_text import json_text as as_json
-from neurontools.text.screen import shows_unicode, terminal_size
+from neurontools.util.errors import EXIT_FAILURE, UserError
+from neurontools.util.text.json_text import json_text as as_json
+from neurontools.util.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import ASCII, glyphs_for
 from neurontools.views.drawing.line import Line, ascii_only, plain
@@ -26,8 +26,8 @@ from neurontools.views.processes.filter import parse_filter
 from neurontools.views.top.document import TopDocument, csv_text, document, json_text
 
 if TYPE_CHECKING:
-    from neurontools.history.timeline import Timeline
-    from neurontools.recording.writer import RecordingWriter
+    from neurontools.client.history.timeline import Timeline
+    from neurontools.client.recording.writer import RecordingWriter
 
 _USUAL_SIZE = (120, 50)
 _MOST_LINES = 4000
@@ -90,9 +90,9 @@ class Source:
 
         It is the same timeline each time, which has grown.
         """
-        from neurontools.history.moment import MomentMaker
-        from neurontools.history.past import whole_past
-        from neurontools.history.timeline import LIVE_BYTES, Timeline
+        from neurontools.client.history.moment import MomentMaker
+        from neurontools.client.history.past import whole_past
+        from neurontools.client.history.timeline import LIVE_BYTES, Timeline
 
         timeline = Timeline(LIVE_BYTES if self.recording is None else None)
         maker = MomentMaker()
@@ -116,7 +116,7 @@ class Source:
 
     def _messages(self, *, once: bool) -> Iterator[bytes]:
         if self.recording is not None:
-            from neurontools.recording.reader import RecordingReader
+            from neurontools.client.recording.reader import RecordingReader
 
             with closing(RecordingReader(self.recording)) as reader:
                 yield from reader.messages()
@@ -127,7 +127,7 @@ class Source:
         assert self.socket_path is not None  # noqa: S101
         recorder = None
         if self.record_to is not None:
-            from neurontools.recording.writer import new_recording
+            from neurontools.client.recording.writer import new_recording
 
             recorder = new_recording(self.record_to)
         try:
@@ -245,7 +245,7 @@ def _scene(
     filter_text: str,
     ended: tuple[EndedProcess, ...] = (),
 ) -> Scene:
-    from neurontools import health
+    from neurontools.model import health
 
     part = narrowing.part(snapshot)
     is_ascii = "ascii" in given or not shows_unicode()

@@ -13,8 +13,8 @@ import tty
 from collections.abc import Iterator
 
 from neurontools.cli.line.frame import EndedBySignal
-from neurontools.held_signals import nothing_raises
-from neurontools.text.terminal import visible
+from neurontools.util.held_signals import nothing_raises
+from neurontools.util.text.terminal import visible
 from neurontools.views.drawing.line import Page
 from neurontools.views.drawing.style import THEMES, Style
 

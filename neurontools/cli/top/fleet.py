@@ -11,12 +11,12 @@ from neurontools.cli.daemon.fleet import opened_feed
 from neurontools.cli.line.frame import write_document, write_text
 from neurontools.cli.line.telling import tell
 from neurontools.cli.top import options
-from neurontools.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
 from neurontools.fleet.document import csv_text, document, text_of
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.groups import USER, ways
 from neurontools.fleet.states import HostState, Link, worst_first
-from neurontools.text.screen import shows_unicode, terminal_size
+from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
+from neurontools.util.text.screen import shows_unicode, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 from neurontools.views.drawing.line import plain
 from neurontools.views.fleet.listing import listed

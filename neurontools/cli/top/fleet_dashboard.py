@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from neurontools.cli.line import frame
 from neurontools.cli.top.first_frame import Terminal
 from neurontools.cli.top.theme import chosen_theme
-from neurontools.errors import UserError
 from neurontools.fleet.feed import FleetFeed
-from neurontools.held_signals import HeldSignals, closed_whole
-from neurontools.light.asyncio_without_tls import import_asyncio
-from neurontools.text.screen import shows_unicode
+from neurontools.util.errors import UserError
+from neurontools.util.held_signals import HeldSignals, closed_whole
+from neurontools.util.light.asyncio_without_tls import import_asyncio
+from neurontools.util.text.screen import shows_unicode
 from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:

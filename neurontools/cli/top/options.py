@@ -9,7 +9,7 @@ from neurontools.cli.line import intervals
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.hosts import HOSTS, TLS
 from neurontools.cli.line.options import FILES, INSTANCE_TYPES, Option
-from neurontools.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,8 +117,8 @@ def check(given: dict[str, str]) -> None:
 
 def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowing:
     """What --device and --only-visible leave to be shown; UserError when a value makes no sense."""
-    from neurontools.nrt.core_request import parse_visible_cores
-    from neurontools.nrt.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
+    from neurontools.driver.nrt.core_request import parse_visible_cores
+    from neurontools.driver.nrt.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
     from neurontools.views.drawing.narrowing import Narrowing
 
     chosen = DeviceSelection(given.get("device", ""))

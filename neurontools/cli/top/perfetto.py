@@ -9,16 +9,16 @@ from typing import BinaryIO
 
 from neurontools.cli.line.telling import tell
 from neurontools.cli.top.options import check_narrowing, narrowing
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.client.history.events import events_between
+from neurontools.client.recording.host_time import HostTime
+from neurontools.client.recording.reader import RecordingReader
 from neurontools.exporters.perfetto.host_trace import HostTrace
-from neurontools.history.events import events_between
 from neurontools.model import Snapshot
-from neurontools.recording.host_time import HostTime
-from neurontools.recording.reader import RecordingReader
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
-from neurontools.text.terminal import visible
-from neurontools.text.units import bytes_text, count_text
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.text.terminal import visible
+from neurontools.util.text.units import bytes_text, count_text
 
 _OPTION = "--export-perfetto"
 

@@ -12,24 +12,24 @@ from functools import partial
 
 from neurontools.cli.line.frame import EndedBySignal
 from neurontools.cli.line.telling import tell
-from neurontools.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.client.history.feed import Feed, LiveFeed
+from neurontools.client.history.timeline import LIVE_BYTES
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
-from neurontools.held_signals import HeldSignals
-from neurontools.history.feed import Feed, LiveFeed
-from neurontools.history.timeline import LIVE_BYTES
-from neurontools.http.access import Access
-from neurontools.http.host_check import HostCheck
-from neurontools.http.limits import Limits
-from neurontools.http.openness import refuse_open
-from neurontools.http.request import Request
-from neurontools.http.response import Response, refusal
-from neurontools.http.server import HttpServer
-from neurontools.http.site import Page, Site
-from neurontools.sockets.listen_address import listen_address
-from neurontools.text.option_file import read_options
-from neurontools.tls.server import ServerFiles, ServerTls
-from neurontools.tls.subjects import Role
+from neurontools.net.http.access import Access
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.http.limits import Limits
+from neurontools.net.http.openness import refuse_open
+from neurontools.net.http.request import Request
+from neurontools.net.http.response import Response, refusal
+from neurontools.net.http.server import HttpServer
+from neurontools.net.http.site import Page, Site
+from neurontools.net.sockets.listen_address import listen_address
+from neurontools.net.tls.server import ServerFiles, ServerTls
+from neurontools.net.tls.subjects import Role
+from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
+from neurontools.util.held_signals import HeldSignals
+from neurontools.util.text.option_file import read_options
 from neurontools.web.fleet_view import FleetView
 from neurontools.web.gallery import Gallery
 from neurontools.web.guard import Guard

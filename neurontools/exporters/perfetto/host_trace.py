@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from neurontools.client.history.events import Event
 from neurontools.exporters.perfetto.packets import Unit
 from neurontools.exporters.perfetto.tracks import Tracks
-from neurontools.history.events import Event
 from neurontools.model import (
     Device,
     Finding,
@@ -19,9 +19,9 @@ from neurontools.model import (
     sum_device_memory,
 )
 from neurontools.model.jobs.running_job import Rank, jobs
-from neurontools.text.ranges import ranges
-from neurontools.text.script import script_text
-from neurontools.text.terminal import visible
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.script import script_text
+from neurontools.util.text.terminal import visible
 
 _EVENTS, _HOST, _DEVICES = range(3)  # the order of the tracks at the top; processes have a place of their own
 _GAP_PAUSES = (

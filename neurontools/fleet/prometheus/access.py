@@ -7,9 +7,9 @@ from base64 import b64encode
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.text.option_file import place_of, read_options
-from neurontools.text.terminal import cut, visible
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.text.option_file import place_of, read_options
+from neurontools.util.text.terminal import cut, visible
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 
-from neurontools.errors import UserError
 from neurontools.fleet.direct_feed import DirectFeed
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.jobs import FleetJob
@@ -22,6 +21,7 @@ from neurontools.fleet.prometheus.queries import MEANINGS, PROBE, Overview, has_
 from neurontools.fleet.prometheus.server import Answer, PrometheusProblem, PrometheusServer, Sample, Unasked
 from neurontools.fleet.same_host import once_each
 from neurontools.fleet.states import HostState
+from neurontools.util.errors import UserError
 
 USUAL_INTERVAL_SECONDS = 15.0  # as often as most are told to scrape
 _QUERY_SECONDS = 20.0

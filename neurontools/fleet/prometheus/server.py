@@ -17,10 +17,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.fleet.prometheus.access import Access
-from neurontools.text.terminal import cut, visible
-from neurontools.version import __version__
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.text.terminal import cut, visible
+from neurontools.util.version import __version__
 
 MOST_BYTES = 32 * 2**20  # of one answer, unpacked
 _CONNECT_SECONDS = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 SCHEME = "grpcs://"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")

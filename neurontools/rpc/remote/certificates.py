@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from neurontools.errors import EXIT_USAGE, UserError
-from neurontools.tls.client import ClientFiles, ClientTls
+from neurontools.net.tls.client import ClientFiles, ClientTls
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 OPTIONS = ("tls-cert", "tls-key", "tls-ca")
 VARIABLES = ("NEURONTOOLS_TLS_CERT", "NEURONTOOLS_TLS_KEY", "NEURONTOOLS_TLS_CA")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.rpc import socket_path
 from neurontools.rpc.remote.address import remote_address
 from neurontools.rpc.remote.certificates import client_tls
 from neurontools.rpc.remote.tunnels import Tunnels
+from neurontools.util.errors import EXIT_USAGE, UserError
 
 _standing: list[Tunnels] = []
 

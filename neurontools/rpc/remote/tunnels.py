@@ -17,10 +17,10 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
+from neurontools.net.tls.client import ClientTls
 from neurontools.rpc.remote.address import RemoteAddress
 from neurontools.rpc.remote.pipe import Pipe, say
 from neurontools.rpc.remote.reasons import NOT_GRPC, reason
-from neurontools.tls.client import ClientTls
 
 CONNECT_SECONDS = 8.0
 _DEAD_MILLISECONDS = 60_000  # without a sign of life of a host that should give one

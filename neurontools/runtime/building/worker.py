@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from neurontools.lifetime import end_with_parent
 from neurontools.runtime.building import inductor
 from neurontools.runtime.kernels import dropout, linear, normalization, probed
 from neurontools.runtime.native.archive import Archive, InvalidArchive
@@ -20,6 +19,7 @@ from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
+from neurontools.util.lifetime import end_with_parent
 
 _NICENESS = 5
 _LONGEST_REASON = 300

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from neurontools.driver.nrt.status import NrtStatus
 from neurontools.model import OperatorTime
-from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.capture.course import Course, Observed
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.metrics import metrics

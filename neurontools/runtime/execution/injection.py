@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from neurontools.driver.nrt.environment import VISIBLE_CORES
+from neurontools.driver.nrt.log import failure_lines
 from neurontools.faults.kind import Effect
-from neurontools.nrt.environment import VISIBLE_CORES
-from neurontools.nrt.log import failure_lines
 from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.programs.description import COLLECTIVE
@@ -21,7 +21,7 @@ from neurontools.runtime.programs.program import Program
 from neurontools.runtime.reporting.armed_faults import ArmedFault, ArmedFaults
 from neurontools.runtime.reporting.narration import say
 from neurontools.runtime.tensors.core import Core, Tensor
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 
 DEFAULT_TIMEOUT_SECONDS = 30.0  # of NEURON_RT_EXEC_TIMEOUT, by its table in the documentation
 _IN_COLLECTIVES = (Effect.HANGS_IN_COLLECTIVE, Effect.IS_LATE_IN_COLLECTIVES)

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from neurontools.advice import EVERY_RULE, IGNORED_RULES
+from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.model import ScriptAdvice
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.launch.summary import document
@@ -42,7 +42,7 @@ class Judgement:
         finally:
             buffers.lock.release()
         self._next_seconds, self._judged_steps = now_seconds + _INTERVAL_SECONDS, steps.steps_total
-        from neurontools.advice.advisor import advice
+        from neurontools.estimate.advice.advisor import advice
 
         workers = int(os.environ.get("WORLD_SIZE", "1") or 1)
         found = advice(

@@ -7,9 +7,9 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from neurontools.errors import UserError
 from neurontools.runtime.launch.install import install
-from neurontools.text.terminal import visible
+from neurontools.util.errors import UserError
+from neurontools.util.text.terminal import visible
 
 
 def run_script(script: str, arguments: list[str]) -> None:

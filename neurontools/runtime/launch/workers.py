@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neurontools.lifetime import VARIABLE as ENDS_WITH
-from neurontools.lifetime import end_with_neuron_run
 from neurontools.runtime.launch.summary_files import DIRECTORY
 from neurontools.runtime.reporting.narration import say
+from neurontools.util.lifetime import VARIABLE as ENDS_WITH
+from neurontools.util.lifetime import end_with_neuron_run
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _THREADS = "OMP_NUM_THREADS"

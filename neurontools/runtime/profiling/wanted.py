@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neurontools.nrt.environment import (
+from neurontools.driver.nrt.environment import (
     INSPECT_ENABLE,
     INSPECT_MOST_EVENTS,
     INSPECT_OUTPUT_DIRECTORY,
     PROFILE_RUN,
     PROFILE_STEPS,
 )
-from neurontools.nrt.profile_steps import steps_of
+from neurontools.driver.nrt.profile_steps import steps_of
 
 _DEFAULT_DIRECTORY = "./output"
 _DEFAULT_EVENTS = 250_000

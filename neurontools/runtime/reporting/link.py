@@ -7,12 +7,12 @@ import socket
 from contextlib import suppress
 from time import monotonic
 
-from neurontools.nrt.status import NrtStatus
+from neurontools.driver.nrt.status import NrtStatus
+from neurontools.net.sockets.descriptors import receive
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, Connection, RpcError, Status
 from neurontools.rpc.http2 import connect
 from neurontools.rpc.socket_path import attach_socket
-from neurontools.sockets.descriptors import receive
 
 _SERVICE = "/neurontools.v1.RuntimeService/"
 _LONGEST_LINE_BYTES = 1024

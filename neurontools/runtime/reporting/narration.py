@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from neurontools.text.terminal import visible
+from neurontools.util.text.terminal import visible
 
 _LONGEST_LINE = 1000
 _told: set[str] = set()

@@ -10,10 +10,9 @@ from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from neurontools.errors import EXIT_NO_DAEMON, UserError
+from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.nrt.environment import PROCESS_TAG
 from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
-from neurontools.nrt.core_request import CoreRequest
-from neurontools.nrt.environment import PROCESS_TAG
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status
 from neurontools.rpc.socket_path import candidates, checked, named
@@ -34,7 +33,8 @@ from neurontools.runtime.reporting.last_words import LastWords
 from neurontools.runtime.reporting.link import CoresUnavailable, Link, NoDaemon
 from neurontools.runtime.reporting.loaded_model import LoadedModel
 from neurontools.runtime.reporting.narration import say
-from neurontools.version import __version__
+from neurontools.util.errors import EXIT_NO_DAEMON, UserError
+from neurontools.util.version import __version__
 
 REQUIRE_DAEMON = "NEURONTOOLS_REQUIRE_DAEMON"
 FIRST_ATTACH_TIMEOUT_SECONDS = 5.0  # the caller waits for this one

@@ -10,12 +10,12 @@ from dataclasses import replace
 from threading import Lock
 from typing import TypeVar
 
-from neurontools.errors import UserError
 from neurontools.model import TrainingCounters
 from neurontools.rpc.socket_path import candidates, named
 from neurontools.runtime.reporting.link import CoresUnavailable
 from neurontools.runtime.reporting.narration import say_once
 from neurontools.runtime.reporting.reporter import Reporter
+from neurontools.util.errors import UserError
 
 T = TypeVar("T")
 

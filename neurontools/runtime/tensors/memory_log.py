@@ -10,9 +10,9 @@ import tempfile
 from collections import Counter
 from contextlib import suppress
 
-from neurontools.files.directory import Directory
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.memory import Category, CoreMemory, log_stamp
+from neurontools.util.files.directory import Directory
 
 _MOST_LINES = 200
 

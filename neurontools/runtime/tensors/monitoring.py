@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from neurontools.driver.nrt.status import NrtStatus
 from neurontools.model import DeviceMemory, HostMemory
-from neurontools.nrt.status import NrtStatus
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 from neurontools.runtime.reporting.loaded_model import LoadedModel
 from neurontools.runtime.reporting.reporter import Reporter

@@ -16,7 +16,7 @@ from neurontools.runtime.profiling.totals import LiveBlock
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.memory import Category
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MADE_UP_ADDRESS = 1 << 56  # no storage is there

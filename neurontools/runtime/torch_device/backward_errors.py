@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils import hooks as module_hooks
 
-from neurontools.held_signals import held_signals
+from neurontools.util.held_signals import held_signals
 
 Hook = Callable[..., Any]
 

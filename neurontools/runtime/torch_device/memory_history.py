@@ -6,8 +6,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from neurontools.exporters.profiles.memory_snapshot import snapshot, write_snapshot
 from neurontools.profile import Profile
+from neurontools.profile.formats.memory_snapshot import snapshot, write_snapshot
 from neurontools.runtime.profiling.window import Window
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device

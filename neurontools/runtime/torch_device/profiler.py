@@ -16,8 +16,8 @@ import torch
 from torch.autograd import profiler as autograd_profiler
 from torch.autograd.profiler_util import FunctionEvent
 
-from neurontools.exporters.profiles.chrome_trace import merged
 from neurontools.profile import Engine, Profile
+from neurontools.profile.formats.chrome_trace import merged
 from neurontools.runtime.counting.steps import steps
 from neurontools.runtime.profiling.ring import ring
 from neurontools.runtime.profiling.window import Window

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.history.feed import LiveFeed
+from neurontools.client.history.feed import LiveFeed
 from neurontools.tui import keys
 from neurontools.tui.choices import Choices
 from neurontools.tui.dashboard_state import DashboardState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neurontools.text.ranges import ranges
 from neurontools.tui.choices import Choices
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.dialog import Dialog
 
 if TYPE_CHECKING:

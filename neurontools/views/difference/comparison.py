@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neurontools.text.json_text import json_text
-from neurontools.text.local_time import date_text
-from neurontools.text.moment import moment_text
-from neurontools.text.terminal import cell_width, cut, visible
+from neurontools.util.text.json_text import json_text
+from neurontools.util.text.local_time import date_text
+from neurontools.util.text.moment import moment_text
+from neurontools.util.text.terminal import cell_width, cut, visible
 from neurontools.views.difference.quantities import Quantity, Value
 from neurontools.views.difference.side import Side, Subject, paired
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from neurontools.health import Verdict
 from neurontools.model import Device
-from neurontools.text import units
-from neurontools.text.ranges import ranges
+from neurontools.model.health import Verdict
+from neurontools.util.text import units
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.figures import Figures, ProcessFigures, total
 
 Value = float | int | str | None

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from neurontools import health
-from neurontools.model import Process, Snapshot
-from neurontools.text.terminal import visible
+from neurontools.model import Process, Snapshot, health
+from neurontools.util.text.terminal import visible
 from neurontools.views.difference.quantities import (
     OF_DEVICE,
     OF_HOST,

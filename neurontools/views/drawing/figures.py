@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from neurontools import catalog
-from neurontools.health import Kind
 from neurontools.model import (
     Device,
     DeviceMemory,
@@ -26,6 +25,7 @@ from neurontools.model import (
     sum_device_memory,
     sum_host_memory,
 )
+from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import Rank, RunningJob, jobs
 from neurontools.model.jobs.standstill import in_collective_since
 from neurontools.model.training import age_seconds

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from neurontools.text.terminal import cell_width, visible
+from neurontools.util.text.terminal import cell_width, visible
 
 Run = tuple[str, str]
 Line = tuple[Run, ...]

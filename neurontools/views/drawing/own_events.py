@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.history.events import Event
+from neurontools.client.history.events import Event
 from neurontools.views.drawing.scene import Scene
 
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from neurontools.history.axis import Axis
-from neurontools.history.quantities import Quantity
-from neurontools.history.series import Curve
-from neurontools.text import units
+from neurontools.client.history.axis import Axis
+from neurontools.client.history.quantities import Quantity
+from neurontools.client.history.series import Curve
+from neurontools.util.text import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, fit

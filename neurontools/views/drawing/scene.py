@@ -13,10 +13,10 @@ from neurontools.views.drawing.narrowing import Narrowing
 from neurontools.views.drawing.thresholds import Thresholds
 
 if TYPE_CHECKING:
-    from neurontools.health import Verdict
-    from neurontools.history.events import Event
-    from neurontools.history.series import Series
-    from neurontools.proc.surroundings import Surroundings
+    from neurontools.client.history.events import Event
+    from neurontools.client.history.series import Series
+    from neurontools.driver.proc.surroundings import Surroundings
+    from neurontools.model.health import Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-from neurontools.history.axis import Axis
-from neurontools.history.events import Event, Severity
+from neurontools.client.history.axis import Axis
+from neurontools.client.history.events import Event, Severity
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit
 from neurontools.views.drawing.own_events import events_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from neurontools.fleet.jobs import FleetJob, FleetStandstill
 from neurontools.model import Severity
 from neurontools.model.jobs.job_state import JobState
-from neurontools.text import units
-from neurontools.text.ranges import ranges
+from neurontools.util.text import units
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit, fit_marked, foreign
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity, SourceKind
-from neurontools.text import units
-from neurontools.text.local_time import clock_text
-from neurontools.version import __version__
+from neurontools.util.text import units
+from neurontools.util.text.local_time import clock_text
+from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.line import (
     Line,

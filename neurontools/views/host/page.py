@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.model import Host
-from neurontools.text import units
-from neurontools.version import __version__
+from neurontools.util.text import units
+from neurontools.util.version import __version__
 from neurontools.views.drawing.columns import chosen, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.gauge import bar

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from neurontools.health import alike, sentence
 from neurontools.model import Severity
-from neurontools.text.ranges import ranges
+from neurontools.model.health import alike, sentence
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Run, clip, fit, foreign
 from neurontools.views.drawing.scene import Scene

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from neurontools.health import Kind
 from neurontools.model import Severity
+from neurontools.model.finding import Kind
 from neurontools.model.training import age_seconds
-from neurontools.text import units
-from neurontools.text.ranges import ranges
-from neurontools.text.script import script_text
+from neurontools.util.text import units
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.script import script_text
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, cell, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from neurontools.text import units
-from neurontools.text.ranges import ranges
-from neurontools.text.script import script_text
+from neurontools.util.text import units
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.script import script_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import foreign
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from neurontools import catalog
-from neurontools.history import quantities
+from neurontools.client.history import quantities
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.model.training import STEP_PARTS
-from neurontools.text import units
-from neurontools.text.local_time import day_text
-from neurontools.text.ranges import ranges
+from neurontools.util.text import units
+from neurontools.util.text.local_time import day_text
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures, total
 from neurontools.views.drawing.line import Page, fact, foreign

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neurontools.analysis.comparison import Comparison, Difference, OperatorDifference, Unit
-from neurontools.analysis.graphs import GraphUse
-from neurontools.analysis.report import Report
+from neurontools.profile.analysis.comparison import Comparison, Difference, OperatorDifference, Unit
+from neurontools.profile.analysis.graphs import GraphUse
+from neurontools.profile.analysis.report import Report
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.text.json_text import json_text
-from neurontools.text.terminal import visible
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
+from neurontools.util.text.json_text import json_text
+from neurontools.util.text.terminal import visible
+from neurontools.util.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, row_line, title_line
 from neurontools.views.drawing.line import plain
 from neurontools.views.profile.document import line_text

@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from neurontools.analysis import Report
-from neurontools.analysis.graphs import GraphUse
-from neurontools.analysis.memory import Peak
-from neurontools.analysis.operators import OperatorUse
-from neurontools.analysis.report import Rank
-from neurontools.analysis.steps import NS_PER_SECOND, SlowStep, Split
 from neurontools.profile import Place
+from neurontools.profile.analysis import Report
+from neurontools.profile.analysis.graphs import GraphUse
+from neurontools.profile.analysis.memory import Peak
+from neurontools.profile.analysis.operators import OperatorUse
+from neurontools.profile.analysis.report import Rank
+from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, Split
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.text.json_text import json_text as as_json
+from neurontools.util.text.json_text import json_text as as_json
 
 SCHEMA_VERSION = 1
 

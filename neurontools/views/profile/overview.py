@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from neurontools.analysis import Report
-from neurontools.analysis.operators import seconds_by_engine
-from neurontools.analysis.report import Rank
-from neurontools.analysis.steps import SlowStep
+from neurontools.profile.analysis import Report
+from neurontools.profile.analysis.operators import seconds_by_engine
+from neurontools.profile.analysis.report import Rank
+from neurontools.profile.analysis.steps import SlowStep
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.text.local_time import date_text
-from neurontools.text.ranges import ranges
-from neurontools.text.units import (
+from neurontools.util.text.local_time import date_text
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.units import (
     UNKNOWN,
     bytes_text,
     count_text,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.analysis import Report
+from neurontools.profile.analysis import Report
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page
 from neurontools.views.profile.graphs import graph_lines

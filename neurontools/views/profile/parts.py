@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from neurontools.analysis.operators import UNKNOWN_PLACE, place_text
 from neurontools.profile import Place
-from neurontools.text.terminal import visible
-from neurontools.text.units import flops_text
+from neurontools.profile.analysis.operators import UNKNOWN_PLACE, place_text
+from neurontools.util.text.terminal import visible
+from neurontools.util.text.units import flops_text
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, clip, fit_marked, line_width, pad
 

@@ -8,20 +8,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
-from neurontools import catalog, health
+from neurontools import catalog
 from neurontools.model import (
     DeviceMemory,
     HostMemory,
     Instance,
     Snapshot,
+    health,
 )
-from neurontools.query.ended_report import EndedRow, ended_row
-from neurontools.text.csv_text import csv_line, foreign_cell
-from neurontools.text.json_text import json_text as as_json
-from neurontools.text.moment import moment_text
-from neurontools.text.ranges import ranges
+from neurontools.util.text.csv_text import csv_line, foreign_cell
+from neurontools.util.text.json_text import json_text as as_json
+from neurontools.util.text.moment import moment_text
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.host.document import TopCost, TopHost, top_cost, top_host
+from neurontools.views.query.ended_report import EndedRow, ended_row
 from neurontools.views.top.job import TopJob, job_part
 from neurontools.views.top.process import TopProcess, process_part
 from neurontools.views.usage.document import TopUser, top_users

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model import OperatorTime, ScriptAdvice
-from neurontools.text.moment import known_moment_text
+from neurontools.util.text.moment import known_moment_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.top.training import TopTraining, training_part
 

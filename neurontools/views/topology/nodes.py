@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.model import Instance, UltraServerNode
-from neurontools.text.terminal import visible
-from neurontools.text.units import UNKNOWN
+from neurontools.util.text.terminal import visible
+from neurontools.util.text.units import UNKNOWN
 
 _NODES_IN_A_ROW = 9
 _LINK, _WRAP_LEFT, _WRAP_RIGHT = "◄––►", "*––►", "◄––*"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from neurontools.catalog.topology import Topology, TopologyKind, kind_of
-from neurontools.health import sentence
-from neurontools.text import units
-from neurontools.text.ranges import ranges
+from neurontools.model.health import sentence
+from neurontools.util.text import units
+from neurontools.util.text.ranges import ranges
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.gauge import bar, memory_style

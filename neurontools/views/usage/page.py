@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from neurontools.model import EndedProcess
-from neurontools.text import units
-from neurontools.text.local_time import clock_text, day_text
-from neurontools.text.ranges import ranges
-from neurontools.text.script import script_text
+from neurontools.util.text import units
+from neurontools.util.text.local_time import clock_text, day_text
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.script import script_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, fit_marked, foreign, styled

@@ -20,13 +20,13 @@ import grpc
 import pytest
 
 from neurontools.cli.ls import command
+from neurontools.driver.sysfs.roots import Roots
 from neurontools.model import Snapshot
 from neurontools.rpc.ask import ask_error
 from neurontools.rpc.call import Unreachable
 from neurontools.rpc.socket_path import SYSTEM_SOCKET
-from neurontools.sysfs.roots import Roots
 from neurontools.testing import DriverTree, process_on
-from neurontools.version import __version__
+from neurontools.util.version import __version__
 from neurontools.views.device_list import device_list_json, device_list_table
 from tests.harness.command import RunCommand, calls
 from tests.harness.monitor_server import MonitorServer

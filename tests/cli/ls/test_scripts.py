@@ -17,8 +17,8 @@ import pytest
 
 from neurontools.cli.ls.ended import age_seconds
 from neurontools.client import Client
-from neurontools.errors import UserError
 from neurontools.rpc import neuron_pb2 as pb
+from neurontools.util.errors import UserError
 from tests.harness.command import RunCommand
 from tests.harness.paths import NEURON_LS
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon

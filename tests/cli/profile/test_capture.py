@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.analysis import report
 from neurontools.profile import Kind, Profile, read_directory
+from neurontools.profile.analysis import report
 from tests.harness import python_process
 from tests.harness.chromium import PROGRAM, chromium
 from tests.harness.command import calls

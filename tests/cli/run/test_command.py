@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from neurontools.cli.run import options, summary
-from neurontools.errors import UserError
 from neurontools.profile import read_directory
+from neurontools.util.errors import UserError
 from tests.harness import counted_runs
 from tests.harness import neuron_run as runs
 from tests.harness.neuron_run import environment, summary_of

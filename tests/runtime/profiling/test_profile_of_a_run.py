@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from neurontools.cli.run.profile import ask_for
-from neurontools.errors import EXIT_USAGE, UserError
 from neurontools.profile import Engine, Kind, Profile, read_directory
+from neurontools.util.errors import EXIT_USAGE, UserError
 from tests.harness.neuron_run import TRAINING, Started, neuron_run
 from tests.harness.profiled_scripts import TWELVE_STEPS
 from tests.harness.waiting import wait_until

@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from neurontools.errors import EXIT_NO_DAEMON, UserError
-from neurontools.nrt.environment import InvalidCoreRequest
-from neurontools.nrt.status import NrtStatus
+from neurontools.driver.nrt.environment import InvalidCoreRequest
+from neurontools.driver.nrt.status import NrtStatus
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime import Core, CoresUnavailable, Reporter
+from neurontools.util.errors import EXIT_NO_DAEMON, UserError
 from tests.harness.reporting_process import HBM_BYTES, PID, attach, end, holder
 from tests.harness.restarted_daemon import RestartedDaemon
 from tests.harness.waiting import wait_until

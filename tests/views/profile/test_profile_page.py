@@ -14,11 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from neurontools.analysis import report
-from neurontools.analysis.comparison import compare
-from neurontools.analysis.operators import flame
 from neurontools.profile import Place, Profile
-from neurontools.text.markup import Markup, element, text
+from neurontools.profile.analysis import report
+from neurontools.profile.analysis.comparison import compare
+from neurontools.profile.analysis.operators import flame
+from neurontools.util.text.markup import Markup, element, text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import ascii_only, line_width, plain
 from neurontools.views.profile.difference import difference_json, difference_text

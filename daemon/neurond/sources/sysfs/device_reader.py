@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget
 from neurond.sources.sysfs.pacing import Pacing
+from neurontools.driver.sysfs import file_table
+from neurontools.driver.sysfs.device_directory import DeviceDirectory
+from neurontools.driver.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of, place_of
+from neurontools.driver.sysfs.layout import Places
+from neurontools.driver.sysfs.small_file import read_text
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
-from neurontools.sysfs import file_table
-from neurontools.sysfs.device_directory import DeviceDirectory
-from neurontools.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of, place_of
-from neurontools.sysfs.layout import Places
-from neurontools.sysfs.small_file import read_text
-from neurontools.text.terminal import cut, visible
+from neurontools.util.text.terminal import cut, visible
 
 # A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
 _WRAPPED = 2**63

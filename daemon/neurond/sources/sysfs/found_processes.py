@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from neurond.sources.sysfs.owner_tracker import OwnerTracker
 from neurond.sources.sysfs.pacing import Pacing
+from neurontools.driver.sysfs.core_holding import CoreHolding
+from neurontools.driver.sysfs.device_directory import DeviceDirectory
+from neurontools.driver.sysfs.found_process import FoundProcess
+from neurontools.driver.sysfs.owners import OpenDevices, OwnerScan
+from neurontools.driver.sysfs.process_files import boot_unix_seconds
+from neurontools.driver.sysfs.roots import Roots
 from neurontools.model import Instance, Process
-from neurontools.sysfs.core_holding import CoreHolding
-from neurontools.sysfs.device_directory import DeviceDirectory
-from neurontools.sysfs.found_process import FoundProcess
-from neurontools.sysfs.owners import OpenDevices, OwnerScan
-from neurontools.sysfs.process_files import boot_unix_seconds
-from neurontools.sysfs.roots import Roots
 
 # A process may load the runtime after it opened its first device: for so many rounds it is asked again.
 _UNDECIDED_ROUNDS = 30

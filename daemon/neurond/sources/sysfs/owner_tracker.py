@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from neurond.sources.sysfs.pacing import Pacing
-from neurontools.sysfs.owners import OpenDevices, OwnerScan, hidden_warning
+from neurontools.driver.sysfs.owners import OpenDevices, OwnerScan, hidden_warning
 
 _ROUND_SECONDS = 0.003
 _NEW_ROUNDS = 8

@@ -15,11 +15,11 @@ from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurond.sources.sysfs.tree_layout import TreeLayout
-from neurontools.errors import UserError
+from neurontools.driver.sysfs.device_directory import DeviceDirectory, Share, device_directories
+from neurontools.driver.sysfs.inventory import Inventory, read_inventory
+from neurontools.driver.sysfs.roots import Roots
 from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
-from neurontools.sysfs.device_directory import DeviceDirectory, Share, device_directories
-from neurontools.sysfs.inventory import Inventory, read_inventory
-from neurontools.sysfs.roots import Roots
+from neurontools.util.errors import UserError
 
 _MAX_WARNINGS = 24
 _INVENTORY_ROUNDS = 16  # so often what doesn't change is read again while something is wrong with it

@@ -11,7 +11,7 @@ Drivers before 2.30 don't move the counters while a process runs: there, busy ti
 
 from __future__ import annotations
 
-from neurontools.sysfs.file_table import LIVE_COUNTERS
+from neurontools.driver.sysfs.file_table import LIVE_COUNTERS
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from neurond.sources.sysfs.device_reader import files_to_read
-from neurontools.sysfs.device_directory import DeviceDirectory
-from neurontools.sysfs.layout import Layouts, Places
-from neurontools.text.terminal import cut, visible
+from neurontools.driver.sysfs.device_directory import DeviceDirectory
+from neurontools.driver.sysfs.layout import Layouts, Places
+from neurontools.util.text.terminal import cut, visible
 
 _NEWEST = (10**6,)  # an unknown driver may have every file
 _MAX_SHOWN_CHARACTERS = 120

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from neurontools.errors import UserError
-from neurontools.exporters.profiles.outputs import worker_name, write_outputs
-from neurontools.nrt.profile_steps import NoSteps
+from neurontools.driver.nrt.profile_steps import NoSteps
 from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
+from neurontools.profile.formats.outputs import worker_name, write_outputs
 from neurontools.profile.writer import ProfileWriter
 from neurontools.runtime.capture.following import following
 from neurontools.runtime.counting.step_clock import step_clock
@@ -26,7 +25,8 @@ from neurontools.runtime.reporting.narration import say
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.worker import worker
-from neurontools.text.units import bytes_text
+from neurontools.util.errors import UserError
+from neurontools.util.text.units import bytes_text
 
 
 class Session:

@@ -8,7 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from neurontools.exporters.profiles.outputs import write_outputs
+from neurontools.profile.formats.outputs import write_outputs
 from neurontools.runtime.torch_device.profiler import profile_of
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neurontools.text.markup import Markup, element, joined
+from neurontools.util.text.markup import Markup, element, joined
 
 WIDTH = 1120.0
 _LEFT, _TOP, _BOTTOM = 70.0, 6.0, 20.0

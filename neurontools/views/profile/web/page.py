@@ -6,18 +6,26 @@ import hashlib
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 
-from neurontools.analysis import Report, timeline
-from neurontools.analysis.memory import levels_over_time
-from neurontools.analysis.operators import OperatorUse, flame, largest, seconds_by_engine
-from neurontools.analysis.report import Rank
-from neurontools.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, stretches
 from neurontools.profile import Profile
+from neurontools.profile.analysis import Report, timeline
+from neurontools.profile.analysis.memory import levels_over_time
+from neurontools.profile.analysis.operators import OperatorUse, flame, largest, seconds_by_engine
+from neurontools.profile.analysis.report import Rank
+from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, stretches
 from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
-from neurontools.text.local_time import date_text
-from neurontools.text.markup import Markup, element, joined
-from neurontools.text.ranges import ranges
-from neurontools.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, flops_text, percent_text
-from neurontools.version import __version__
+from neurontools.util.text.local_time import date_text
+from neurontools.util.text.markup import Markup, element, joined
+from neurontools.util.text.ranges import ranges
+from neurontools.util.text.units import (
+    UNKNOWN,
+    bytes_text,
+    count_text,
+    counted,
+    duration_text,
+    flops_text,
+    percent_text,
+)
+from neurontools.util.version import __version__
 from neurontools.views.profile.graphs import cached_text
 from neurontools.views.profile.memory import category_text
 from neurontools.views.profile.operators import operator_name

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from neurontools.exporters.profiles.outputs import PLUGIN, peaks_of, run_name, worker_name
-from neurontools.exporters.profiles.xplane import write_xplane
+from neurontools.profile.formats.outputs import PLUGIN, peaks_of, run_name, worker_name
+from neurontools.profile.formats.xplane import write_xplane
 from neurontools.profile.kinds import Kind
 from neurontools.runtime.launch.missing import text_of
 from neurontools.runtime.profiling.ring import ring

@@ -1,0 +1,31 @@
+"""A blocking client of the monitor daemon, and recordings of one: the state of a host for programs and notebooks.
+
+    from neurontools import client
+
+    with client.connect() as daemon:
+        snapshot = daemon.snapshot()
+
+Needs neither torch nor grpcio. docs/python.md has more examples.
+"""
+
+from neurontools.util.lazy_package import lazy_names
+
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from neurontools.client.daemon_client import Client, Closed, Ended, Recording, connect, read_snapshot
+    from neurontools.rpc.ask import NoDaemon, TimedOut
+    from neurontools.util.errors import UserError
+
+__all__ = [
+    "Client",
+    "Closed",
+    "Ended",
+    "NoDaemon",
+    "Recording",
+    "TimedOut",
+    "UserError",
+    "connect",
+    "read_snapshot",
+]
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_names(__name__, __all__, "daemon_client")

@@ -1,0 +1,263 @@
+"""The blocking client of the monitor daemon, and the reader of one recording."""
+
+from __future__ import annotations
+
+import os
+import threading
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from neurontools.model import EndedProcess, Snapshot
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.ask import NoDaemon, TimedOut, ask_error
+from neurontools.rpc.call import MAX_TIMEOUT_SECONDS, CallError
+from neurontools.rpc.convert import from_message
+from neurontools.rpc.socket_path import candidates, checked, named, place
+from neurontools.rpc.stream import StreamConnection
+from neurontools.util.errors import EXIT_FAILURE, EXIT_NO_DAEMON, UserError
+
+if TYPE_CHECKING:
+    from neurontools.client.recording.reader import RecordingReader
+
+
+_SERVICE = "/neurontools.v1.MonitorService/"
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What a daemon knows to have ended, oldest first, and since when it knows: nothing of the time before."""
+
+    processes: tuple[EndedProcess, ...]
+    known_since_unix_seconds: float
+
+
+class Closed(Exception):
+    """The client was closed while a call was under way, or before."""
+
+
+def connect(socket: str | None = None, *, timeout_seconds: float = 5.0) -> Client:
+    """A client of the daemon at `socket`, a path; without one, of the daemon that the commands ask.
+
+    That is the one at NEURONTOOLS_SOCKET, else your own, else the system's. Raises NoDaemon when none is there or it
+    may not be asked, UserError for a path that no socket can have. `timeout_seconds` is for each call.
+    """
+    path = checked(socket, "socket") if socket is not None else named(None, os.environ)
+    absent: NoDaemon | None = None
+    denied: NoDaemon | None = None
+    for candidate in candidates(os.environ) if path is None else (path,):
+        try:
+            StreamConnection(candidate, timeout_seconds).close()
+        except CallError as error:
+            told = ask_error(candidate, error)
+            if not isinstance(told, NoDaemon):
+                raise told from error
+            absent, denied = (absent or told, denied) if told.is_absent else (absent, denied or told)
+        else:
+            return Client(candidate, timeout_seconds=timeout_seconds)
+    raise denied or absent or NoDaemon("no socket to look for a monitor daemon at", EXIT_NO_DAEMON, is_absent=True)
+
+
+def read_snapshot(message: bytes) -> Snapshot:
+    """The snapshot in a reply of `snapshot_message`, `watch_messages` or `history_messages`."""
+    return from_message(Snapshot, neuron_pb2.GetSnapshotResponse.FromString(message).snapshot)
+
+
+class Client:
+    """The daemon at a unix socket, as `connect` finds it; a context that closes it.
+
+    Methods may be called from several threads; each call has a connection of its own, so a client survives the restart
+    of its daemon. Every method raises NoDaemon when the daemon can't be reached, or not any more, TimedOut when it
+    doesn't answer, UserError, of which these two are, for other failures, and Closed after `close`.
+
+    The `_message` methods answer undecoded replies, cheap to keep; `read_snapshot` decodes one.
+    """
+
+    def __init__(self, socket_path: str, *, timeout_seconds: float = 5.0) -> None:
+        self.socket_path = socket_path
+        self._timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._connections: set[StreamConnection] = set()
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Client of {place(self.socket_path)}{', closed' if self._is_closed else ''}>"
+
+    def snapshot(self, age_seconds: float = 0.0) -> Snapshot:
+        """The latest snapshot; or the one of so many seconds ago, else the oldest that the daemon keeps."""
+        return read_snapshot(self.snapshot_message(age_seconds))
+
+    def watch(self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None) -> Iterator[Snapshot]:
+        """Snapshots as the daemon makes them, at least so far apart: once a tick, and whenever a core changes hands.
+
+        Blocks between them. Ends after `duration_seconds`; None: never by itself.
+        """
+        return map(read_snapshot, self.watch_messages(interval_seconds, duration_seconds=duration_seconds))
+
+    def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
+        """The daemon's recent past, oldest first: the last so many seconds (0: all of it), after this sequence.
+
+        Fetched as a whole when the first is asked for, so there is no hurry with the others.
+        """
+        yield from map(read_snapshot, list(self.history_messages(duration_seconds, after_sequence=after_sequence)))
+
+    def ended(self, since_unix_seconds: float = 0.0) -> Ended:
+        """The processes that have ended, or let their cores go, since then (0: all that the daemon knows of)."""
+        request = neuron_pb2.ListEndedRequest(since_unix_seconds=since_unix_seconds).SerializeToString()
+        processes: list[EndedProcess] = []
+        known_since = 0.0
+        for message in self._stream("ListEnded", request, self._timeout_seconds):
+            response = neuron_pb2.ListEndedResponse.FromString(message)
+            known_since = response.known_since_unix_seconds
+            processes += [from_message(EndedProcess, ended) for ended in response.ended]
+        return Ended(tuple(processes), known_since)
+
+    def snapshot_message(self, age_seconds: float = 0.0) -> bytes:
+        """As `snapshot`, undecoded."""
+        request = neuron_pb2.GetSnapshotRequest(age_seconds=age_seconds)
+        for message in self._stream("GetSnapshot", request.SerializeToString(), self._timeout_seconds):
+            return message
+        raise NoDaemon(
+            f"the monitor daemon at {place(self.socket_path)} answered nothing; restart it",
+            EXIT_NO_DAEMON,
+            is_absent=False,
+        )
+
+    def watch_messages(
+        self, interval_seconds: float = 0.0, *, duration_seconds: float | None = None
+    ) -> Iterator[bytes]:
+        """As `watch`, undecoded."""
+        request = neuron_pb2.WatchSnapshotsRequest(interval_seconds=interval_seconds).SerializeToString()
+        if duration_seconds is None:
+            yield from self._stream("WatchSnapshots", request, None)
+            return
+        ends_at = monotonic() + duration_seconds
+        while (now := monotonic()) < ends_at:
+            call_seconds = min(ends_at - now, MAX_TIMEOUT_SECONDS)
+            try:
+                yield from self._stream("WatchSnapshots", request, call_seconds)
+            except TimedOut:
+                if monotonic() < now + call_seconds:
+                    raise
+
+    def history_messages(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[bytes]:
+        """As `history`, undecoded."""
+        request = neuron_pb2.ListHistoryRequest(duration_seconds=duration_seconds, after_sequence=after_sequence)
+        return self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds)
+
+    def packed_past(self, before_sequence: int, most: int) -> Iterator[bytes]:
+        """The latest `most` undecoded replies of the past before a sequence, newest first, compressed by zlib.
+
+        A daemon that knows neither bounds nor compression answers with all that it has: the order says so.
+        """
+        request = neuron_pb2.ListHistoryRequest(
+            before_sequence=before_sequence, max_snapshots=most, newest_first=True, packed=True
+        )
+        for message in self._stream("ListHistory", request.SerializeToString(), self._timeout_seconds):
+            reply = neuron_pb2.ListHistoryResponse.FromString(message)
+            yield reply.packed or zlib.compress(message, 1)
+
+    def close(self) -> None:
+        """End all calls, in whatever thread they block. From any thread; may be called again."""
+        with self._lock:
+            self._is_closed = True
+            connections = list(self._connections)
+        for connection in connections:
+            connection.abort()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _stream(self, method: str, request: bytes, timeout_seconds: float | None) -> Iterator[bytes]:
+        """The undecoded replies of a call. A unary one is a stream of one reply on the wire, too."""
+        if self._is_closed:
+            raise Closed
+        connection: StreamConnection | None = None
+        try:
+            connection = StreamConnection(self.socket_path, self._timeout_seconds)
+            with self._lock:
+                if self._is_closed:
+                    raise Closed
+                self._connections.add(connection)
+            yield from connection.messages(_SERVICE + method, request, timeout_seconds=timeout_seconds)
+        except CallError as error:
+            if self._is_closed:
+                raise Closed from error
+            raise ask_error(self.socket_path, error) from error
+        finally:
+            if connection is not None:
+                connection.close()
+                with self._lock:
+                    self._connections.discard(connection)
+
+
+class Recording:
+    """A recording of `neuron-top --record`, read by the methods that a client has for the past; a context.
+
+    UserError when the file can't be read or is none. Each call reads the file anew, as far as it is whole: one that is
+    still being written, too. `trouble` is "", or says after a reading why it ended before the regular end.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self.trouble = ""
+        self._reader().close()
+
+    def __repr__(self) -> str:
+        return f"<Recording {self.path!r}>"
+
+    def snapshot(self) -> Snapshot:
+        """The last snapshot; UserError when there is none."""
+        last: neuron_pb2.Snapshot | None = None
+        for last in self._messages():  # noqa: B007
+            pass
+        if last is None:
+            from neurontools.util.text.terminal import visible
+
+            raise UserError(f"{visible(self.path[:200])}: holds no snapshot; record again", EXIT_FAILURE)
+        return from_message(Snapshot, last)
+
+    def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:
+        """The snapshots, oldest first: of the last so many seconds (0: all), after this sequence."""
+        since_seconds = float("-inf")
+        if duration_seconds > 0:
+            for at_seconds, _ in self._placed():
+                since_seconds = at_seconds - duration_seconds
+        for at_seconds, message in self._placed():
+            if at_seconds >= since_seconds and message.sequence > after_sequence:
+                yield from_message(Snapshot, message)
+
+    def __enter__(self) -> Recording:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open between two calls."""
+
+    def _placed(self) -> Iterator[tuple[float, neuron_pb2.Snapshot]]:
+        """Each with where it is in time, which doesn't go by the clock of the host, for that may have been set."""
+        from neurontools.client.recording.host_time import HostTime
+
+        time, last_seconds = HostTime(), 0.0
+        for message in self._messages():
+            placed_seconds = time.place(message)
+            last_seconds = last_seconds if placed_seconds is None else placed_seconds
+            yield last_seconds, message
+
+    def _messages(self) -> Iterator[neuron_pb2.Snapshot]:
+        """The same message again and again, changed."""
+        reader = self._reader()
+        try:
+            yield from reader.snapshots()
+            self.trouble = reader.trouble
+        finally:
+            reader.close()
+
+    def _reader(self) -> RecordingReader:
+        from neurontools.client.recording.reader import RecordingReader
+
+        return RecordingReader(self.path)

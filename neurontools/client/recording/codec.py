@@ -1,0 +1,236 @@
+"""Snapshots as flat lists of numbers, and back; by the fields of the messages, so that a new field needs nothing here.
+
+The order is that of the fields' numbers, submessages in place. Texts, lists of numbers and the lengths of lists are the
+shape: while it stays the same, only numbers have to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from neurontools.client.recording.field_list import FieldList
+from neurontools.rpc import neuron_pb2
+from neurontools.rpc.wire import append_varint, decode_varint
+
+Number = float | int | None
+Buckets = dict[int, int]
+Path = tuple[tuple[str, ...], tuple[int, ...]]
+"""Where a number is: the names on the way to it, and the positions in lists."""
+
+MOST_NUMBERS = 500_000
+"""Of a snapshot. Those of the largest instance have 14,000, with a process on every core."""
+
+_LONGEST_NUMBER_BITS = 640  # of the difference of two numbers, far above what real ones need
+_HISTOGRAM = "LatencyHistogram"
+_INTEGERS = frozenset(
+    {
+        FieldDescriptor.TYPE_INT32,
+        FieldDescriptor.TYPE_INT64,
+        FieldDescriptor.TYPE_UINT32,
+        FieldDescriptor.TYPE_UINT64,
+        FieldDescriptor.TYPE_BOOL,
+        FieldDescriptor.TYPE_ENUM,
+    }
+)
+
+
+class Plan:
+    """How the fields of one kind of message are told: `leaves` names its numbers in order, absent parts included."""
+
+    def __init__(self, descriptor: Descriptor, fields: FieldList) -> None:
+        self.name = descriptor.name
+        self.is_histogram = descriptor.name == _HISTOGRAM
+        self.scalars: list[tuple[str, bool, bool]] = []  # name, may be absent, is an integer
+        self.enums: list[tuple[str, frozenset[int]]] = []  # name, the numbers that have a meaning
+        self.texts: list[tuple[str, bool]] = []
+        self.lists: list[str] = []
+        self.parts: list[tuple[str, Plan]] = []
+        self.repeated: list[tuple[str, Plan]] = []
+        known = [field for field in descriptor.fields if field.number <= fields.get(descriptor.name, 0)]
+        for field in sorted(known, key=lambda field: field.number):
+            is_list = _is_repeated(field)
+            if field.type == FieldDescriptor.TYPE_MESSAGE:
+                (self.repeated if is_list else self.parts).append(
+                    (field.name, Plan(cast(Descriptor, field.message_type), fields))
+                )
+            elif is_list:
+                if not self.is_histogram:
+                    self.lists.append(field.name)
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                self.texts.append((field.name, field.has_presence))
+            else:
+                self.scalars.append((field.name, field.has_presence, field.type in _INTEGERS))
+                if field.enum_type is not None:
+                    self.enums.append((field.name, _meant(field.enum_type)))
+
+    def check(self, message: Any) -> None:
+        """ValueError where a value has no meaning in this version."""
+        for name, numbers in self.enums:
+            if getattr(message, name) not in numbers:
+                raise ValueError(f"{self.name}.{name} is {getattr(message, name)}, which this version doesn't know")
+
+
+def _meant(enum: EnumDescriptor) -> frozenset[int]:
+    """The numbers of an enumeration that have a meaning."""
+    return frozenset(value.number for value in enum.values if not value.name.endswith("_UNSPECIFIED"))
+
+
+def _is_repeated(field: FieldDescriptor) -> bool:
+    """protobuf 6 brought `is_repeated`, protobuf 7 took `label` away."""
+    known: bool | None = getattr(field, "is_repeated", None)
+    if known is not None:
+        return known
+    label: int = getattr(field, "label")  # noqa: B009 - the stubs of protobuf 7 don't know it
+    return label == FieldDescriptor.LABEL_REPEATED
+
+
+def snapshot_plan(fields: FieldList) -> Plan:
+    """The plan of a snapshot with these fields."""
+    return Plan(neuron_pb2.Snapshot.DESCRIPTOR, fields)
+
+
+class Flat:
+    """One snapshot as numbers, histograms and shape; ValueError for one of more than MOST_NUMBERS, or of no meaning."""
+
+    __slots__ = ("histograms", "numbers", "shape")
+
+    def __init__(self, snapshot: neuron_pb2.Snapshot, plan: Plan) -> None:
+        self.numbers: list[Number] = []
+        self.histograms: list[Buckets] = []
+        shape: list[object] = []
+        _flatten(snapshot, plan, self.numbers, self.histograms, shape)
+        self.shape = tuple(shape)
+
+
+def _flatten(message: Any, plan: Plan, numbers: list[Number], histograms: list[Buckets], shape: list[object]) -> None:
+    plan.check(message)
+    for name, is_optional, _ in plan.scalars:
+        numbers.append(getattr(message, name) if not is_optional or message.HasField(name) else None)
+    if plan.is_histogram:
+        histograms.append(dict(zip(message.bucket_indices, message.bucket_counts, strict=False)))
+        return
+    for name, is_optional in plan.texts:
+        shape.append(getattr(message, name) if not is_optional or message.HasField(name) else None)
+    shape.extend(tuple(getattr(message, name)) for name in plan.lists)
+    for name, part in plan.parts:
+        numbers.append(1 if message.HasField(name) else 0)
+        # An absent part reads as one without values, so that the list has the same length with and without it.
+        _flatten(getattr(message, name), part, numbers, histograms, shape)
+    for name, part in plan.repeated:
+        items = getattr(message, name)
+        shape.append(len(items))
+        for item in items:
+            _flatten(item, part, numbers, histograms, shape)
+            if len(numbers) > MOST_NUMBERS:
+                raise ValueError("a snapshot has too many numbers")
+
+
+def fill(snapshot: neuron_pb2.Snapshot, plan: Plan, numbers: list[Number], histograms: list[Buckets]) -> None:
+    """Write the numbers of another snapshot of the same shape into this one; ValueError where they don't fit."""
+    _fill(snapshot, plan, iter(numbers), iter(histograms))
+
+
+def _fill(message: Any, plan: Plan, numbers: Iterator[Number], histograms: Iterator[Buckets]) -> None:
+    for name, _, is_integer in plan.scalars:
+        value = next(numbers)
+        if value is None:
+            message.ClearField(name)
+        else:
+            setattr(message, name, int(value) if is_integer else value)
+    plan.check(message)
+    if plan.is_histogram:
+        buckets = next(histograms)
+        message.ClearField("bucket_indices")
+        message.ClearField("bucket_counts")
+        message.bucket_indices.extend(sorted(buckets))
+        message.bucket_counts.extend(buckets[index] for index in sorted(buckets))
+        return
+    for name, part in plan.parts:
+        is_there = next(numbers)
+        _fill(getattr(message, name), part, numbers, histograms)
+        if is_there:
+            getattr(message, name).SetInParent()
+        else:
+            message.ClearField(name)
+    for name, part in plan.repeated:
+        for item in getattr(message, name):
+            _fill(item, part, numbers, histograms)
+
+
+def paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
+    """The path of each number of a snapshot of this shape."""
+    found: list[Path] = []
+    _paths(snapshot, plan, (), (), found)
+    return found
+
+
+def histogram_paths(snapshot: neuron_pb2.Snapshot, plan: Plan) -> list[Path]:
+    """The same for each histogram."""
+    numbers = paths(snapshot, plan)
+    return [(names[:-1], at) for names, at in numbers if names[-1] == "sum_seconds"]
+
+
+def _paths(message: Any, plan: Plan, names: tuple[str, ...], at: tuple[int, ...], found: list[Any]) -> None:
+    found.extend(((*names, name), at) for name, _, _ in plan.scalars)
+    if plan.is_histogram:
+        return
+    for name, part in plan.parts:
+        found.append(((*names, name, "?"), at))
+        _paths(getattr(message, name), part, (*names, name), at, found)
+    for name, part in plan.repeated:
+        for position, item in enumerate(getattr(message, name)):
+            _paths(item, part, (*names, name), (*at, position), found)
+
+
+def write_integers(values: list[int]) -> bytes:
+    """Integers as zigzag LEB128, runs of zeros told by their length."""
+    out = bytearray()
+    zeros = 0
+    for value in values:
+        if not value:
+            zeros += 1
+            continue
+        if zeros:
+            out.append(0)
+            append_varint(out, zeros - 1)
+            zeros = 0
+        append_varint(out, value << 1 if value > 0 else (-value << 1) - 1)
+    if zeros:
+        out.append(0)
+        append_varint(out, zeros - 1)
+    return bytes(out)
+
+
+def read_integers(data: bytes, limit: int) -> list[int]:
+    """What `write_integers` was given; ValueError for anything else, or more than `limit` integers."""
+    values: list[int] = []
+    position, size = 0, len(data)
+    while position < size:
+        value = data[position]
+        if value < 128:  # most are
+            position += 1
+        else:
+            value, position = decode_varint(data, position, _LONGEST_NUMBER_BITS)
+        if value:
+            values.append(value >> 1 if not value & 1 else -(value + 1 >> 1))
+        else:
+            run, position = decode_varint(data, position)
+            if len(values) + run + 1 > limit:
+                raise ValueError("more numbers than the snapshot has")
+            values.extend([0] * (run + 1))
+        if len(values) > limit:
+            raise ValueError("more numbers than the snapshot has")
+    return values
+
+
+def parse_snapshot(data: bytes) -> neuron_pb2.Snapshot:
+    """The snapshot of a key record; ValueError when it is none."""
+    from google.protobuf.message import DecodeError
+
+    try:
+        return neuron_pb2.Snapshot.FromString(data)
+    except DecodeError as error:
+        raise ValueError(f"no snapshot: {error}") from error

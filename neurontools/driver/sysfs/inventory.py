@@ -1,0 +1,248 @@
+"""What doesn't change while the driver is loaded: instance and devices, as the tree and the catalog have them."""
+
+from __future__ import annotations
+
+from neurontools.catalog.family import known
+from neurontools.catalog.instance_type import UltraServer
+from neurontools.catalog.ultraserver import is_server_id, node_of
+from neurontools.driver.sysfs.architecture import Architecture, architecture_of
+from neurontools.driver.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, Share, device_directories
+from neurontools.driver.sysfs.file_table import (
+    CONNECTED_DEVICES,
+    CORE_COUNT,
+    HOST_MEMORY,
+    SERIAL_NUMBER,
+    SERIAL_NUMBERS,
+    parsed_version,
+)
+from neurontools.driver.sysfs.pci import Placement, placements
+from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.sysfs.small_file import parse_count, read_bytes, read_text
+from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance, UltraServerNode
+
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
+_FLIPPED_NODES = (1, 3)
+_FLIP = 6
+_HEXADECIMAL_DIGITS = 16
+
+# What the names of node_id and server_id end in, and of how many nodes they tell; without an end on Trainium3 (2.25).
+_NODE_SUFFIXES: dict[str, int | None] = {"_4": 4, "_2": 2, "": None}
+
+
+class Inventory:
+    """The unchanging part of a host. `warnings` says what could not be read and what to do about it.
+
+    `is_brief` leaves out what a list of the devices doesn't show: serial numbers, and whether all cores are there.
+    """
+
+    __slots__ = (
+        "_has_serial_numbers",
+        "_is_brief",
+        "architecture",
+        "devices",
+        "directories",
+        "driver_version",
+        "instance",
+        "is_flipped",
+        "warnings",
+    )
+
+    def __init__(
+        self,
+        roots: Roots,
+        directories: list[DeviceDirectory],
+        *,
+        lnc: int | None = None,
+        told_instance_type: str | None = None,
+        is_brief: bool = False,
+    ) -> None:
+        self.directories = directories
+        self._is_brief = is_brief
+        self.warnings: list[str] = []
+        architecture = self.architecture = architecture_of(roots, directories, told_instance_type)
+        version_text = read_text(roots.driver_version, 64)
+        self.driver_version = parsed_version(version_text)
+        if self.driver_version is None:
+            self.warnings.append("the version of the Neuron driver can't be read; taking it for an old one")
+        self._has_serial_numbers = (
+            not is_brief
+            and architecture.family.generation > 1
+            and (self.driver_version is None or self.driver_version >= SERIAL_NUMBERS)
+        )
+        self.instance = _instance(roots, architecture, directories, version_text if self.driver_version else None, lnc)
+        self.is_flipped = is_flipped(architecture.family.name, {index for index, _ in _node_indices(roots)})
+        places = placements(
+            roots,
+            architecture.family,
+            architecture.instance_type,
+            [directory.driver_index for directory in directories],
+        )
+        self.devices = tuple(self._device(directory, places[directory.driver_index]) for directory in directories)
+
+    def physical_core(self, directory: DeviceDirectory, position: int) -> int:
+        """The physical core, K of neuron_coreK, at a logical position of the device."""
+        kind = self.architecture.instance_type
+        at = flipped(position) if self.is_flipped else position
+        if kind is None or not kind.physical_core_map:
+            return at
+        row = kind.physical_core_map[directory.driver_index % len(kind.physical_core_map)]
+        return row[at] if at < len(row) else at
+
+    def _device(self, directory: DeviceDirectory, place: Placement) -> Device:
+        instance = self.instance
+        if not self._is_brief:
+            self._check_cores(directory)
+        links, is_concluded = self._links(directory)
+        stack_bytes = instance.hbm_stack_bytes
+        stacks = instance.device_memory_bytes // stack_bytes
+        return Device(
+            index=directory.index,
+            bdf=place.bdf,
+            cpu_affinity=place.cpu_affinity,
+            numa_node=place.numa_node,
+            connected_to=links,
+            memory_bytes=instance.device_memory_bytes,
+            hbm_stacks=tuple(HbmStack(stack, stack_bytes, None) for stack in range(stacks)),
+            serial_number=_serial_number(directory) if self._has_serial_numbers else None,
+            ecc=EccCounters(),
+            host_memory=_UNKNOWN_HOST_MEMORY,
+            inferred_fields=(*place.inferred, *(("connected_to",) if is_concluded else ())),
+        )
+
+    def _check_cores(self, directory: DeviceDirectory) -> None:
+        expected = self.instance.physical_cores_per_device
+        try:
+            count = parse_count(read_bytes(directory.place(CORE_COUNT), 32))
+        except OSError:  # only root may read it before driver 2.28
+            count = None
+        found = len(directory.core_numbers()) if count is None else count
+        if found != expected:
+            self.warnings.append(
+                f"neuron{directory.index} shows {found} cores where {self.instance.instance_type} has {expected}"
+            )
+
+    def _links(self, directory: DeviceDirectory) -> tuple[tuple[int, ...], bool]:
+        """The neighbours in the driver's order, and whether they had to be concluded."""
+        try:
+            raw = read_bytes(directory.place(CONNECTED_DEVICES), 256)
+            # Nothing at all, without even a newline, is how the driver fails on a list that is too long for it.
+            links = tuple(int(part) for part in raw.decode("ascii").split(",") if part.strip())
+            if raw and all(0 <= link < MAX_DEVICES for link in links):
+                return links, False
+        except (OSError, ValueError):
+            pass
+        kind = self.architecture.instance_type
+        if kind is not None and directory.driver_index < kind.device_count == len(self.directories):
+            return kind.topology.connected_to[directory.driver_index], True
+        self.warnings.append(
+            f"neuron{directory.index}: connected_devices can't be read; run as root (before driver 2.28 only root may)"
+        )
+        return (), False
+
+
+def read_inventory(
+    roots: Roots, *, lnc: int | None = None, told_instance_type: str | None = None, is_brief: bool = False
+) -> Inventory | None:
+    """The inventory; None where the driver shows no device. UserError for chips this version doesn't know.
+
+    `lnc` is the logical NeuronCore configuration to take as the host's; one it can't have counts as none.
+    """
+    directories = device_directories(roots)
+    if not directories:
+        return None
+    return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type, is_brief=is_brief)
+
+
+def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
+    """Whether cores are numbered from the other die, as on nodes 1 and 3 of an UltraServer of Trainium2."""
+    return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
+
+
+def flipped(position: int) -> int:
+    """The logical position that such a node means by this one."""
+    return position ^ _FLIP
+
+
+def _instance(
+    roots: Roots,
+    architecture: Architecture,
+    directories: list[DeviceDirectory],
+    driver_version: str | None,
+    lnc: int | None,
+) -> Instance:
+    family, kind = architecture.family, architecture.instance_type
+    effective = lnc if lnc in family.lnc_supported else family.lnc_default
+    facts = {
+        "device_type": family.device_type,
+        "device_version": family.device_version,
+        "neuroncore_version": family.neuroncore_version(effective),
+    }
+    inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
+    tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
+    share = Share(roots, directories)
+    expected = share.given or {*range(kind.device_count if kind else 0), *share.fileless}
+    if architecture.name_is_inferred:
+        inferred.append("instance_type")
+    if not family.device_memory_bytes.certain:
+        inferred.append("device_memory_bytes")
+    return Instance(
+        instance_type=architecture.name,
+        instance_id=tag if tag.startswith("i-") else None,
+        device_count=max(kind.device_count if kind else 0, len(directories)),
+        physical_cores_per_device=family.physical_cores_per_device,
+        logical_neuroncore_config=effective,
+        logical_neuroncore_configs=family.lnc_supported,
+        device_memory_bytes=known(family.device_memory_bytes),
+        hbm_stack_bytes=family.hbm_stack_bytes,
+        topology=kind.topology.kind.value if kind else "single",
+        device_type=facts["device_type"].value,
+        device_version=facts["device_version"].value,
+        neuroncore_version=facts["neuroncore_version"].value,
+        driver_version=driver_version,
+        ultraserver_id=_ultraserver_id(roots),
+        ultraserver_node=_ultraserver_node(roots, kind.ultraserver if kind else None),
+        inferred_fields=tuple(inferred),
+        expected_device_indices=tuple(sorted({*expected, *(directory.index for directory in directories)})),
+        foreign_device_count=share.foreign_count,
+        fileless_device_indices=tuple(sorted(share.fileless)),
+    )
+
+
+def _serial_number(directory: DeviceDirectory) -> str | None:
+    """The chip's serial number; None where there is none, and for the bare newline of a driver that can't read it."""
+    text = read_text(directory.place(SERIAL_NUMBER), 64) or ""
+    return text if _is_hexadecimal(text) else None
+
+
+def _is_hexadecimal(text: str) -> bool:
+    return len(text) == _HEXADECIMAL_DIGITS and all(digit in "0123456789abcdef" for digit in text)
+
+
+def _ultraserver_id(roots: Roots) -> str | None:
+    """The id of the UltraServer this host is a node of; None outside one, and while the nodes still elect it."""
+    for suffix in _NODE_SUFFIXES:
+        text = read_text(f"{roots.device_class}/server_id{suffix}", 32) or ""
+        if is_server_id(text):
+            return text
+    return None
+
+
+def _ultraserver_node(roots: Roots, ultraserver: UltraServer | None) -> UltraServerNode | None:
+    """The place of this host in its UltraServer, as the nodes elected it; None outside one."""
+    for index, node_count in _node_indices(roots):
+        return node_of(ultraserver, index, node_count)
+    return None
+
+
+def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
+    """Which node this is, and of how many; None where the driver doesn't say of how many."""
+    found = []
+    for suffix, node_count in _NODE_SUFFIXES.items():
+        text = read_text(f"{roots.device_class}/node_id{suffix}", 16) or ""
+        if text.isascii() and text.isdigit() and (node_count is None or int(text) < node_count):
+            found.append((int(text), node_count))
+    return found

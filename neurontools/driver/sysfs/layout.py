@@ -1,0 +1,190 @@
+"""Where the files of a driver's tree stand: where its version has them, else wherever their names are found.
+
+Driver 2.31 rearranged the tree, and its new places are not public. A file is told by its name, which for a counter
+is that of its directory too (`success/total`), and by whose it is: a core's stand somewhere below a directory of it.
+Two files of one name are none, since nothing tells which of them is meant.
+"""
+
+from __future__ import annotations
+
+import os
+
+from neurontools.driver.sysfs import file_table
+from neurontools.driver.sysfs.file_table import CORE_FILES, DEVICE_FILES, File
+from neurontools.driver.sysfs.tree_walk import Walk
+
+MAX_ENTRIES = 30_000  # of one search through all devices; those of 128 cores are 19,000
+_CORE = "neuron_core"
+_VALUES = ("total", "present", "peak")
+
+_Tail = tuple[str, ...]
+_CorePlace = tuple[str, str]
+"""What stands before and behind the number of the core."""
+
+
+class FoundFiles:
+    """The files of the driver's table that were found by their names below a device.
+
+    `device` and `core` map the place of today to the place found, relative to the device's directory. `ambiguous` names
+    those that were found more than once.
+    """
+
+    __slots__ = ("ambiguous", "core", "device")
+
+    def __init__(self, paths: list[str]) -> None:
+        device: dict[str, set[str]] = {}
+        core: dict[str, set[_CorePlace]] = {}
+        for path in paths:
+            *above, name = path.split("/")
+            if any(part.isdigit() for part in above):  # one of many of a kind, such as processes
+                continue
+            cores = [part for part in above if _is_core(part)]
+            if not cores:
+                for wanted in _named(_DEVICE_NAMES, above, name):
+                    device.setdefault(wanted, set()).add(path)
+            elif len(cores) == 1:
+                for wanted in _named(_CORE_NAMES, above, name):
+                    before, _, behind = f"/{path}".partition(f"/{cores[0]}/")
+                    core.setdefault(wanted, set()).add((f"{before}/{_CORE}"[1:], f"/{behind}"))
+        self.device = {wanted: min(places) for wanted, places in device.items() if len(places) == 1}
+        self.core = {wanted: min(places) for wanted, places in core.items() if len(places) == 1}
+        self.ambiguous = frozenset(
+            wanted for found in (device, core) for wanted, places in found.items() if len(places) > 1
+        )
+
+
+class Places:
+    """Where the files of one device are that its driver should have, relative to the device's directory.
+
+    `core` has what stands before and behind the number of the core. `moved` maps places of today to others found by
+    name, `missing` has what is nowhere, `ambiguous` what is in more than one place; `is_cut`: not all was looked at.
+    """
+
+    __slots__ = ("ambiguous", "core", "device", "is_cut", "missing", "moved")
+
+    def __init__(self) -> None:
+        self.device: dict[str, str] = {}
+        self.core: dict[str, _CorePlace] = {}
+        self.moved: dict[str, str] = {}
+        self.missing: tuple[str, ...] = ()
+        self.ambiguous: tuple[str, ...] = ()
+        self.is_cut = False
+
+    @property
+    def is_senseless(self) -> bool:
+        """Whether nothing is there of what should be."""
+        return bool(self.missing or self.ambiguous) and not (self.device or self.core)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything was found, wherever it is."""
+        return not (self.missing or self.ambiguous)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Places) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Layouts:
+    """Finds the places of files, and remembers what one device has taught for the others. Not safe for threads."""
+
+    __slots__ = ("_found", "_known", "_walk")
+
+    def __init__(self) -> None:
+        self._walk = Walk(MAX_ENTRIES)
+        self._known: list[FoundFiles] = []
+        self._found: dict[str, FoundFiles] = {}
+
+    def places(
+        self, directory: str, cores: list[int], device_files: list[str], core_files: list[str], version: tuple[int, ...]
+    ) -> Places:
+        """Where these files of today's tree are below a device with these physical cores."""
+        made = Places()
+        made.device = {path: file_table.place_of(path, version) for path in device_files}
+        made.core = {path: (_CORE, f"/{file_table.place_of(path, version)}") for path in core_files}
+        lost = [path for path, place in made.device.items() if not _is_there(directory, place)]
+        lost_of_cores = [path for path, place in made.core.items() if not _is_core_file_there(directory, place, cores)]
+        if not lost and not lost_of_cores:
+            return made
+        found = self._learnt(directory, cores, lost, lost_of_cores) or self.found(directory)
+        gone: list[str] = []
+        for path in lost:
+            place = found.device.get(path)
+            if place is None:
+                gone.append(path)
+                del made.device[path]
+            else:
+                made.device[path] = made.moved[path] = place
+        for path in lost_of_cores:
+            place_of_core = found.core.get(path)
+            if place_of_core is None:
+                gone.append(path)
+                del made.core[path]
+            elif place_of_core != made.core[path]:  # else it is the first core alone that lacks it
+                made.core[path] = place_of_core
+                made.moved[path] = f"{place_of_core[0]}*{place_of_core[1]}"
+        made.ambiguous = tuple(path for path in gone if path in found.ambiguous)
+        made.missing = tuple(path for path in gone if path not in found.ambiguous)
+        made.is_cut = self._walk.is_cut and bool(gone)
+        return made
+
+    def found(self, directory: str) -> FoundFiles:
+        """What stands below a device under names that we know; it is looked for once."""
+        files = self._found.get(directory)
+        if files is None:
+            files = self._found[directory] = FoundFiles(self._walk.files(directory))
+            self._known.append(files)
+        return files
+
+    def _learnt(self, directory: str, cores: list[int], lost: list[str], lost_of_cores: list[str]) -> FoundFiles | None:
+        """What another device has taught, where it holds for this one completely."""
+        for files in self._known:
+            if all(path in files.device and _is_there(directory, files.device[path]) for path in lost) and all(
+                path in files.core and _is_core_file_there(directory, files.core[path], cores) for path in lost_of_cores
+            ):
+                return files
+        return None
+
+
+def _is_there(directory: str, place: str) -> bool:
+    return os.path.lexists(f"{directory}/{place}")
+
+
+def _is_core_file_there(directory: str, place: _CorePlace, cores: list[int]) -> bool:
+    """Whether the first core has a file; that the others have it too is seen when they are read."""
+    return not cores or _is_there(directory, f"{place[0]}{cores[0]}{place[1]}")
+
+
+def _is_core(part: str) -> bool:
+    digits = part[len(_CORE) :]
+    return part.startswith(_CORE) and digits.isascii() and digits.isdigit() and len(digits) < 3
+
+
+def _name_of(path: str) -> tuple[str, _Tail]:
+    """What tells a file of the table: a directory somewhere above it, if its name isn't enough, and its last parts."""
+    parts = path.split("/")
+    if path == file_table.POWER_UTILIZATION:
+        return "power", (parts[-1],)
+    if parts[-1] not in _VALUES:
+        return "", (parts[-1],)
+    tail = tuple(parts[-2:])
+    scope = next((part for part in ("device_mem", "host_mem") if part in parts[:-2]), "")
+    return scope, tail
+
+
+def _names(table: tuple[File, ...]) -> dict[_Tail, list[tuple[str, str]]]:
+    names: dict[_Tail, list[tuple[str, str]]] = {}
+    for file in table:
+        scope, tail = _name_of(file.path)
+        names.setdefault(tail, []).append((scope, file.path))
+    return names
+
+
+_DEVICE_NAMES, _CORE_NAMES = _names(DEVICE_FILES), _names(CORE_FILES)
+
+
+def _named(names: dict[_Tail, list[tuple[str, str]]], above: list[str], name: str) -> list[str]:
+    """The places of today of the files that go by this name."""
+    tails: tuple[_Tail, ...] = ((name,),) if name not in _VALUES else ((above[-1], name),) if above else ()
+    return [path for tail in tails for scope, path in names.get(tail, ()) if not scope or scope in above]

@@ -1,0 +1,211 @@
+"""Writes a tree of small files: each replaced as a whole, and all of them gone in the end."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+from neurontools.util.errors import EXIT_USAGE, UserError
+from neurontools.util.files.directory import Directory, NotTrusted
+
+TYPE_CHECKING = False  # that of typing, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARKER = ".neurontools-tree"
+_STAGED = ".neurontools-staged"
+_FORBIDDEN, _SHARED_MEMORY = ("/sys/", "/proc/", "/dev/"), "/dev/shm/"  # noqa: S108
+_MARKER_TEXT = b"A tree made by neurontools; it is removed when its maker ends.\n"
+
+
+class TreeWriter:
+    """A directory that is ours while this object lives: new, empty, or left behind by a maker that was killed.
+
+    Nobody else may write to it, so nobody can put a link in place of a directory in it. A reader sees a file's old
+    content or its new one, never a part. `close` removes what was written, and directories that are empty then.
+    UserError when the directory can't be had. Not safe for threads.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = str(Path(directory).absolute())
+        self._texts: dict[str, str] = {}
+        self._links: dict[str, str] = {}
+        self._made_above: list[str] = []
+        self._below: dict[str, dict[str, None]] = {"": {}}  # of each directory that was made, what was written in it
+        self._root: Directory | None = None
+        self._marker = -1
+        try:
+            with _told(directory):
+                self._claim()
+        except UserError:
+            self.close()
+            raise
+
+    def write(self, path: str, text: str, mode: int = 0o644) -> None:
+        """Makes the file at this relative path hold this text; nothing is done when it holds it already."""
+        if self._texts.get(path) == text:
+            return
+        root = self._open_root
+        if path not in self._texts:
+            self._enter(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(_STAGED, flags, 0o600, dir_fd=root)
+        try:
+            rest = text.encode()
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+            os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+        os.rename(_STAGED, path, src_dir_fd=root, dst_dir_fd=root)
+        self._texts[path] = text
+
+    def link(self, path: str, target: str) -> None:
+        """Makes a symbolic link at this relative path."""
+        if self._links.get(path) == target:
+            return
+        self._enter(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path, dir_fd=self._open_root)
+        os.symlink(target, path, dir_fd=self._open_root)
+        self._links[path] = target
+
+    def remove(self, path: str) -> None:
+        """Removes what was written at and below this relative path."""
+        for name in list(self._below.get(path, ())):
+            self.remove(name)
+        if path in self._below:
+            with contextlib.suppress(OSError):
+                os.rmdir(path, dir_fd=self._open_root)
+            del self._below[path]
+        elif path in self._texts or path in self._links:
+            with contextlib.suppress(OSError):
+                os.unlink(path, dir_fd=self._open_root)
+            self._texts.pop(path, None)
+            self._links.pop(path, None)
+        self._below.get(os.path.dirname(path), {}).pop(path, None)  # noqa: PTH120
+
+    def close(self) -> None:
+        """Removes everything that was written; what others put there stays, with the directories that hold it."""
+        if self._root is not None:
+            if self._marker >= 0:
+                for path in list(self._below[""]):
+                    self.remove(path)
+                for path in (_STAGED, _MARKER):
+                    with contextlib.suppress(OSError):
+                        os.unlink(path, dir_fd=self._root.descriptor)
+                os.close(self._marker)
+                self._marker = -1
+            self._root.close()
+            self._root = None
+        for directory in self._made_above:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)  # noqa: PTH106
+        self._made_above = []
+
+    @property
+    def _open_root(self) -> int:
+        if self._root is None:
+            raise ValueError("the tree is closed")
+        return self._root.descriptor
+
+    def _claim(self) -> None:
+        _refuse_forbidden(self.directory)
+        missing = _missing(self.directory)
+        root = self._root = Directory.open(self.directory, make_mode=0o755)
+        self._made_above = missing
+        entries = _usable_entries(root)
+        marker = root.open_lock(_MARKER)
+        try:
+            fcntl.flock(marker, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(marker)
+            raise UserError(
+                f"{self.directory} holds the tree of another process that is still running; give another directory",
+                EXIT_USAGE,
+            ) from None
+        self._marker = marker
+        os.fchmod(marker, 0o644)
+        os.ftruncate(marker, 0)
+        os.write(marker, _MARKER_TEXT)
+        if entries and not missing:  # left behind: the directory was made for a tree, and is as good as made by us
+            self._made_above = [self.directory]
+        for entry in entries - {_MARKER}:
+            _remove_left_behind(root, entry)
+
+    def _enter(self, path: str) -> None:
+        """Notes an entry of the tree; directories on the way to it are made."""
+        directory = os.path.dirname(path)  # noqa: PTH120
+        if directory not in self._below:
+            self._enter(directory)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(directory, 0o755, dir_fd=self._open_root)
+            self._below[directory] = {}
+        self._below[directory][path] = None
+
+
+def check_directory(directory: str) -> None:
+    """UserError when a tree could not be made there; nothing is made or changed, and who has it now doesn't matter."""
+    _refuse_forbidden(directory)
+    if os.path.lexists(directory):
+        with _told(directory), Directory.open(directory) as root:
+            _usable_entries(root)
+
+
+@contextlib.contextmanager
+def _told(directory: str) -> Iterator[None]:
+    """Makes what the operating system refuses a UserError."""
+    try:
+        yield
+    except NotTrusted as error:
+        raise UserError(
+            f"can't make a sysfs tree in {directory}: {error.filename} {error.strerror}; give a directory of your own",
+            EXIT_USAGE,
+        ) from None
+    except OSError as error:
+        raise UserError(
+            f"can't make a sysfs tree in {directory}: {error.strerror}; give a directory that can be written",
+            EXIT_USAGE,
+        ) from None
+
+
+def _refuse_forbidden(directory: str) -> None:
+    whole = f"{os.path.realpath(directory)}/"
+    if whole.startswith(_FORBIDDEN) and not whole.startswith(_SHARED_MEMORY):
+        raise UserError(
+            f"{directory} is the operating system's own; give a directory of your own for the tree", EXIT_USAGE
+        )
+
+
+def _usable_entries(root: Directory) -> set[str]:
+    """What is in a directory for a tree: nothing, or what a maker has left behind; UserError when it can't be one."""
+    if root.owner != os.geteuid() or root.mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UserError(
+            f"others may change the directory {root.path}; give one that is yours and that nobody else may write to",
+            EXIT_USAGE,
+        )
+    entries = set(root.names())
+    if entries and _MARKER not in entries:
+        raise UserError(f"{root.path} is not empty and no tree of ours; give an empty or new directory", EXIT_USAGE)
+    return entries
+
+
+def _missing(directory: str) -> list[str]:
+    """A directory and those above it that are not there, the lowest first."""
+    found = []
+    while not os.path.lexists(directory):
+        found.append(directory)
+        directory = os.path.dirname(directory)  # noqa: PTH120
+    return found
+
+
+def _remove_left_behind(root: Directory, name: str) -> None:
+    import shutil
+
+    if stat.S_ISDIR(os.lstat(name, dir_fd=root.descriptor).st_mode):
+        shutil.rmtree(name, dir_fd=root.descriptor)
+    else:
+        root.remove(name)

@@ -1,0 +1,245 @@
+"""The configuration of neuron-monitor: which metric groups, of which processes, how often.
+
+Read by hand and not by pydantic: the command runs for as long as the host, and what it imports stays in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from neurontools.exporters.monitor.durations import InvalidDuration, duration_seconds
+from neurontools.exporters.monitor.groups import (
+    DEFAULT_PERIOD_SECONDS,
+    LONGEST_PERIOD_SECONDS,
+    RUNTIME_GROUPS,
+    SHORTEST_PERIOD_SECONDS,
+    SYSTEM_GROUPS,
+)
+from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, EXIT_USAGE, UserError
+
+MAX_FILE_BYTES = 2**20
+_ROOT_KEYS = ("period", "neuron_runtimes", "system_metrics", "neuroncores_in_use", "k8s_info")
+_RUNTIME_KEYS = ("period", "tag_filter", "metrics", "address")  # the address is of Inferentia1's time, and unused
+_METRIC_KEYS = ("period", "type")
+_OF_DEVICES, _HELD = "devices", "held"  # neuroncores_in_use
+
+
+@dataclass(frozen=True, slots=True)
+class MetricGroup:
+    """A metric group that is wanted, and how often."""
+
+    type: str
+    period_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSelection:
+    """Metric groups of the processes whose tag has a match of `tag_filter` anywhere in it; None: of all."""
+
+    tag_filter: re.Pattern[str] | None
+    metrics: tuple[MetricGroup, ...]
+
+    def selects(self, tag: str) -> bool:
+        """Whether a process of this tag is meant."""
+        return self.tag_filter is None or self.tag_filter.search(tag) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorConfiguration:
+    """A whole configuration.
+
+    `lists_held_cores_only`: a process lists no NeuronCores of its devices but those it holds. `problems`: what of it
+    can't be had and is left out, which whoever wrote it should know. `notes`: keys in it that mean nothing.
+    """
+
+    period_seconds: float
+    runtimes: tuple[RuntimeSelection, ...]
+    system_metrics: tuple[MetricGroup, ...]
+    k8s_info_period_seconds: float | None = None  # None: no neuron_k8s_info in the records
+    lists_held_cores_only: bool = False
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def everything(cls, period_seconds: float = DEFAULT_PERIOD_SECONDS) -> MonitorConfiguration:
+        """All metric groups of all processes: what holds without a file."""
+        runtime_groups = tuple(MetricGroup(name, period_seconds) for name in RUNTIME_GROUPS)
+        system_groups = tuple(MetricGroup(name, period_seconds) for name in SYSTEM_GROUPS)
+        return cls(period_seconds, (RuntimeSelection(None, runtime_groups),), system_groups)
+
+
+def read_configuration(file: str) -> MonitorConfiguration:
+    """The configuration in a file; UserError names the file, the key and what it may be."""
+    try:
+        with Path(file).open("rb") as opened:
+            content = opened.read(MAX_FILE_BYTES + 1)
+    except PermissionError as error:
+        raise UserError(f"{file}: {error.strerror}; give a readable file", EXIT_PERMISSION) from None
+    except OSError as error:
+        exit_code = EXIT_NOT_FOUND if isinstance(error, FileNotFoundError) else EXIT_USAGE
+        raise UserError(f"{file}: {error.strerror}; give a readable JSON file", exit_code) from None
+    if len(content) > MAX_FILE_BYTES:
+        raise UserError(f"{file}: larger than {MAX_FILE_BYTES} bytes; is this a configuration?", EXIT_USAGE)
+    try:
+        document = json.loads(content.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}:{error.lineno}:{error.colno}: not JSON: {error.msg}", EXIT_USAGE) from None
+    except (UnicodeDecodeError, RecursionError):
+        raise UserError(f"{file}: not JSON in UTF-8; save it so", EXIT_USAGE) from None
+    try:
+        return configuration_from(document)
+    except InvalidConfiguration as error:
+        raise UserError(f"{file}: {error}", EXIT_USAGE) from None
+
+
+class InvalidConfiguration(ValueError):
+    """A configuration that can't be meant; the text names the key and what it may be."""
+
+
+def configuration_from(document: object) -> MonitorConfiguration:
+    """The configuration that a decoded JSON document holds; InvalidConfiguration.
+
+    A metric type that there is not and a period that is none are problems of their own place: the rest goes on, as
+    with the original.
+    """
+    return _Reading().configuration(document)
+
+
+class _Reading:
+    """One reading of a document, and what was found to tell on the way."""
+
+    def __init__(self) -> None:
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+
+    def configuration(self, document: object) -> MonitorConfiguration:
+        root = _object(document, "the configuration")
+        _check_keys(root, "", _ROOT_KEYS, self._notes)
+        period_seconds = self._period(root, "", DEFAULT_PERIOD_SECONDS)
+        runtimes = []
+        for path, item in _items(root, "", "neuron_runtimes"):
+            _check_keys(item, path, _RUNTIME_KEYS, self._notes)
+            inherited_seconds = self._period(item, path, period_seconds)
+            metrics = self._metrics(item, path, "metrics", RUNTIME_GROUPS, inherited_seconds)
+            runtimes.append(RuntimeSelection(_tag_filter(item, path), metrics))
+        system_metrics = self._metrics(root, "", "system_metrics", SYSTEM_GROUPS, period_seconds)
+        k8s_info_period_seconds = self._k8s_info(root, period_seconds)
+        return MonitorConfiguration(
+            period_seconds,
+            tuple(runtimes),
+            system_metrics,
+            k8s_info_period_seconds,
+            self._lists_held_cores_only(root),
+            tuple(self._problems),
+            tuple(self._notes),
+        )
+
+    def _metrics(
+        self, parent: Mapping[str, object], path: str, key: str, allowed: Sequence[str], inherited_seconds: float
+    ) -> tuple[MetricGroup, ...]:
+        groups: dict[str, MetricGroup] = {}
+        for place, item in _items(parent, path, key):
+            _check_keys(item, place, _METRIC_KEYS, self._notes)
+            name = item.get("type")
+            if not isinstance(name, str) or name not in allowed:
+                given = "is missing" if name is None else f"is {_shown(name)}"
+                self._problems.append(f"{place}.type {given} and is left out; it can be {', '.join(allowed)}")
+            elif name in groups:
+                self._problems.append(f"{place}.type is {_shown(name)} for the second time, where the first one counts")
+            else:
+                groups[name] = MetricGroup(name, self._period(item, place, inherited_seconds))
+        return tuple(groups.values())
+
+    def _period(self, item: Mapping[str, object], path: str, inherited_seconds: float) -> float:
+        text = item.get("period")
+        if text is None:
+            return inherited_seconds
+        instead = f"; {inherited_seconds:g} s is taken"
+        place = _joined(path, "period")
+        if not isinstance(text, str):
+            self._problems.append(f'{place} is {_shown(text)}: write a duration in quotes, such as "5s"{instead}')
+            return inherited_seconds
+        try:
+            seconds = duration_seconds(text)
+        except InvalidDuration as error:
+            self._problems.append(f"{place} is {_shown(text)}: {error}{instead}")
+            return inherited_seconds
+        if not SHORTEST_PERIOD_SECONDS <= seconds <= LONGEST_PERIOD_SECONDS:
+            self._problems.append(f"{place} is {_shown(text)}: it can be 10ms to 24h{instead}")
+            return inherited_seconds
+        return seconds
+
+    def _lists_held_cores_only(self, root: Mapping[str, object]) -> bool:
+        """Our own key: which NeuronCores a process lists."""
+        value = root.get("neuroncores_in_use", _OF_DEVICES)
+        if value not in (_OF_DEVICES, _HELD):
+            choice = f'it can be "{_OF_DEVICES}" or "{_HELD}"; "{_OF_DEVICES}" is taken'
+            self._problems.append(f"neuroncores_in_use is {_shown(value)}: {choice}")
+        return value == _HELD
+
+    def _k8s_info(self, root: Mapping[str, object], period_seconds: float) -> float | None:
+        """Our own key: true, or an object with a period, adds neuron_k8s_info to the records."""
+        value = root.get("k8s_info")
+        if value is None or value is False:
+            return None
+        if value is True:
+            return period_seconds
+        if isinstance(value, dict):
+            return self._period(value, "k8s_info", period_seconds)
+        raise InvalidConfiguration(f'k8s_info is {_shown(value)}; it can be true, false or {{"period": "15s"}}')
+
+
+def _tag_filter(item: Mapping[str, object], path: str) -> re.Pattern[str] | None:
+    text = item.get("tag_filter")
+    if text is None or text == "":
+        return None
+    if not isinstance(text, str):
+        raise InvalidConfiguration(f"{path}.tag_filter is {_shown(text)}; write a regular expression in quotes")
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidConfiguration(f"{path}.tag_filter is no regular expression: {error}") from None
+
+
+def _items(parent: Mapping[str, object], path: str, key: str) -> list[tuple[str, Mapping[str, object]]]:
+    """The objects of an array, each with its place; none where there is no such key."""
+    value = parent.get(key)
+    if value is None:
+        return []
+    place = _joined(path, key)
+    if not isinstance(value, list):
+        raise InvalidConfiguration(f"{place} is {_shown(value)}; it must be an array of objects")
+    places = [f"{place}[{index}]" for index in range(len(value))]
+    return [(where, _object(item, where)) for where, item in zip(places, value, strict=True)]
+
+
+def _object(value: object, place: str) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise InvalidConfiguration(f"{place} is {_shown(value)}; it must be an object, {{…}}")
+    return value
+
+
+def _check_keys(item: Mapping[str, object], path: str, allowed: Sequence[str], notes: list[str]) -> None:
+    """The original skips keys it doesn't know. One that looks like a slip of a known key can't be meant."""
+    for key in item:
+        if key in allowed:
+            continue
+        place = _joined(path, key)
+        near = get_close_matches(key, allowed, n=1, cutoff=0.75)
+        if near:
+            raise InvalidConfiguration(f"{_shown(place)}: there is no such key; did you mean {near[0]}?")
+        notes.append(f"{_shown(place)} means nothing and is skipped; keys here: {', '.join(allowed)}")
+
+
+def _joined(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=True)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,193 @@
+"""What changed from one run to another. Times and counts of runs of unlike length are compared by step and rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from neurontools.profile import Engine, Place
+from neurontools.profile.analysis.graphs import GraphUse
+from neurontools.profile.analysis.operators import OperatorUse
+from neurontools.profile.analysis.report import Rank, Report
+
+
+class Unit(Enum):
+    """What a quantity is told in."""
+
+    SECONDS = "seconds"
+    BYTES = "bytes"
+    RATIO = "ratio"
+    FLOPS = "flops"
+    COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A quantity of a run; `name` has its unit in it."""
+
+    name: str
+    title: str
+    unit: Unit
+    of: Callable[[Report], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A quantity in both runs; None is unknown."""
+
+    quantity: Quantity
+    a: float | None
+    b: float | None
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times b is a; None where that can't be said."""
+        return self.b / self.a if self.a and self.b is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDifference:
+    """An operator of one function of the script in both runs, a step and rank; None: it is not in that run.
+
+    `place` is where it is in b, or else in a: lines move, so functions are compared.
+    """
+
+    name: str
+    engine: Engine
+    place: Place | None
+    is_backward: bool
+    a_seconds: float | None
+    b_seconds: float | None
+    a_count: float | None
+    b_count: float | None
+    a_flops: float | None
+    b_flops: float | None
+
+    @property
+    def change_seconds(self) -> float:
+        """How much longer it takes in b."""
+        return (self.b_seconds or 0.0) - (self.a_seconds or 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs beside each other."""
+
+    a: Report
+    b: Report
+    quantities: tuple[Difference, ...]
+    operators: tuple[OperatorDifference, ...]  # the largest change first
+    only_a_graphs: tuple[GraphUse, ...]
+    only_b_graphs: tuple[GraphUse, ...]
+
+
+def compare(a: Report, b: Report) -> Comparison:
+    """What changed from a to b."""
+    a_hashes, b_hashes = ({graph.hash_text for graph in each.graphs} for each in (a, b))
+    return Comparison(
+        a,
+        b,
+        tuple(Difference(quantity, quantity.of(a), quantity.of(b)) for quantity in QUANTITIES),
+        _operators(a, b),
+        tuple(graph for graph in a.graphs if graph.hash_text not in b_hashes),
+        tuple(graph for graph in b.graphs if graph.hash_text not in a_hashes),
+    )
+
+
+def _a_step(read: Callable[[Report], float]) -> Callable[[Report], float]:
+    return lambda report: read(report) / report.split_steps
+
+
+def _all_steps(report: Report) -> float:
+    """The steps of all ranks, in which all operators were executed; 1 where none was counted."""
+    return max(1.0, sum(map(_executed_steps, report.ranks)))
+
+
+def _executed_steps(rank: Rank) -> float:
+    """The steps of a rank, with those that a capture has in part: it begins and ends within one."""
+    steps = rank.profile.steps
+    count = len(steps)
+    if not count or steps.column("step")[0] == 1:
+        return count
+    executed, in_steps = sum(rank.profile.graph_totals.column("executions")), sum(steps.column("executions"))
+    is_partial = 0 < in_steps < executed <= in_steps * (count + 2) / count
+    return count * executed / in_steps if is_partial else count
+
+
+def _p50(report: Report) -> float | None:
+    return max((rank.times.p50_seconds for rank in report.ranks if rank.times is not None), default=None)
+
+
+def _p99(report: Report) -> float | None:
+    return max((rank.times.p99_seconds for rank in report.ranks if rank.times is not None), default=None)
+
+
+def _compiled(report: Report) -> int:
+    return sum(graph.was_cached is False for graph in report.graphs)
+
+
+QUANTITIES = (
+    Quantity("ranks", "ranks", Unit.COUNT, lambda report: len(report.ranks)),
+    Quantity("steps_total", "steps", Unit.COUNT, lambda report: report.step_count),
+    Quantity("step_p50_seconds", "step, p50", Unit.SECONDS, _p50),
+    Quantity("step_p99_seconds", "step, p99", Unit.SECONDS, _p99),
+    Quantity("step_mean_seconds", "step, mean", Unit.SECONDS, _a_step(lambda each: each.split.total_seconds)),
+    Quantity("input_wait_seconds", "input wait", Unit.SECONDS, _a_step(lambda each: each.split.input_wait_seconds)),
+    Quantity("host_seconds", "host tracing", Unit.SECONDS, _a_step(lambda each: each.split.host_seconds)),
+    Quantity("compile_seconds", "compile", Unit.SECONDS, _a_step(lambda each: each.split.compile_seconds)),
+    Quantity("transfer_seconds", "transfer", Unit.SECONDS, _a_step(lambda each: each.split.transfer_seconds)),
+    Quantity("compute_seconds", "execute", Unit.SECONDS, _a_step(lambda each: each.split.compute_seconds)),
+    Quantity("collective_seconds", "collectives", Unit.SECONDS, _a_step(lambda each: each.split.collective_seconds)),
+    Quantity("busy_ratio", "NeuronCores busy", Unit.RATIO, lambda report: report.split.busy_ratio),
+    Quantity("mfu_ratio", "MFU", Unit.RATIO, lambda report: report.mfu_ratio),
+    Quantity("flops", "FLOP", Unit.FLOPS, _a_step(lambda each: sum(rank.split_flops for rank in each.ranks))),
+    Quantity("hbm_peak_bytes", "HBM peak", Unit.BYTES, lambda report: report.highest.hbm_peak_bytes),
+    Quantity("graphs", "graphs", Unit.COUNT, lambda report: len(report.graphs)),
+    Quantity("graphs_compiled", "graphs compiled", Unit.COUNT, _compiled),
+)
+
+
+@dataclass(slots=True)
+class _Sum:
+    use: OperatorUse
+    seconds: float = 0.0
+    count: float = 0.0
+    flops: float = 0.0
+
+
+_Key = tuple[str, str, str, bool]
+
+
+def _operators(a: Report, b: Report) -> tuple[OperatorDifference, ...]:
+    one, other = _by_function(a), _by_function(b)
+    found = [_difference(one.get(key), other.get(key), each.use) for key, each in {**one, **other}.items()]
+    return tuple(sorted(found, key=lambda each: (-abs(each.change_seconds), each.name, str(each.place))))
+
+
+def _by_function(report: Report) -> dict[_Key, _Sum]:
+    """Its operators by name and function of the script, those of all lines of the function together."""
+    steps = _all_steps(report)
+    found: dict[_Key, _Sum] = {}
+    for use in report.operators:
+        file, function = ("", "") if use.place is None else (use.place.file.rpartition("/")[2], use.place.function)
+        total = found.setdefault((use.name, file, function, use.is_backward), _Sum(use))
+        total.seconds += use.seconds / steps
+        total.count += use.count / steps
+        total.flops += use.flops / steps
+    return found
+
+
+def _difference(a: _Sum | None, b: _Sum | None, use: OperatorUse) -> OperatorDifference:
+    return OperatorDifference(
+        use.name,
+        use.engine,
+        use.place,
+        use.is_backward,
+        None if a is None else a.seconds,
+        None if b is None else b.seconds,
+        None if a is None else a.count,
+        None if b is None else b.count,
+        None if a is None else a.flops,
+        None if b is None else b.flops,
+    )

@@ -1,0 +1,223 @@
+"""Questions to a host: fields of devices and cores, and whether it is well."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+
+import pytest
+
+from neurontools.model import (
+    Attribution,
+    Finding,
+    Health,
+    Severity,
+    Snapshot,
+    TrainingCounters,
+    TrainingRates,
+    health,
+    problems,
+)
+from neurontools.model.finding import Kind
+from neurontools.model.host_verdict import Asked, HostVerdict, host_verdict, no_devices
+from neurontools.model.problems import Owner
+from neurontools.util.errors import UserError
+from neurontools.views.query.document import document, help_text, parse_fields, parse_format
+from neurontools.views.query.fields import CORE_FIELDS, DEVICE_FIELDS, FIELDS, rows
+from neurontools.views.query.health_report import health_json, health_text
+from tests.harness.scenario_host import ScenarioHost
+
+PEAK = 95e12
+
+
+def answer(
+    snapshot: Snapshot, query: str, form: str = "csv", *, devices: tuple[int, ...] = (), lnc: int | None = None
+) -> str:
+    fields = parse_fields(query)
+    of_cores = any(field.is_of_core for field in fields)
+    return document(fields, rows(snapshot, PEAK, lnc, devices, of_cores=of_cores), parse_format(form))
+
+
+@pytest.fixture(scope="module")
+def busy() -> Snapshot:
+    host = ScenarioHost("trn1.32xlarge", neuroncores=3)
+    host.at(10)
+    return host.at(11)
+
+
+def test_csv_of_devices_and_of_cores(busy: Snapshot) -> None:
+    text = answer(busy, "index,bdf,memory.total,memory.used,utilization,pids,health,power", devices=(0, 2))
+    lines = text.splitlines()
+    assert lines[0] == "index,bdf,memory.total [MiB],memory.used [MiB],utilization [%],pids,health,power [%]"
+    assert lines[1].startswith("0,0000:10:1c.0,32768 MiB,17")
+    assert lines[1].endswith(",4194305 4194306,ok,-")
+    assert lines[2] == "2,0000:a0:1c.0,32768 MiB,0 MiB,0.00 %,-,ok,-"
+    assert len(lines) == 3
+    query = "neuroncore.index,process.pid,neuroncore.held,neuroncore.memory.tensors"
+    lines = answer(busy, query, "csv,noheader,nounits").splitlines()
+    assert lines[2:4] == [f"2,4194307,yes,{(busy.cores[2].memory.tensors_bytes or 0) / 2**20:.0f}", "3,-,no,0"]
+    assert len(lines) == 32
+
+
+def test_where_the_time_of_a_process_goes(busy: Snapshot) -> None:
+    first, *others = busy.processes
+    counters = TrainingCounters(compiling_since_seconds=busy.taken_at_seconds - 12.0)
+    rates = TrainingRates(steps_per_second=2.0, input_wait_ratio=0.25)
+    told = replace(busy, processes=(replace(first, training=counters, training_rates=rates), *others))
+    query = "process.steps,process.last_step,process.compiling,process.step_time.input_wait,process.step_time.host"
+    lines = answer(told, query, "csv,nounits").splitlines()
+    assert lines[1:3] == ["2.00,-,12.000,25.00,-", "-,-,-,-,-"]
+
+
+def test_json_has_base_units_and_null_for_unknown(busy: Snapshot) -> None:
+    found = json.loads(answer(busy, "index,memory.used,power,connected_to,health.reason", "json", devices=(1,)))
+    memory = sum(core.memory.total_bytes or 0 for core in busy.cores[2:4])
+    assert found == [
+        {
+            "index": 1,
+            "memory_used_bytes": memory,
+            "power_average_ratio": None,
+            "connected_to": list(busy.devices[1].connected_to),
+            "health_reason": None,
+        }
+    ]
+
+
+def test_values_that_would_break_csv(busy: Snapshot) -> None:
+    nasty = 'a,"b"\n\x1b[31m'
+    process = replace(busy.processes[0], command=nasty, attribution=Attribution(pod_name="p"))
+    told = replace(busy, processes=(process,))
+    text = answer(told, "process.command,process.pod,process.slurm_job", "csv,noheader", devices=(0,))
+    first, second = csv.reader(io.StringIO(text))
+    assert first[0].startswith('a,"b"')
+    assert "\x1b" not in text
+    assert "\n" not in first[0]
+    assert first[1:] == ["p", "-"]
+    assert second == ["-", "-", "-"], "the holder of core 1 is not told"
+
+
+def test_every_field_can_be_asked_on_every_host() -> None:
+    for instance_type, lnc in (("inf2.xlarge", None), ("trn2.48xlarge", None), ("trn2.48xlarge", 1)):
+        snapshot = ScenarioHost(instance_type).at(1)
+        for form in ("csv", "json"):
+            text = answer(snapshot, ",".join(FIELDS), form, lnc=lnc)
+            assert text
+        expected = len(snapshot.cores) // (lnc or snapshot.instance.logical_neuroncore_config)
+        assert len(json.loads(text)) == expected
+
+
+def test_json_names_tell_their_units() -> None:
+    units = {"MiB": "_bytes", "%": "_ratio", "TFLOPS": "_per_second", "1/s": "_per_second", "s": "_seconds"}
+    units |= {"USD": "_usd_per_hour", "": ""}
+    names = [field.json_name for field in FIELDS.values()]
+    assert len(set(names)) == len(names)
+    for field in FIELDS.values():
+        assert field.json_name.endswith(units[field.unit.name])
+    assert all(field.is_of_core for field in CORE_FIELDS)
+    assert not any(field.is_of_core for field in DEVICE_FIELDS)
+    assert all(field.name in help_text() for field in FIELDS.values())
+
+
+@pytest.mark.parametrize(
+    ("query", "form", "text"),
+    [
+        ("indexx", "csv", "--query: indexx is no field; did you mean index?; --help-query lists them"),
+        ("index,", "csv", '--query: "" is no field'),
+        ("index", "tsv", "--format: tsv is none of csv, json, noheader, nounits"),
+        ("index", "noheader", "--format: give one of csv and json"),
+        ("index", "csv,json", "--format: give one of csv and json"),
+    ],
+)
+def test_wrong_questions(query: str, form: str, text: str) -> None:
+    parse = parse_format if query == "index" else parse_fields
+    with pytest.raises(UserError) as raised:
+        parse(form if query == "index" else query)
+    assert str(raised.value).startswith(text)
+
+
+def test_health_reports() -> None:
+    host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=4)
+    host.at(5)
+    snapshot = host.at(400)
+    verdicts = health.verdicts(snapshot)
+    lines = health_text(verdicts, snapshot).splitlines()
+    assert lines[0].startswith(
+        "device 0: critical: 3 ranks wait for rank 0, PID 4194305, in one execution [synthetic] (for 6 m 30 s); look"
+    )
+    assert lines[-1] == "1 of 16 devices unhealthy"
+    found = json.loads(health_json(verdicts, snapshot))
+    assert (found[0]["severity"], found[0]["healthy"], found[0]["findings"][0]["kind"]) == ("critical", False, "stuck")
+    assert found[2] == {"device_index": 2, "severity": "ok", "healthy": True, "findings": []}
+    assert health_text(verdicts[2:], snapshot) == "all 14 devices are healthy\n"
+    assert health_text(verdicts[2:3], snapshot) == "1 device is healthy\n"
+
+
+HBM = Finding(Kind.ECC_UNCORRECTED, Severity.CRITICAL, "1 error", "move the work", 5.0, (3,), part="hbm")
+LINK = Finding(Kind.UNHEALTHY_COMPONENT, Severity.WARNING, "a bad link", "keep away", 5.0, (1,), part="link_efa")
+HANG = Finding(Kind.STUCK, Severity.CRITICAL, "PID 7 hangs", "restart it", 5.0, (0, 1), pid=7)
+IDLE = Finding(Kind.IDLE, Severity.NOTICE, "PID 8 is idle", "end it", 5.0, (2,), pid=8)
+
+
+def verdict(*findings: Finding, unknown: tuple[int, ...] = (), asked: Asked | None = None) -> HostVerdict:
+    return host_verdict(Health((0, 1, 2, 3), unknown, findings), "0.1", 10.0, asked or Asked())
+
+
+def test_what_is_worse_than_a_notice_makes_a_host_unhealthy_and_the_gravest_is_told() -> None:
+    assert (verdict().is_healthy, verdict(IDLE).is_healthy) == (True, True)
+    assert verdict().sentence == "all 4 devices are healthy"
+    told = verdict(LINK, IDLE)
+    assert (told.is_healthy, told.severity, told.findings) == (False, Severity.WARNING, (LINK,))
+    assert verdict(LINK, HBM).sentence == "device 3: 1 error; move the work (and 1 more)"
+    assert verdict(HANG).sentence == "devices 0-1: PID 7 hangs; restart it"
+
+
+def test_what_several_devices_have_alike_is_told_of_all_of_them() -> None:
+    others = [replace(HBM, device_indices=(index,)) for index in (1, 2)]
+    told = verdict(LINK, HBM, *others)
+    assert [finding.device_indices for finding in told.findings] == [(1,), (2,), (3,), (1,)]
+    assert told.sentence == "device 1: 1 error; move the work (alike on devices 2-3, and 1 more)"
+    assert verdict(HBM, others[0]).sentence == "device 1: 1 error; move the work (alike on device 3)"
+
+
+def test_only_what_was_asked_for_counts() -> None:
+    node = Asked(owners=(Owner.NODE,))
+    assert verdict(HANG, asked=node).is_healthy is True
+    assert verdict(HANG, HBM, asked=node).findings == (HBM,)
+    assert verdict(LINK, asked=Asked(level=Severity.CRITICAL)).is_healthy is True
+    assert verdict(HANG, HBM, asked=Asked(names=("HANG",))).findings == (HANG,)
+    assert verdict(IDLE, asked=Asked(level=Severity.NOTICE)).is_healthy is False
+    # A host that is not well otherwise is not called healthy.
+    told = verdict(LINK, HBM, asked=Asked(owners=(Owner.USER,)))
+    assert told.is_healthy is True
+    assert told.sentence == "no problem that counts here; otherwise 2 of 4 devices unhealthy"
+    assert verdict(IDLE, asked=node).sentence == "all 4 devices are healthy"
+
+
+def test_what_is_not_judged_is_not_known() -> None:
+    assert host_verdict(None, "0.0.1", 10.0, Asked()).is_healthy is None
+    assert "0.0.1" in host_verdict(None, "0.0.1", 10.0, Asked()).sentence
+    assert verdict(unknown=(2,)).is_healthy is None
+    assert "1 of 4" in verdict(unknown=(2,)).sentence
+    assert verdict(HBM, unknown=(2,)).is_healthy is False
+    assert host_verdict(Health(), "0.1", 10.0, Asked()).is_healthy is None
+
+
+def test_fewer_devices_than_expected_are_a_finding() -> None:
+    told = verdict(asked=Asked(expected_devices=16))
+    assert (told.is_healthy, told.severity) == (False, Severity.CRITICAL)
+    assert told.sentence.startswith("4 of 16 expected devices are there; ")
+    assert verdict(asked=Asked(expected_devices=4)).is_healthy is True
+    assert no_devices(Asked(), 10.0).is_healthy is None
+    assert no_devices(Asked(expected_devices=1), 10.0).is_healthy is False
+
+
+def test_every_kind_of_finding_has_a_name_and_somebody_who_acts() -> None:
+    for kind in Kind:
+        parts = [None, "hbm", "sram"] if kind is Kind.ECC_UNCORRECTED else [None]
+        named = {problems.name(Finding(kind, Severity.WARNING, "", "", 0.0, part=part)) for part in parts}
+        assert named & set(problems.NAMES)
+    # One that is not known drains nobody.
+    newer = Finding("lost_its_mind", Severity.CRITICAL, "it did", "help", 0.0)
+    assert (problems.name(newer), problems.owner(newer)) == ("LOST_ITS_MIND", Owner.USER)

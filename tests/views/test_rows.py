@@ -1,0 +1,41 @@
+"""Rows say what `neuron-ls --query --format json` says."""
+
+from __future__ import annotations
+
+import json
+
+from neurontools import catalog, rows
+from neurontools.views.query import document
+from neurontools.views.query.fields import FIELDS
+from neurontools.views.query.fields import rows as query_rows
+from tests.harness.scenario_host import ScenarioHost
+
+
+def test_rows_are_those_of_the_query() -> None:
+    host = ScenarioHost("trn2.48xlarge", "steady", neuroncores=5)
+    host.at(10)
+    snapshot = host.at(11)
+    peak = catalog.load("trn2.48xlarge").family.peak_flops_per_physical_core("bf16")
+    assert catalog.peak_flops_per_core("trn2.48xlarge") == peak
+    assert catalog.peak_flops_per_core("trn9.48xlarge") is None
+    for made, of_cores, lnc in (
+        (rows.devices(snapshot), False, None),
+        (rows.cores(snapshot), True, None),
+        (rows.cores(snapshot, logical_neuroncore_config=1), True, 1),
+        (rows.cores(snapshot, logical_neuroncore_config=7), True, None),
+    ):
+        fields = [field for field in FIELDS.values() if of_cores or not field.is_of_core]
+        found = query_rows(snapshot, peak, lnc, (), of_cores=of_cores)
+        asked = document.document(fields, found, document.parse_format("json"))
+        assert json.loads(asked) == made
+
+
+def test_a_core_has_its_process_and_its_device() -> None:
+    host = ScenarioHost("trn1.32xlarge", "steady", neuroncores=3)
+    host.at(10)
+    found = rows.cores(host.at(11))
+    assert len(found) == 32
+    assert [row["process_pid"] is not None for row in found[:4]] == [True, True, True, False]
+    assert [row["index"] for row in found[:4]] == [0, 0, 1, 1]
+    assert found[0]["health"] == "ok"
+    assert found[0]["memory_total_bytes"] == 32 * 2**30
