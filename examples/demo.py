@@ -23,7 +23,7 @@ from neurontools.rpc import call, neuron_pb2
 from neurontools.rpc.call import CallError
 from neurontools.rpc.convert import from_message
 from neurontools.util.errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_TIMED_OUT, UserError
-from neurontools.util.text.units import bytes_text, count_text, flops_text, percent_text
+from neurontools.util.units import bytes_text, count_text, flops_text, percent_text
 
 INSTANCE_TYPE = "trn1.32xlarge"
 TRAINING_SECONDS = 8

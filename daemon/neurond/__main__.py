@@ -44,7 +44,7 @@ def _serve(text: str) -> int:
 
     settings = Settings.from_json(text)
     if settings.metrics_listen is None and settings.otlp_endpoint is None:
-        from neurontools.util.light.asyncio_without_tls import import_asyncio
+        from neurontools.util.light_imports import import_asyncio
 
         import_asyncio()
     import asyncio

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neurontools.util.light.generic import Generic, TypeVar
+from neurontools.util.light_imports import Generic, TypeVar
 
 T = TypeVar("T")
 

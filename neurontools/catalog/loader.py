@@ -10,7 +10,7 @@ from neurontools.catalog.family_reader import read_family
 from neurontools.catalog.instance_reader import read_instance_type
 from neurontools.catalog.instance_type import InstanceType
 from neurontools.catalog.reader import parsed, reading
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 PEAK_DTYPE = "bf16"
 """The data type whose peak model FLOPs utilization (MFU) is a share of: nobody reports the data type in use."""
@@ -99,5 +99,5 @@ def _unknown_text(name: str) -> str:
 
     near = difflib.get_close_matches(name.lower(), names(), n=3, cutoff=0.6)
     suggestion = f"; did you mean {' or '.join(near)}?" if near else ""
-    shown = cut(visible(name), 60)
+    shown = excerpt(name, 60)
     return f'no instance type "{shown}" is known{suggestion} (list them with: neurond --list-instance-types)'

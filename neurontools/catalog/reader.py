@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from neurontools.catalog.fact import Fact, Status
-from neurontools.util.light.generic import TypeVar
+from neurontools.util.light_imports import TypeVar
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.catalog.fact import Fact
 from neurontools.catalog.instance_type import InstanceType, UltraServer
 from neurontools.model import UltraServerNode
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 _MOST_NAME_CHARACTERS = 64
 _HEXADECIMAL_DIGITS = 16
@@ -42,7 +42,7 @@ def named_place(text: str) -> tuple[str, int]:
     name, _, position = text.rpartition(":")
     if not (_is_name(name) and position.isascii() and position.isdigit() and len(position) < 5):
         raise ValueError(
-            f"{cut(visible(text), 80)!r} is no place in an UltraServer; write NAME:INDEX, such as us-1:0, with a name "
+            f"{excerpt(text, 80)!r} is no place in an UltraServer; write NAME:INDEX, such as us-1:0, with a name "
             f"of up to {_MOST_NAME_CHARACTERS} letters, digits, dots, dashes and underscores"
         )
     return name, int(position)

@@ -8,7 +8,7 @@
 Needs neither torch nor grpcio. docs/python.md has more examples.
 """
 
-from neurontools.util.lazy_package import lazy_names
+from neurontools.util.light_imports import lazy_names
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:

@@ -217,9 +217,9 @@ class Recording:
         for last in self._messages():  # noqa: B007
             pass
         if last is None:
-            from neurontools.util.text.terminal import visible
+            from neurontools.util.terminal import escape_controls
 
-            raise UserError(f"{visible(self.path[:200])}: holds no snapshot; record again", EXIT_FAILURE)
+            raise UserError(f"{escape_controls(self.path[:200])}: holds no snapshot; record again", EXIT_FAILURE)
         return from_message(Snapshot, last)
 
     def history(self, duration_seconds: float = 0.0, *, after_sequence: int = 0) -> Iterator[Snapshot]:

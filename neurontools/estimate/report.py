@@ -13,8 +13,8 @@ from neurontools.estimate.estimate import Estimate
 from neurontools.estimate.interval import Interval
 from neurontools.estimate.prices import ON_DEMAND
 from neurontools.estimate.what_if import NOT_PREDICTED
-from neurontools.util.text.table import Column, ascii_table
-from neurontools.util.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+from neurontools.util.formats import Column, ascii_table
+from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 
 _LEAST_SHARE = 0.01
 _WIDTH = 100

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 
 from neurontools.net.http.compression import Document, Part
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -73,7 +73,7 @@ def escaped(value: str) -> str:
     if value.isascii() and value.isalnum():
         return value
     if not value.isprintable():
-        value = "\n".join(map(visible, value.translate(_SURROGATES).split("\n")))
+        value = "\n".join(map(escape_controls, value.translate(_SURROGATES).split("\n")))
     return value.translate(_ESCAPES)
 
 

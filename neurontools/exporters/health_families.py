@@ -9,7 +9,7 @@ from neurontools.exporters.exposition import Definition, Family, Kind, Sample
 from neurontools.exporters.labels import LabelTexts
 from neurontools.model import Health, Severity, Snapshot, logical_cores
 from neurontools.model.health import age_seconds, verdicts
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 _DEVICE = "neuron_device_index"
 _FINDING = (
@@ -84,7 +84,7 @@ def health_families(snapshot: Snapshot, label: LabelTexts) -> Iterator[Family]:
     yield from _driver_families(snapshot, label)
     of_fault = label.named("fault", "kind", "state", "neuron_devices")
     injected = [
-        (of_fault(fault.number, fault.kind, fault.state.name.lower(), ranges(fault.device_indices)), 1)
+        (of_fault(fault.number, fault.kind, fault.state.name.lower(), ranges_text(fault.device_indices)), 1)
         for fault in snapshot.injected_faults
     ]
     yield Family(INJECTED_FAULT, injected)
@@ -102,7 +102,7 @@ def _finding_families(snapshot: Snapshot, judged: Health, label: LabelTexts) -> 
             of_finding(
                 finding.kind,
                 finding.severity.name.lower(),
-                ranges(finding.device_indices),
+                ranges_text(finding.device_indices),
                 finding.part or "",
                 finding.job or "",
                 "" if finding.pid is None else finding.pid,

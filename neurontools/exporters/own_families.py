@@ -21,8 +21,8 @@ from neurontools.model import (
     SourceKind,
     logical_cores,
 )
-from neurontools.util.text.lasting import without_seconds
-from neurontools.util.text.terminal import cut
+from neurontools.util.terminal import truncate
+from neurontools.util.units import strip_durations
 
 _CATEGORY_NAMES = tuple(field.name.removesuffix("_bytes") for field in fields(DeviceMemory))
 _read_memory = attrgetter(*(field.name for field in fields(DeviceMemory)))
@@ -120,7 +120,7 @@ def own_families(
     yield Family(WARNINGS, [(alone, len(snapshot.warnings))])
     of_warning = label.named("warning")
     # A number of seconds would make a series of its own every second.
-    told = dict.fromkeys(without_seconds(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
+    told = dict.fromkeys(strip_durations(warning, "some seconds") for warning in snapshot.warnings[:_MOST_WARNINGS])
     yield Family(WARNING, [(of_warning(warning), 1) for warning in told])
     yield Family(SNAPSHOT_TIME, [(alone, snapshot.taken_at_unix_seconds)])
 
@@ -298,7 +298,7 @@ def _identity(process: Process) -> tuple[str | int, ...]:
     of = process.attribution
     return (
         "" if process.uid is None else process.uid,
-        cut(process.command or "", _MAX_COMMAND_CHARACTERS),
+        truncate(process.command or "", _MAX_COMMAND_CHARACTERS),
         process.runtime_version or "",
         "true" if process.synthetic else "false",
         (of.container_id if of else None) or "",

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import LARGEST_SEED, MOST_SECONDS, FaultRequest
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import error_excerpt, escape_controls
 
 FAULTS_PER_DEVICE_DAY = 4.7e-4
 _DAY_SECONDS = 86_400.0
@@ -111,7 +111,7 @@ def parse_plan(text: str) -> FaultPlan:
     try:
         written = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise BadPlan(f"it is no TOML: {visible(str(error) or 'nested too deeply')}") from None
+        raise BadPlan(f"it is no TOML: {escape_controls(str(error) or 'nested too deeply')}") from None
     known = set(FaultPlan.__slots__)
     for key in written:
         if key not in known:
@@ -151,4 +151,4 @@ def _mix(value: object) -> Mapping[str, float]:
 
 
 def _shown(value: object) -> str:
-    return cut(visible(repr(value) if not isinstance(value, str) else value), 60) or '""'
+    return error_excerpt(repr(value) if not isinstance(value, str) else value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.faults.kind import FaultKind, Lasting
 from neurontools.faults.kinds import KINDS, PARTS
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 MOST_SECONDS = 366 * 86_400.0
 MOST_EXECUTIONS = 2**53
@@ -84,16 +84,14 @@ class FaultRequest:
         if self.part is not None and not kind.takes_part:
             raise ImpossibleFault(f"{kind.name}: it is about no part of the device; leave the part out")
         if self.part is not None and self.part not in PARTS:
-            raise ImpossibleFault(
-                f"{cut(visible(self.part), 60)!r} is no part of a device; give one of {', '.join(PARTS)}"
-            )
+            raise ImpossibleFault(f"{excerpt(self.part, 60)!r} is no part of a device; give one of {', '.join(PARTS)}")
 
     @property
     def definition(self) -> FaultKind:
         """Its kind; ImpossibleFault for one that there is not."""
         kind = KINDS.get(self.kind)
         if kind is None:
-            raise ImpossibleFault(f"{cut(visible(self.kind), 60)!r} is no kind of fault{_near(self.kind)}")
+            raise ImpossibleFault(f"{excerpt(self.kind, 60)!r} is no kind of fault{_near(self.kind)}")
         return kind
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.model import FaultState, InjectedFault
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 STATES = {FaultState.WAITING: "waits", FaultState.HOLDS: "holds", FaultState.OVER: "is over"}
 
@@ -23,7 +23,7 @@ def where(fault: InjectedFault) -> str:
     """What it is in: a device, a NeuronCore, a process, or the host."""
     if not fault.device_indices:
         return "the host"
-    devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges(fault.device_indices)}"
+    devices = f"device{'' if len(fault.device_indices) == 1 else 's'} {ranges_text(fault.device_indices)}"
     if fault.neuroncore_index is not None:
         return f"NeuronCore {fault.neuroncore_index} of {devices}"
     return devices if fault.pid is None else f"PID {fault.pid} on {devices}"

@@ -35,7 +35,7 @@ from neurontools.rpc.convert import from_message
 from neurontools.rpc.polled_stream import PolledStream
 from neurontools.rpc.remote.address import remote_address
 from neurontools.rpc.socket_path import stands_for
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 if TYPE_CHECKING:
     from neurontools.rpc.remote.tunnels import Tunnels
@@ -295,7 +295,7 @@ class DirectFeed(FleetFeed):
         host.is_read = False
         host.fruitless_reads = 0
         self._answered(host)
-        host.state = replace(host.state, link=Link.LOST, trouble=cut(visible(trouble), _LONGEST_TROUBLE))
+        host.state = replace(host.state, link=Link.LOST, trouble=excerpt(trouble, _LONGEST_TROUBLE))
         pause = min(_LONGEST_PAUSE_SECONDS, _FIRST_PAUSE_SECONDS * 2**host.failures)
         host.failures = min(host.failures + 1, 16)
         self._set_timer(host, pause * random.uniform(0.75, 1.25))  # noqa: S311 - so that not all come back at once

@@ -15,9 +15,8 @@ from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
-from neurontools.util.text.csv_text import csv_line, foreign_cell
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.moment import moment_text
+from neurontools.util.formats import csv_line, foreign_cell, json_text
+from neurontools.util.units import rfc3339_text
 
 SCHEMA_VERSION = 1
 
@@ -309,4 +308,4 @@ def _rounded(seconds: float | None) -> float | None:
 def _time(unix_seconds: float) -> str | None:
     if not 0 < unix_seconds < LATEST_UNIX_SECONDS:
         return None
-    return moment_text(unix_seconds)
+    return rfc3339_text(unix_seconds)

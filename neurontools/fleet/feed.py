@@ -9,7 +9,7 @@ from typing import Self
 
 from neurontools.fleet.jobs import FleetJob, fleet_jobs
 from neurontools.fleet.states import HostState
-from neurontools.util.held_signals import nothing_raises
+from neurontools.util.signals import defer_signals
 
 
 class FleetFeed(ABC):
@@ -73,7 +73,7 @@ class FleetFeed(ABC):
         return self
 
     def __exit__(self, *_: object) -> None:
-        with nothing_raises():
+        with defer_signals():
             self.close()
 
     def wait_settled(self, seconds: float | None = None) -> bool:

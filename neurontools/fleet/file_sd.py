@@ -11,26 +11,26 @@ from typing import Any
 
 from neurontools.fleet.hosts import LONGEST_LABEL, MOST_LABELS, Collected, Hosts, file_text
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 PLACE_LABEL = "__neuron_place__"
 
 
 def read_file_sd(path: str) -> Hosts:
     """The hosts of a file; UserError when it can't be read or is not JSON of this form."""
-    at = f"--file-sd {cut(visible(path), 200)}"
+    at = f"--file-sd {excerpt(path, 200)}"
     text = file_text("--file-sd", path, "targets, as Prometheus reads them")
     try:
         groups = json.loads(text)
     except (ValueError, RecursionError) as error:
         yaml = path.endswith((".yml", ".yaml"))
-        cause = "is YAML, which is not read" if yaml else f"is no JSON: {cut(visible(str(error)), 100)}"
+        cause = "is YAML, which is not read" if yaml else f"is no JSON: {excerpt(str(error), 100)}"
         raise UserError(f"{at}: {cause}; Prometheus reads the same as JSON", EXIT_USAGE) from None
     if not isinstance(groups, list):
         raise UserError(f'{at}: is no list; write [{{"targets": ["trn-1:8000"]}}]', EXIT_USAGE)
     collected = Collected()
     for number, group in enumerate(groups, 1):
-        where = f"{cut(visible(path), 200)}: group {number}"
+        where = f"{excerpt(path, 200)}: group {number}"
         try:
             targets, labels = _group(group)
         except ValueError as error:

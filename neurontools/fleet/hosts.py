@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from neurontools.rpc.remote.address import SCHEME, remote_address
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 MOST_HOSTS = 10_000
 _MOST_FILE_BYTES = 4 * 2**20
@@ -76,13 +76,13 @@ def read_hostfile(path: str) -> Hosts:
     for number, line in enumerate(file_text("--hostfile", path, "a host a line").splitlines(), 1):
         text = line.partition("#")[0].strip()
         if text:
-            collected.add(text, f"{cut(visible(path), 200)}:{number}")
+            collected.add(text, f"{excerpt(path, 200)}:{number}")
     return collected.hosts()
 
 
 def file_text(flag: str, path: str, content: str) -> str:
     """What is in a file that names hosts; UserError when it can't be read or is too large to be meant."""
-    at = f"{flag} {cut(visible(path), 200)}"
+    at = f"{flag} {excerpt(path, 200)}"
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
         try:
@@ -157,7 +157,7 @@ def _places(text: str) -> list[Place]:
     names = expanded(name)
     for found in names:
         if not _NAME.fullmatch(found) or len(found) > _LONGEST_NAME:
-            raise ValueError(f"{cut(visible(found), 60)!r} is no name of a host")
+            raise ValueError(f"{excerpt(found, 60)!r} is no name of a host")
     if not where:
         return [Place(found, Reach.SSH, found, labels) for found in names]
     if where.startswith(_TLS):
@@ -166,14 +166,12 @@ def _places(text: str) -> list[Place]:
         return [_over_tls(names[0], where, labels)]
     kind, colon, address = where.partition(":")
     if not colon or kind not in tuple(Reach):
-        raise ValueError(
-            f"{cut(visible(where), 60)!r} is no place; write unix:/path, ssh:destination or grpcs://host:port"
-        )
+        raise ValueError(f"{excerpt(where, 60)!r} is no place; write unix:/path, ssh:destination or grpcs://host:port")
     if len(names) > 1:
         raise ValueError("several names can't have one place; give each a line of its own")
     reach = Reach(kind)
     if reach is Reach.SSH and not _NAME.fullmatch(address):
-        raise ValueError(f"{cut(visible(address), 60)!r} is nothing that ssh could be given")
+        raise ValueError(f"{excerpt(address, 60)!r} is nothing that ssh could be given")
     if reach is Reach.SOCKET and (not address.startswith("/") or "\0" in address):
         raise ValueError("the path of a socket begins with a slash")
     return [Place(names[0], reach, address, labels)]
@@ -185,7 +183,7 @@ def _labels_of(text: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     while found := _LABEL.search(text):
         if len(labels) >= MOST_LABELS:
             raise ValueError(f"more than {MOST_LABELS} labels")
-        labels.insert(0, (found[1], cut(visible(found[2]), LONGEST_LABEL)))
+        labels.insert(0, (found[1], excerpt(found[2], LONGEST_LABEL)))
         text = text[: found.start()].rstrip()
     return text, tuple(labels)
 
@@ -211,7 +209,7 @@ def expanded(text: str) -> list[str]:
     found = _BRACKETS.fullmatch(text)
     if found is None:
         if "[" in text or "]" in text:
-            raise ValueError(f"{cut(visible(text), 60)!r} has brackets that don't match")
+            raise ValueError(f"{excerpt(text, 60)!r} has brackets that don't match")
         return [text]
     before, inside, after = found.groups()
     names = []
@@ -220,7 +218,7 @@ def expanded(text: str) -> list[str]:
         last = last if dash else first
         is_range = all(end.isascii() and end.isdigit() and len(end) < 10 for end in (first, last))
         if not is_range or not 0 <= int(last) - int(first) < MOST_HOSTS:
-            raise ValueError(f"{cut(visible(part), 60)!r} is no range of numbers")
+            raise ValueError(f"{excerpt(part, 60)!r} is no range of numbers")
         names += [f"{before}{number:0{len(first)}d}" for number in range(int(first), int(last) + 1)]
     tails = expanded(after)
     if len(names) * len(tails) > MOST_HOSTS:

@@ -10,7 +10,7 @@ import subprocess
 from time import monotonic
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 MOST_BYTES = 8 << 20
 """Of an answer: the names of far more nodes than a cluster has."""
@@ -55,7 +55,7 @@ def scontrol(*arguments: str, timeout_seconds: float, next_step: str) -> str:
         lines = (complaint.strip() or said[:_MOST_REASON_BYTES].strip()).decode("utf-8", "replace").splitlines()
         # What ends it comes after what it has tried.
         line = next((each for each in lines if _FATAL in each), lines[0]) if lines else _how(child.returncode)
-        cause = cut(visible(line.removeprefix("scontrol: ")), 120)
+        cause = excerpt(line.removeprefix("scontrol: "), 120)
         step = next((step for words, step in _NEXT_STEPS.items() if words in cause), next_step)
         raise UserError(f"{name}: {cause}; {step}", EXIT_NOT_FOUND)
     return said.decode("utf-8", "replace")

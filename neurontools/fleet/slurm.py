@@ -7,7 +7,7 @@ import re
 from neurontools.fleet.hosts import Collected, Hosts
 from neurontools.fleet.scontrol import NoScontrol, scontrol
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _NODES = re.compile(r"\bNodeList=(\S+)")
@@ -19,7 +19,7 @@ _NO_NODES = ("", "(null)", "None")
 def job_hosts(job: str) -> Hosts:
     """The nodes that a job runs on, reached by SSH; UserError when there are none, or Slurm doesn't tell."""
     if not _JOB.fullmatch(job):
-        raise UserError(f"--slurm {cut(visible(job), 40)}: is no job; give its number, as squeue shows it", EXIT_USAGE)
+        raise UserError(f"--slurm {excerpt(job, 40)}: is no job; give its number, as squeue shows it", EXIT_USAGE)
     shown = _told(job, "show", "--oneliner", "job", job)
     lists = [found for found in _NODES.findall(shown) if found not in _NO_NODES]
     if not lists:

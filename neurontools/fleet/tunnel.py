@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from neurontools.fleet.hosts import Place
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 SSH_VARIABLE = "NEURONTOOLS_SSH"  # the command in place of ssh, as RSYNC_RSH and GIT_SSH_COMMAND have it
 REMOTE_VARIABLE = "NEURONTOOLS_REMOTE_LS"  # the command neuron-ls on the other host
@@ -103,7 +103,7 @@ class Tunnel:
             with contextlib.suppress(OSError, ValueError):
                 said = os.read(stderr.fileno(), _LONGEST_REASON_BYTES)
         lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-        return cut(visible(lines[-1].strip()), 200) if lines else ""
+        return excerpt(lines[-1].strip(), 200) if lines else ""
 
     def close(self) -> None:
         """End it; does not wait."""

@@ -7,7 +7,7 @@ its name: `_bytes`, `_seconds`, `_ratio` (0..1); `_total` marks a counter that o
 Cores are physical NeuronCores. What a user calls a core may be a pair of them (LNC 2): `logical` groups them.
 """
 
-from neurontools.util.lazy_package import lazy_names
+from neurontools.util.light_imports import lazy_names
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:

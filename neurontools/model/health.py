@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model.finding import Finding, Health, Severity
-from neurontools.util.text.units import duration_text
+from neurontools.util.units import duration_text
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from neurontools.model import health, problems
 from neurontools.model.finding import Finding, Health, Kind, Severity
 from neurontools.model.problems import Owner
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def place(finding: Finding) -> str:
 
 def _devices(indices: Sequence[int]) -> str:
     """ "device 3", "devices 0-2,5", "" of none."""
-    return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+    return "" if not indices else f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
 
 
 def _too_few(count: int, expected: int, at_unix_seconds: float) -> Finding:

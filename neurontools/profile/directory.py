@@ -9,7 +9,7 @@ from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.profile import Profile
 from neurontools.profile.reader import read_profile
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 _MOST_WORKERS = 4096
 
@@ -17,7 +17,7 @@ _MOST_WORKERS = 4096
 def profile_paths(where: str | os.PathLike[str]) -> list[Path]:
     """The files of workers in a directory, or the file itself. UserError in one line where there are none."""
     path = Path(where)
-    name = visible(os.fspath(where))
+    name = escape_controls(os.fspath(where))
     if path.is_file():
         return [path]
     try:

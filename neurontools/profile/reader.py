@@ -17,7 +17,7 @@ from neurontools.profile.metadata import Metadata, State
 from neurontools.profile.profile import Profile
 from neurontools.profile.table import Table
 from neurontools.util.errors import EXIT_PERMISSION, UserError
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 MOST_FILE_BYTES = 1 << 30
 _MOST_UNPACKED_BYTES = 1 << 30
@@ -32,7 +32,7 @@ def read_profile(path: str | os.PathLike[str]) -> Profile:
 
     What a worker left that died, or what is damaged in the middle, is read as far as it goes: `is_damaged`.
     """
-    name = visible(os.fspath(path))
+    name = escape_controls(os.fspath(path))
     try:
         # A pipe that nobody writes to would never be opened, and a device never end.
         with open(path, "rb", opener=_without_waiting) as file:
@@ -76,7 +76,7 @@ def _metadata(data: bytes) -> tuple[Metadata, int]:
         raise Damaged("a profile that ends in its first line")
     version, _, text = data[len(chunks.MAGIC) + 1 : end].partition(b" ")
     if version != b"%d" % chunks.VERSION:
-        raise Damaged(f"a profile of another version ({visible(version[:20].decode('ascii', 'replace'))})")
+        raise Damaged(f"a profile of another version ({escape_controls(version[:20].decode('ascii', 'replace'))})")
     return _known(text, Metadata, "a first line"), end + 1
 
 

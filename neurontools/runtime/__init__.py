@@ -1,6 +1,6 @@
 """The runtime inside a training process: how it takes NeuronCores and reports what it does on them."""
 
-from neurontools.util.lazy_package import lazy_names
+from neurontools.util.light_imports import lazy_names
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from neurontools.util.lifetime import end_with_neuron_run
+from neurontools.util.signals import die_with_neuron_run
 
 _USAGE = "usage: python -m neurontools.runtime [-m module | script.py] [arguments …]"
 
@@ -15,7 +15,7 @@ def main(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_USAGE, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
-    end_with_neuron_run(os.environ)
+    die_with_neuron_run(os.environ)
     from pathlib import Path
 
     from neurontools.runtime.launch.install import install

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from neurontools.tui.small_file import read_text
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.own_theme import InvalidTheme, own_theme
 from neurontools.views.drawing.style import THEMES, Theme
 
@@ -38,7 +38,7 @@ def load(path: Path) -> Configuration:
     try:
         text = read_text(path)
     except (OSError, ValueError) as error:
-        found.troubles.append(f"{visible(str(path))} can't be read ({error}); it counts as empty")
+        found.troubles.append(f"{escape_controls(str(path))} can't be read ({error}); it counts as empty")
         return found
     if text is None:
         return found
@@ -47,10 +47,12 @@ def load(path: Path) -> Configuration:
     try:
         tables = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found.troubles.append(f"{visible(str(path))} is no TOML: {visible(str(error))}; it counts as empty")
+        found.troubles.append(
+            f"{escape_controls(str(path))} is no TOML: {escape_controls(str(error))}; it counts as empty"
+        )
         return found
     for problem in _read(tables, found):
-        found.troubles.append(visible(f"{path}: {problem}"))
+        found.troubles.append(escape_controls(f"{path}: {problem}"))
     return found
 
 

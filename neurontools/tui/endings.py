@@ -13,8 +13,8 @@ from textual.app import App
 class Endings(Protocol):
     """Signals that nobody else obeys while the application runs."""
 
-    def listen(self, tell: Callable[[int], object]) -> None:
-        """Have the number of each told, in a handler, and of those that have come already."""
+    def on_signal(self, callback: Callable[[int], object]) -> None:
+        """Calls `callback` in a signal handler with each signal's number, those that came before first."""
 
 
 def end_by(app: App[Any], endings: Endings | None) -> None:
@@ -27,4 +27,4 @@ def end_by(app: App[Any], endings: Endings | None) -> None:
         with suppress(RuntimeError):  # the loop is closed: it has ended
             loop.call_soon_threadsafe(lambda: app.exit(return_code=128 + number))
 
-    endings.listen(end)
+    endings.on_signal(end)

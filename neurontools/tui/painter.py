@@ -11,7 +11,7 @@ from functools import cache
 from rich.color import ColorSystem
 
 from neurontools.tui.rich_style import rich_style
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.line import Line, width_of
 
 _LEAST_GAP = 6  # cells between two spans that are worth a cursor movement
@@ -55,7 +55,7 @@ def update(
                 if wanted != current:
                     out.append(wanted)
                     current = wanted
-                out.append(part if part.isprintable() else visible(part))
+                out.append(part if part.isprintable() else escape_controls(part))
     return f"{_BEGIN}{''.join(out)}{_END}" if out else ""
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from neurontools.tui.small_file import read_text
-from neurontools.util.files.directory import Directory
-from neurontools.util.text.terminal import visible
+from neurontools.util.directory import Directory
+from neurontools.util.terminal import escape_controls
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")
@@ -69,12 +69,12 @@ def settings_path(environment: Mapping[str, str]) -> Path:
 
 def load(path: Path) -> tuple[Settings, str]:
     """The settings in a file, and what is wrong with it ("" for nothing; a missing file is fine)."""
-    shown = visible(str(path))
+    shown = escape_controls(str(path))
     try:
         text = read_text(path)
         given = json.loads(text) if text is not None else {}
     except (OSError, ValueError, RecursionError) as error:
-        return Settings(), f"{shown} can't be read ({visible(str(error))}); the defaults are used"
+        return Settings(), f"{shown} can't be read ({escape_controls(str(error))}); the defaults are used"
     settings = Settings()
     if not isinstance(given, dict):
         return settings, f"{shown} holds no JSON object; the defaults are used"
@@ -116,7 +116,7 @@ def _wrong(name: str, value: object) -> str:
         names = [*([""] if name == "start_page" else []), *(page.name for page in PAGES)]
     for one in value if isinstance(value, tuple) else (value,):
         if names and one not in names:
-            return f"{visible(repr(one))[:60]} is none of {', '.join(filter(None, names))}"
+            return f"{escape_controls(repr(one))[:60]} is none of {', '.join(filter(None, names))}"
     return ""
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from neurontools.client.history.feed import Link
 from neurontools.tui.choices import Choices
 from neurontools.tui.signals import CHOICES, send
-from neurontools.util.text.script import script_text
+from neurontools.util.process_text import script_text
 from neurontools.views.drawing.dialog import Dialog
 from neurontools.views.drawing.line import clip, foreign
 

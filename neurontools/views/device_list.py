@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from neurontools.model import Device, Instance, Process, Snapshot
-from neurontools.util.text.go_json import JsonValue, indented
-from neurontools.util.text.table import Column, ascii_table
-from neurontools.util.text.terminal import cut, visible
-from neurontools.util.text.units import UNKNOWN, memory_size_text
+from neurontools.util.formats import Column, JsonValue, ascii_table, encode_go_json
+from neurontools.util.terminal import escape_controls, excerpt
+from neurontools.util.units import UNKNOWN, memory_size_text
 from neurontools.views.topology.picture import topology_picture
 
 _NOT_APPLICABLE = "NA"
@@ -80,7 +79,7 @@ def device_list_json(
     """The JSON array, without a newline at its end; arguments and NoSuchDevice as for `device_list_table`."""
     of_instance = _instance_object(snapshot.instance)
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
-    return indented([of_instance | device for device in devices])
+    return encode_go_json([of_instance | device for device in devices])
 
 
 def device_list_object(
@@ -98,7 +97,7 @@ def device_list_object(
     instance = snapshot.instance
     devices = _device_objects(snapshot, all_processes, logical_neuroncore_config, device_indices)
     ultraserver_id = _certain(instance, "ultraserver_id")
-    return indented(
+    return encode_go_json(
         {
             **_instance_object(instance),
             **({"ultraserver_id": ultraserver_id} if ultraserver_id else {}),
@@ -149,7 +148,7 @@ def _processes_by_device(snapshot: Snapshot, all_processes: bool) -> dict[int, l
 
 def _header(instance: Instance, lnc: int) -> str:
     lines = [
-        f"instance-type: {visible(instance.instance_type)}",
+        f"instance-type: {escape_controls(instance.instance_type)}",
         f"instance-id: {_or_unknown(instance.instance_id)}",
     ]
     if _has_lnc(instance):
@@ -170,7 +169,7 @@ def _columns(
         return _marked(device, "connected_to", ", ".join(map(str, device.connected_to)))
 
     def command(process: Process) -> str:
-        return cut(visible(process.command), command_characters)
+        return excerpt(process.command, command_characters)
 
     def of_process(title: tuple[str, ...], read: _ReadProcess) -> Column[_Row]:
         return Column(title, lambda row: _NOT_APPLICABLE if row.process is None else read(row.process))
@@ -189,7 +188,7 @@ def _columns(
         (True, of_device(("CPU", "AFFINITY"), lambda device: _marked(device, "cpu_affinity", device.cpu_affinity))),
         (True, of_device(("NUMA", "NODE"), lambda device: _marked(device, "numa_node", device.numa_node))),
         (commands, of_process(("COMMAND", ""), command)),
-        (processes, of_process(("RUNTIME", "VERSION"), lambda process: visible(_runtime_version(process)))),
+        (processes, of_process(("RUNTIME", "VERSION"), lambda process: escape_controls(_runtime_version(process)))),
     )
     return [column for wanted, column in columns if wanted]
 
@@ -205,7 +204,7 @@ def _marked(device: Device, field: str, text: str | None) -> str:
 
 
 def _or_unknown(text: str | None) -> str:
-    return UNKNOWN if text is None else visible(text)
+    return UNKNOWN if text is None else escape_controls(text)
 
 
 def _runtime_version(process: Process) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.model import Severity, SourceKind, health
-from neurontools.util.text import units
-from neurontools.util.text.local_time import clock_text, date_text
+from neurontools.util import units
+from neurontools.util.units import clock_text, date_text
 from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import ASCII
 from neurontools.views.drawing.line import (

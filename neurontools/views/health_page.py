@@ -7,8 +7,7 @@ from neurontools.faults.sentence import injected_by
 from neurontools.faults.sentence import sentence as fault_sentence
 from neurontools.model.finding import Severity as Gravity
 from neurontools.model.health import Verdict, alike, is_healthy, sentence, summary
-from neurontools.util.text.local_time import clock_text, day_text
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import clock_text, day_text, ranges_text
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, clip, fit, fit_marked, foreign, line_width, styled
 from neurontools.views.drawing.own_events import devices_of, events_of
@@ -87,14 +86,14 @@ def _verdict_lines(scene: Scene, width: int) -> list[Line]:
         devices = [device for device in every if device in shown]
         mark = {Gravity.CRITICAL: scene.glyphs.bad, Gravity.WARNING: scene.glyphs.warn}.get(finding.severity, "i")
         style = _STYLES[finding.severity]
-        who = f"ND {ranges(devices)}"
+        who = f"ND {ranges_text(devices)}"
         runs: list[Run] = [
             (f" {mark:<2} ", style),
             (f"{who:<9} ", style),
             (f"{finding.severity.name.lower():<9}", style),
         ]
         is_of_more = len(devices) > len(finding.device_indices)
-        more = f" (ND {ranges(finding.device_indices)}; the others alike)" if is_of_more else ""
+        more = f" (ND {ranges_text(finding.device_indices)}; the others alike)" if is_of_more else ""
         text = clip(foreign(sentence(finding, scene.snapshot)) + more, width - 24, mark=True)
         lines.append(fit((*runs, (text, "text")), width))
         lines.append(fit((("    do: ", "dim"), (clip(foreign(finding.action), width - 9, mark=True), "dim")), width))

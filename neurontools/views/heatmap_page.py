@@ -10,7 +10,7 @@ from neurontools.client.history.axis import Axis
 from neurontools.client.history.gathering import CoreStep
 from neurontools.client.history.series import mean_of_cores
 from neurontools.model import LogicalNeuronCore
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.glyphs import Glyphs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from neurontools.client.history import quantities
 from neurontools.client.history.axis import Axis
 from neurontools.model.health import verdicts
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.gauge import sparkline

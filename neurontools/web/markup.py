@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from neurontools.util.text.markup import Markup, element, joined
+from neurontools.util.formats import Markup, element, join_markup
 from neurontools.web.rows import HIDDEN, Cell, Kind, Row, Segment
 
 _TAGS = {Kind.TITLE: "h1", Kind.HEADING: "h2", Kind.TABS: "nav"}
@@ -123,7 +123,7 @@ def _row(kind: Kind, cells: Sequence[Cell]) -> Markup:
 def _segment(segment: Segment) -> Markup:
     text, classes, address = segment
     if not classes and not address:
-        return joined([text])
+        return join_markup([text])
     attributes = {"class_": classes} if classes else {}
     if HIDDEN in classes.split():
         attributes["aria_hidden"] = "true"

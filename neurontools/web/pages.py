@@ -12,7 +12,7 @@ from neurontools.net.http.compression import Document, Part
 from neurontools.net.http.request import Request
 from neurontools.net.http.response import PLAIN_TEXT, Response, refusal
 from neurontools.net.http.site import Page
-from neurontools.util.text.markup import element
+from neurontools.util.formats import element
 from neurontools.web.choice import Choice, choice_of
 from neurontools.web.gallery import Crowded, Gallery
 from neurontools.web.guard import HEADERS, Guard

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from functools import lru_cache
 
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.line import Line, Page, Target, width_of
 from neurontools.views.drawing.style import FOUND, SELECTED
 
@@ -74,7 +74,7 @@ def _pieces(line: Line) -> list[_Piece]:
     pieces, at = [], 0
     for text, style in line:
         if text:
-            pieces.append((at, text if text.isprintable() else visible(text), style, ""))
+            pieces.append((at, text if text.isprintable() else escape_controls(text), style, ""))
             at += width_of(text)
     return pieces
 

@@ -18,7 +18,7 @@ from neurontools.cli.line.options import Option, parse
 from neurontools.cli.ls.options import OPTIONS
 from neurontools.cli.profile import options as profile
 from neurontools.util.errors import UserError
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 from tests.harness.command import RunCommand
 
 
@@ -52,7 +52,7 @@ def test_whatever_is_given_is_parsed_or_refused_in_one_line(arguments: list[str]
     except UserError as error:
         refusal = error
     assert set(names) <= {option.name for option in OPTIONS}
-    assert refusal is None or (refusal.exit_code in (1, 2) and visible(str(refusal)) == str(refusal))
+    assert refusal is None or (refusal.exit_code in (1, 2) and escape_controls(str(refusal)) == str(refusal))
 
 
 @given(st.text(max_size=12) | st.from_regex(r"[0-9a-f:.,-]{0,14}", fullmatch=True))
@@ -65,7 +65,7 @@ def test_whatever_is_asked_for_is_a_selection_or_refused(text: str) -> None:
         refusal = error
     assert all(0 <= index < 1024 for index in selection.indices)
     assert all(len(bdf) >= 12 for bdf in selection.bdfs)
-    assert refusal is None or (refusal.exit_code == 2 and visible(str(refusal)) == str(refusal))
+    assert refusal is None or (refusal.exit_code == 2 and escape_controls(str(refusal)) == str(refusal))
 
 
 def test_bdf_without_domain_is_of_domain_0() -> None:

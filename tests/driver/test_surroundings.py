@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from neurontools.driver.proc.surroundings import MOST_PROCESSES, surroundings, tree_of
-from neurontools.util.text.secrets import HIDDEN
+from neurontools.util.process_text import HIDDEN
 from tests.harness.waiting import wait_until
 
 

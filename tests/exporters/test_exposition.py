@@ -23,7 +23,7 @@ from neurontools.exporters.exposition import (
 )
 from neurontools.exporters.labels import LabelTexts
 from neurontools.net.sockets.listen_address import listen_address
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 from tests.harness.examples import examples
 from tests.harness.waiting import HANG_SECONDS
 
@@ -112,7 +112,7 @@ def unescaped(text: str) -> str:
 def test_escaping_can_be_undone_up_to_control_characters(value: str) -> None:
     written = escaped(value)
     assert "\n" not in written
-    assert unescaped(written) == "\n".join(map(visible, value.split("\n")))
+    assert unescaped(written) == "\n".join(map(escape_controls, value.split("\n")))
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")

@@ -17,7 +17,7 @@ from neurontools.exporters.monitor.json_schema import record_schema
 from neurontools.exporters.monitor.record import K8S, GroupKey, group_periods, record
 from neurontools.exporters.monitor.recorder import Recorder
 from neurontools.model import Attribution, ErrorCounters, PodAllocation, Process, Snapshot
-from neurontools.util.text.json_text import json_text
+from neurontools.util.formats import json_text
 from tests.harness.record_models import InstanceInfo, Record
 from tests.harness.scenario_host import STARTED_AT_SECONDS, ScenarioHost
 

@@ -33,7 +33,7 @@ from neurontools.rpc.call import CallError, RpcError, Status
 from neurontools.rpc.report_limits import MOST_MODELS
 from neurontools.rpc.stream import StreamConnection
 from neurontools.util.errors import UserError
-from neurontools.util.text.seldom import SILENCE_SECONDS
+from neurontools.util.rate_limited_log import SILENCE_SECONDS
 from tests.harness import hostile_peer
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.hostile_peer import ATTACKS, opened, request

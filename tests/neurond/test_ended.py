@@ -38,8 +38,8 @@ from neurontools.model import (
     Snapshot,
 )
 from neurontools.rpc import neuron_pb2 as pb
+from neurontools.util.directory import NotTrusted
 from neurontools.util.errors import UserError
-from neurontools.util.files.directory import NotTrusted
 from tests.harness.attached_process import AttachedProcess
 from tests.harness.model_parts import parts
 from tests.harness.reporting_process import holder

@@ -33,7 +33,7 @@ PACKAGES = (
     "neurontools.runtime",
     "neurontools.runtime.startup",
     "neurontools.util",
-    "neurontools.util.lazy_package",
+    "neurontools.util.light_imports",
 )
 
 

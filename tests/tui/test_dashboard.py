@@ -16,7 +16,7 @@ from neurontools.client.history.feed import FeedStatus, Link
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
 from neurontools.tui.settings import Settings
-from neurontools.util.text.units import short_bytes_text
+from neurontools.util.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import line_width
 from neurontools.views.overview.memory_tree import nodes

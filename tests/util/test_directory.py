@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.util.files.directory import Directory, NotTrusted
+from neurontools.util.directory import Directory, NotTrusted
 from tests.harness.hostile_user import HOSTILE, needs_two_users, public_directory, swapping_new_files_for_links
 from tests.harness.waiting import HANG_SECONDS
 

@@ -16,8 +16,7 @@ import pytest
 from neurontools.driver.sysfs.host_snapshot import read_host
 from neurontools.model import memory
 from neurontools.testing import DriverTree, process_on
-from neurontools.util.light import dataclasses as light_dataclasses
-from neurontools.util.light import enum as light_enum
+from neurontools.util import light_imports
 from neurontools.views.device_list import device_list_json, device_list_table
 
 
@@ -61,21 +60,21 @@ def test_the_command_imports_neither_dataclasses_nor_what_it_needs() -> None:
 
 
 def test_the_real_ones_stay_where_they_are_loaded() -> None:
-    light_dataclasses.install()
+    light_imports.install_dataclasses()
     assert sys.modules["dataclasses"] is dataclasses
     assert dataclasses.is_dataclass(memory.DeviceMemory)
-    with light_enum.Importing():
+    with light_imports.LightEnum():
         assert sys.modules["enum"] is enum
     assert sys.modules["enum"] is enum
 
 
 def test_objects_are_made_like_the_real_ones() -> None:
-    @light_dataclasses.dataclass(frozen=True, slots=True)
+    @light_imports.dataclass(frozen=True, slots=True)
     class Base:
         first: int
         second: str = "b"
 
-    @light_dataclasses.dataclass
+    @light_imports.dataclass
     class Derived(Base):
         third: float = 1.0
 
@@ -84,8 +83,8 @@ def test_objects_are_made_like_the_real_ones() -> None:
 
     made = Derived(1, third=2.0)  # type: ignore[call-arg]
     assert (made.first, made.second, made.third, made.checked) == (1, "b", 2.0, True)
-    assert [field.name for field in light_dataclasses.fields(Derived)] == ["first", "second", "third"]
-    changed = light_dataclasses.replace(made, second="c")
+    assert [field.name for field in light_imports.fields(Derived)] == ["first", "second", "third"]
+    changed = light_imports.replace(made, second="c")
     assert (changed.second, made.second) == ("c", "b")
 
 
@@ -121,13 +120,13 @@ def told(kind: type) -> list[object]:
 
 @pytest.mark.parametrize("base", BODIES)
 def test_members_are_what_the_real_ones_are(base: str) -> None:
-    assert told(made(light_enum, base)) == told(made(enum, base))
+    assert told(made(light_imports, base)) == told(made(enum, base))
 
 
 def test_it_is_there_for_one_import_and_the_real_one_for_all_that_come_later() -> None:
     script = (
-        "import sys; from neurontools.util.light import enum as light\n"
-        "with light.Importing():\n    import enum; assert enum is not light and enum.IntEnum is light.IntEnum\n"
+        "import sys; from neurontools.util import light_imports as light\n"
+        "with light.LightEnum():\n    import enum; assert enum is not light and enum.IntEnum is light.IntEnum\n"
         "assert 'enum' not in sys.modules; import re, enum; assert enum.IntFlag"
     )
     assert printed(script, "-S") == ""
@@ -135,7 +134,7 @@ def test_it_is_there_for_one_import_and_the_real_one_for_all_that_come_later() -
 
 ASYNCIO = """
 import sys
-from neurontools.util.light.asyncio_without_tls import import_asyncio
+from neurontools.util.light_imports import import_asyncio
 
 import_asyncio()
 loaded = "ssl" in sys.modules
@@ -152,13 +151,13 @@ ssl.create_default_context()
 print(loaded)
 """
 ASYNCIO_AFTER_SSL = """
-import ssl; from neurontools.util.light.asyncio_without_tls import import_asyncio; import_asyncio()
+import ssl; from neurontools.util.light_imports import import_asyncio; import_asyncio()
 import asyncio.base_events; assert asyncio.base_events.ssl is ssl; assert __import__('ssl') is ssl
 """
 SHUTIL = """
 import sys
 before = set(sys.modules)
-from neurontools.util.light.shutil_without_archives import import_shutil
+from neurontools.util.light_imports import import_shutil
 
 import_shutil()
 print({"bz2", "lzma"} & set(sys.modules) - before)
@@ -167,7 +166,7 @@ assert bz2.decompress(bz2.compress(b"a")) == lzma.decompress(lzma.compress(b"a")
 assert shutil.which("sh")
 """
 SHUTIL_AFTER_BZ2 = """
-import bz2; from neurontools.util.light.shutil_without_archives import import_shutil; import_shutil()
+import bz2; from neurontools.util.light_imports import import_shutil; import_shutil()
 import sys; assert sys.modules['bz2'] is bz2
 """
 LAZY_PACKAGE = """

@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.util.text.local_time import clock_text, date_text, day_text
-from neurontools.util.text.script import script_text
-from neurontools.util.text.secrets import HIDDEN, shown_value
-from neurontools.util.text.terminal import cell_width, cut, visible
-from neurontools.util.text.units import (
+from neurontools.util.process_text import HIDDEN, script_text, shown_value
+from neurontools.util.terminal import cell_width, escape_controls, truncate
+from neurontools.util.units import (
     byte_rate_text,
     bytes_text,
+    clock_text,
     count_text,
+    date_text,
+    day_text,
     duration_text,
     flops_text,
     memory_size_text,
@@ -51,29 +52,29 @@ ANY_CODE_POINT = st.integers(min_value=0, max_value=0x10FFFF).map(chr)
     ],
 )
 def test_visible(raw: str, shown: str) -> None:
-    assert visible(raw) == shown
+    assert escape_controls(raw) == shown
 
 
 @given(ANY_TEXT)
 def test_visible_lets_nothing_raw_through(text: str) -> None:
-    shown = visible(text)
+    shown = escape_controls(text)
     assert not {unicodedata.category(character) for character in shown} & {"Cc", "Cs", "Zl", "Zp"}
     # The explicit direction controls; Unicode classes the three marks with the letters.
     directions = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
     assert not {unicodedata.bidirectional(character) for character in shown} & directions
     shown.encode()  # a lone surrogate would fail
-    assert visible(shown) == shown
+    assert escape_controls(shown) == shown
 
 
 def test_cut() -> None:
     expected = {15: "python train.py", 14: "python trai...", 3: "...", 2: "..", 0: "", -1: ""}
-    assert {width: cut("python train.py", width) for width in expected} == expected
-    assert cut("", 0) == ""
+    assert {width: truncate("python train.py", width) for width in expected} == expected
+    assert truncate("", 0) == ""
 
 
 @given(st.text(), st.integers(min_value=0, max_value=50))
 def test_cut_fits_and_keeps_the_start(text: str, width: int) -> None:
-    result = cut(text, width)
+    result = truncate(text, width)
     assert len(result) <= width
     assert result == text or (result.endswith("..."[:width]) and text.startswith(result[: max(width - 3, 0)]))
 
@@ -261,15 +262,14 @@ def test_latencies_stay_below_a_step_of_their_unit(seconds: float) -> None:
 
 def test_importing_loads_nothing_heavy() -> None:
     code = (
-        "import sys; before = set(sys.modules); import neurontools.util.text.units, neurontools.util.text.terminal;"
+        "import sys; before = set(sys.modules); import neurontools.util.units, neurontools.util.terminal;"
         "print(*sorted(set(sys.modules) - before))"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     own = {
         "neurontools",
         "neurontools.util",
-        "neurontools.util.text",
-        "neurontools.util.text.units",
-        "neurontools.util.text.terminal",
+        "neurontools.util.units",
+        "neurontools.util.terminal",
     }
     assert set(run.stdout.split()) - own <= {"__future__", "math", "unicodedata"}

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from neurontools import catalog
 from neurontools.model import Process, Snapshot
-from neurontools.util.text.go_json import indented, string
-from neurontools.util.text.table import Column, ascii_table
-from neurontools.util.text.terminal import cell_width, visible
+from neurontools.util.formats import Column, ascii_table, encode_go_json, encode_go_string
+from neurontools.util.terminal import cell_width, escape_controls
 from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_object, device_list_table
 from tests.harness.snapshots import process_of, snapshot_of, with_device
 
@@ -143,7 +142,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 
 def _is_harmless(document: str) -> bool:
-    return all(visible(line) == line for line in document.split("\n"))
+    return all(escape_controls(line) == line for line in document.split("\n"))
 
 
 @given(snapshots(), st.booleans(), st.booleans(), st.none() | st.sampled_from([1, 2]))
@@ -200,12 +199,12 @@ def _valid(text: str) -> str:
     ],
 )
 def test_escapes_of_json(value: str, text: str) -> None:
-    assert string(value) == text
+    assert encode_go_string(value) == text
     assert json.loads(text) == value.replace("\ud800", "\ufffd")
 
 
 def test_what_no_document_has_yet() -> None:
-    assert indented({"a": -1.5, "b": True, "c": {}}) == '{\n    "a": -1.5,\n    "b": true,\n    "c": {}\n}'
-    assert indented([]) == "[]"
+    assert encode_go_json({"a": -1.5, "b": True, "c": {}}) == '{\n    "a": -1.5,\n    "b": true,\n    "c": {}\n}'
+    assert encode_go_json([]) == "[]"
     column = Column[str](("AN ODD", ""), str)
     assert ascii_table((column,), []) == "+--------+\n| AN ODD |\n|        |\n+--------+\n+--------+\n"

@@ -19,15 +19,15 @@ from neurond.actions.webhook import WEBHOOK_VARIABLE
 from neurond.journal.audit import Audit
 from neurontools.model import Finding, Snapshot
 from neurontools.model.problems import described
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.seldom import Seldom
+from neurontools.util.formats import json_text
+from neurontools.util.rate_limited_log import RateLimitedLogger
 
 _MOST_WAITING = 256
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _CLOSE_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
-_tell_trouble = Seldom(_log, logging.WARNING)
+_tell_trouble = RateLimitedLogger(_log, logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import grpc
 
 from neurond.attribution.pod_resources import METHOD, read_allocations
 from neurontools.model import PodAllocation
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 MAX_REPLY_BYTES = 16 * 2**20  # as much as the kubelet's own clients take
 _MAX_TROUBLE_CHARACTERS = 200
@@ -123,5 +123,5 @@ class KubeletWatcher:
 
 def _cause(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
-        return cut(visible(f"{error.code().name}: {error.details()}"), _MAX_TROUBLE_CHARACTERS)
-    return cut(visible(f"its reply is garbled: {error}"), _MAX_TROUBLE_CHARACTERS)
+        return excerpt(f"{error.code().name}: {error.details()}", _MAX_TROUBLE_CHARACTERS)
+    return excerpt(f"its reply is garbled: {error}", _MAX_TROUBLE_CHARACTERS)

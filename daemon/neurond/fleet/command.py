@@ -20,8 +20,8 @@ from neurontools.cli.line.frame import write_text
 from neurontools.cli.line.telling import tell
 from neurontools.fleet.file_sd import PLACE_LABEL
 from neurontools.fleet.hosts import hostfile_text
+from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.files.directory import Directory, NotTrusted
 
 HOSTFILE, PIDS, FILE_SD = "hosts", "pids", "file_sd.json"
 EXIT_CODES = (

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from neurond.fleet.plan import HostPlan
 from neurontools.util.errors import EXIT_FAILURE, UserError
-from neurontools.util.held_signals import nothing_raises
+from neurontools.util.signals import defer_signals
 
 _STOP_SECONDS = 10.0
 
@@ -33,7 +33,7 @@ class Processes:
     def __enter__(self) -> Processes:
         try:
             for share in self._shares:
-                with nothing_raises():  # or a process would be there that nobody knows
+                with defer_signals():  # or a process would be there that nobody knows
                     self._children.append(_started(share))
             for child in self._children:
                 assert child.stdout is not None  # noqa: S101 - it was made with a pipe
@@ -46,7 +46,7 @@ class Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with nothing_raises():
+        with defer_signals():
             self._end()
 
     def ended(self) -> list[str]:

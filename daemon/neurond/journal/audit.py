@@ -10,8 +10,8 @@ from neurond.journal.accounts import Departure
 from neurond.journal.line_file import MOST_LINE_BYTES, LineFile
 from neurontools.model import FaultState, Finding, InjectedFault, Process, Snapshot
 from neurontools.model.problems import described
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.ranges import ranges
+from neurontools.util.formats import json_text
+from neurontools.util.units import ranges_text
 
 NAME = "audit"
 _STATES = {FaultState.WAITING: "fault_waits", FaultState.HOLDS: "fault_holds", FaultState.OVER: "fault_is_over"}
@@ -98,7 +98,7 @@ def _who(process: Process) -> dict[str, object]:
         "uid": process.uid,
         "user": process.user,
         "job": None if process.job is None else process.job.name,
-        "neuroncores": ranges(process.neuroncore_indices),
+        "neuroncores": ranges_text(process.neuroncore_indices),
     }
 
 

@@ -13,7 +13,7 @@ from neurond.journal.line_file import MOST_LINE_BYTES
 from neurontools.model import EndedProcess, ErrorCounters, ExecutionCounters
 from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc.convert import from_message, to_message
-from neurontools.util.text.json_text import json_text
+from neurontools.util.formats import json_text
 
 _NAMES = frozenset(field.name for field in fields(EndedProcess))
 

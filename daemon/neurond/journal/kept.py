@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from neurond.journal.audit import NAME
 from neurond.journal.line_file import LineFile
-from neurontools.util.files.directory import NotTrusted
+from neurontools.util.directory import NotTrusted
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

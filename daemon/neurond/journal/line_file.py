@@ -15,8 +15,8 @@ import stat
 import threading
 from collections.abc import Callable
 
-from neurontools.util.files.directory import Directory, NotTrusted
-from neurontools.util.text.seldom import Seldom
+from neurontools.util.directory import Directory, NotTrusted
+from neurontools.util.rate_limited_log import RateLimitedLogger
 
 MOST_LINE_BYTES = 8192
 MOST_FILE_BYTES = 2**20  # of each of the two
@@ -40,7 +40,7 @@ class LineFile:
         self._what = what
         self._group_id = group_id
         self._most_file_bytes = most_file_bytes
-        self._tell_trouble = Seldom(_log, logging.WARNING)
+        self._tell_trouble = RateLimitedLogger(_log, logging.WARNING)
         self._directory = Directory.open(path, make_mode=0o700)
         self._file = -1
         try:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from neurond.ownership.holding import Holding
 from neurond.ownership.shape import Shape
-from neurontools.util.text.units import bytes_text
+from neurontools.util.units import bytes_text
 
 
 def memory_table(

@@ -30,7 +30,7 @@ from neurontools.net.sockets.readiness import readable, writable
 from neurontools.net.sockets.turnstile import Turnstile
 from neurontools.net.tls.server import ServerTls
 from neurontools.net.tls.subjects import Subjects, subject_names
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 HANDSHAKES, HANDSHAKES_OF_AN_ADDRESS = 256, 64  # that are under way, or have not begun
 HANDSHAKES_PER_SECOND, HANDSHAKES_AT_ONCE = 100.0, 100  # each costs this process a millisecond or two
@@ -181,7 +181,7 @@ class NetworkGate:
         names = subject_names(certificate)
         known = self._subjects.known(names)
         if known is None:
-            told = cut(visible(", ".join(names)), _LONGEST_TEXT) or "it has none"
+            told = excerpt(", ".join(names), _LONGEST_TEXT) or "it has none"
             self._on_refused({"address": address, "names": told, "why": "no name is allowed"})
             self._farewell.refuse(
                 secured, f"no name of your certificate may read here ({told}); add it to tls.summary or tls.full"

@@ -30,7 +30,7 @@ from neurond.system.steady_clock import SteadyClock
 from neurontools.net.sockets import descriptors
 from neurontools.net.sockets.acceptor import Acceptor
 from neurontools.rpc import profile_words
-from neurontools.util.text.seldom import Seldom
+from neurontools.util.rate_limited_log import RateLimitedLogger
 
 _READ_BYTES = 4096
 _LONGEST_LINE_BYTES = 64
@@ -38,7 +38,7 @@ _LAST_READS = 16
 _MOST_LINES = 64  # of one read; more than a process that means it says at once
 
 _log = logging.getLogger(__name__)
-_tell_refusal = Seldom(_log, logging.WARNING)
+_tell_refusal = RateLimitedLogger(_log, logging.WARNING)
 
 
 class AttachSocket:

@@ -26,7 +26,7 @@ from neurond.settings import Settings
 from neurontools.net.sockets.listen_address import listen_address, listeners
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_FAILURE, UserError
-from neurontools.util.text.seldom import Seldom
+from neurontools.util.rate_limited_log import RateLimitedLogger
 
 _BACKLOG = 256
 _MOST_REQUEST_BYTES = 2**16  # of questions alone
@@ -34,7 +34,7 @@ _IDLE_MILLISECONDS = 300_000  # a connection without a call
 _REFUSALS_KEPT_PER_HOUR = 120
 
 _log = logging.getLogger(__name__)
-_tell = Seldom(_log, logging.WARNING)
+_tell = RateLimitedLogger(_log, logging.WARNING)
 
 Keep = Callable[[str, float, Mapping[str, object]], None]
 """Is given an event, when it was, and what is to be said of it."""

@@ -12,8 +12,8 @@ import stat
 from collections.abc import Iterator
 
 from neurontools.rpc import socket_path
+from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, EXIT_USAGE, UserError
-from neurontools.util.files.directory import Directory, NotTrusted
 
 _BACKLOG = 256  # who comes waits behind those before: with 1024, a flood of connects cost others 50 ms
 _PRIVATE, _SHARED = 0o600, 0o660

@@ -13,9 +13,9 @@ from typing import Any
 
 from google.protobuf.message import DecodeError, EncodeError
 
-from neurontools.util.text.seldom import Seldom
+from neurontools.util.rate_limited_log import RateLimitedLogger
 
-tell_out_of_memory = Seldom(logging.getLogger(__name__), logging.ERROR)
+tell_out_of_memory = RateLimitedLogger(logging.getLogger(__name__), logging.ERROR)
 
 _MANY = 50
 _QUIET_SECONDS = 1.0

@@ -6,7 +6,7 @@ import logging
 import os
 from types import TracebackType
 
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 _FORMAT = "neurond: %(levelname)s: %(message)s"
 _PRIORITIES = {"CRITICAL": 2, "ERROR": 3, "WARNING": 4, "INFO": 6, "DEBUG": 7}  # of syslog(3)
@@ -39,14 +39,14 @@ class VisibleFormatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
         """The line."""
-        return visible(super().formatMessage(record))
+        return escape_controls(super().formatMessage(record))
 
     def formatException(  # noqa: N802
         self,
         ei: tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None],
     ) -> str:
         """The lines of the traceback."""
-        return "\n".join(map(visible, super().formatException(ei).split("\n")))
+        return "\n".join(map(escape_controls, super().formatException(ei).split("\n")))
 
 
 class JournalFormatter(VisibleFormatter):

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 
-from neurontools.util.lifetime import end_with_parent
+from neurontools.util.signals import set_parent_death_signal
 
 
 def notify_ready(ready_fd: int | None) -> bool:
@@ -68,5 +68,5 @@ def most_files() -> int:
 
 def exit_with_parent(parent_pid: int) -> None:
     """Has the kernel send SIGTERM when the parent ends; ends at once if it has ended already."""
-    if not end_with_parent(parent_pid, signal.SIGTERM):
+    if not set_parent_death_signal(parent_pid, signal.SIGTERM):
         raise SystemExit(0)

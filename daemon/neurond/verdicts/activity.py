@@ -10,7 +10,7 @@ from neurond.verdicts.standing_jobs import standing_job, waits_in_collective
 from neurontools.model import Finding, Process, Severity
 from neurontools.model.finding import Kind
 from neurontools.model.jobs.running_job import by_rank, together
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 _MOST_NAMED = 4
 
@@ -175,7 +175,7 @@ def _named(processes: Sequence[Process]) -> str:
 
 def _cores(cores: Sequence[_Core]) -> str:
     indices = {core.neuroncore_index for core in cores}
-    return f"NeuronCore{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+    return f"NeuronCore{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
 
 
 def _devices(cores: Sequence[_Core]) -> tuple[int, ...]:

@@ -6,8 +6,7 @@ import logging
 
 from neurontools.model import Finding, Severity, Snapshot
 from neurontools.model.health import marked_reason
-from neurontools.util.text.lasting import without_seconds
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text, strip_durations
 
 _log = logging.getLogger(__name__)
 _FORGOTTEN_SECONDS = 600.0  # what was away for so long is new when it comes again; what flaps is told once
@@ -26,7 +25,7 @@ class Announcer:
         seen = self._seen_at_seconds
         new = []
         for warning in snapshot.warnings:
-            key = without_seconds(warning)
+            key = strip_durations(warning)
             if key not in seen:
                 new.append(warning)
             seen[key] = now_seconds
@@ -45,5 +44,5 @@ class Announcer:
 
 def _line(finding: Finding) -> str:
     indices = finding.device_indices
-    place = f"device{'s' if len(indices) > 1 else ''} {ranges(indices)}"
+    place = f"device{'s' if len(indices) > 1 else ''} {ranges_text(indices)}"
     return f"{place}: {finding.severity.name.lower()}: {marked_reason(finding)}; {finding.action}"

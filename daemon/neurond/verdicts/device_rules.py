@@ -8,7 +8,7 @@ from neurond.verdicts.evidence import Evidence, at_least, counted, growth
 from neurond.verdicts.hysteresis import Hysteresis, Level
 from neurontools.model import Device, EccCounters, Finding, HbmStack, Severity
 from neurontools.model.finding import Kind
-from neurontools.util.text.units import bytes_text
+from neurontools.util.units import bytes_text
 
 _BETTER_RATIO = 0.95  # of the share from which on a stack is nearly full: below it, it clearly is not
 _TOLD_STEP_PERCENT = 2  # by less, what is told stays

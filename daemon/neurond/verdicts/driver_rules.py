@@ -9,7 +9,7 @@ from operator import attrgetter
 from neurond.verdicts.evidence import Evidence, at_least, counted, growth
 from neurontools.model import Finding, NeuronCore, Severity, SourceKind, StatusCounters
 from neurontools.model.finding import Kind
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 _LINKS = "link_"
 _COMPONENTS = {
@@ -102,7 +102,7 @@ def core_errors(evidence: Evidence) -> Iterator[Finding]:
                 found.setdefault(core.device_index, []).append((core.index // lnc, count))
         for device_index, counts in found.items():
             cores = sorted({core for core, _ in counts})
-            names = f"NeuronCore{'s' if len(cores) > 1 else ''} {ranges(cores)}"
+            names = f"NeuronCore{'s' if len(cores) > 1 else ''} {ranges_text(cores)}"
             total = sum(count for _, count in counts)
             many = counted(total, error.what) if error.lasts else at_least(total, error.what)
             since = "since the driver was loaded" if error.lasts else "in the last minutes"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from neurond.verdicts.evidence import Who, growth, who_is
 from neurontools.model import Finding, NeuronCore, Process, Severity, Snapshot, SourceKind
 from neurontools.model.finding import Kind
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 _ENOUGH = 2  # processes in a row
 _HARDWARE = ("hw_error_total", "hw_dma_abort_error_total", "hw_nc_ue_error_total", "hw_hbm_ue_error_total")
@@ -130,8 +130,8 @@ def _finding(device_index: int, failing: list[tuple[NeuronCore, dict[Who, float]
     return Finding(
         Kind.NEEDS_RESET,
         Severity.CRITICAL,
-        f"NeuronCore{'' if one else 's'} {ranges(cores)} {'has' if one else 'have'} failed for {len(pids)} processes "
-        f"in a row (PID {', '.join(map(str, pids[-3:]))})",
+        f"NeuronCore{'' if one else 's'} {ranges_text(cores)} {'has' if one else 'have'} failed for {len(pids)} "
+        f"processes in a row (PID {', '.join(map(str, pids[-3:]))})",
         f"restarting the job does not help: end the processes on device {device_index}, then reset it "
         f"(as root: echo 1 > /sys/devices/virtual/neuron_device/neuron{device_index}/reset) or reload the driver",
         min(since.values()),

@@ -10,7 +10,7 @@ from neurontools.driver.kernel_log.hardware_error import DMA, HardwareError, har
 from neurontools.driver.kernel_log.record import KernelRecord
 from neurontools.model import Finding, NeuronCore, Severity, Snapshot
 from neurontools.model.finding import Kind
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 _MOST_KEPT = 256
 _MOST_NAME_CHARACTERS = 40
@@ -64,7 +64,7 @@ class KernelErrors:
         at_seconds = min(record.microseconds / 1e6, snapshot.taken_at_seconds)
         error = hardware_error(record.text)
         if error is not None:
-            part = cut(visible(error.name), _MOST_NAME_CHARACTERS)
+            part = excerpt(error.name, _MOST_NAME_CHARACTERS)
             key = part, error.device_index, error.core_index
             self._keep(key, _Kept(at_seconds, self._of_hardware(error, part, at_seconds, snapshot), lasts=True))
             return

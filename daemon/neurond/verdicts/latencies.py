@@ -8,7 +8,7 @@ from neurond.verdicts.evidence import Evidence, Who, who_is
 from neurond.verdicts.hysteresis import Hysteresis, Level
 from neurontools.model import Finding, Process, Severity, latency
 from neurontools.model.finding import Kind
-from neurontools.util.text.units import duration_text
+from neurontools.util.units import duration_text
 
 _BEGINS_AFTER_WINDOWS, _ENDS_AFTER_WINDOWS = 0.2, 0.5
 """How long the medians must say so before it is told, and how long the contrary, as shares of the window."""

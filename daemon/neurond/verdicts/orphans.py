@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from neurontools.model import Finding, PodAllocation, Severity, Snapshot
 from neurontools.model.finding import Kind
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 _Key = tuple[str, str, str]
 
@@ -35,8 +35,9 @@ class Orphans:
                 yield Finding(
                     Kind.ORPHANED,
                     Severity.NOTICE,
-                    f"the kubelet has given NeuronCore{'s' if len(unheld) > 1 else ''} {ranges(unheld)} to pod {pod}, "
-                    f"container {allocation.container_name}, where nobody holds {'them' if len(unheld) > 1 else 'it'}",
+                    f"the kubelet has given NeuronCore{'s' if len(unheld) > 1 else ''} {ranges_text(unheld)} to pod "
+                    f"{pod}, container {allocation.container_name}, where nobody holds "
+                    f"{'them' if len(unheld) > 1 else 'it'}",
                     f"end the pod if its work is done (kubectl -n {allocation.pod_namespace} delete pod "
                     f"{allocation.pod_name}), so that others can have them",
                     since[key],

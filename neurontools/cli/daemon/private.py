@@ -15,7 +15,7 @@ from time import monotonic
 from neurontools.cli.line.frame import end_on_signal
 from neurontools.rpc.socket_path import LONGEST_PATH_BYTES
 from neurontools.util.errors import EXIT_FAILURE, EXIT_TIMED_OUT, EXIT_USAGE, UserError
-from neurontools.util.held_signals import nothing_raises
+from neurontools.util.signals import defer_signals
 
 START_SECONDS = 60.0  # a start took up to 24 s at load 20
 STOP_SECONDS = 2.0
@@ -69,7 +69,7 @@ class PrivateDaemon:
         try:
             # Socket paths are short: a deep TMPDIR can't be used.
             base = tempfile.gettempdir()
-            with nothing_raises():
+            with defer_signals():
                 self._directory = tempfile.mkdtemp(
                     prefix="neurontools-",
                     dir=base if len(os.fsencode(base)) <= _LONGEST_BASE_BYTES else "/tmp",  # noqa: S108
@@ -87,7 +87,7 @@ class PrivateDaemon:
         """Start the daemon and wait until it says that it is ready."""
         ready, tell_ready = os.pipe()
         try:
-            with open(f"{self._directory}/stderr", "wb") as narration, nothing_raises():  # noqa: PTH123
+            with open(f"{self._directory}/stderr", "wb") as narration, defer_signals():  # noqa: PTH123
                 self._child = subprocess.Popen(
                     [
                         # -P: the current directory is no place to import from.
@@ -132,7 +132,7 @@ class PrivateDaemon:
     def _stop(self) -> None:
         """End the daemon and remove its directory; not to be interrupted, and short."""
         try:
-            with nothing_raises():
+            with defer_signals():
                 child, self._child = self._child, None
                 if child is not None:
                     _end_child(child, REMOVE_TREE_SECONDS if self._export_sysfs else STOP_SECONDS)

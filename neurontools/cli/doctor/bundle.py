@@ -19,8 +19,8 @@ from neurontools.cli.doctor.redaction import Redactor
 from neurontools.cli.doctor.report import report_json, report_text
 from neurontools.driver.kernel_log.record import parsed
 from neurontools.driver.sysfs.device_directory import device_directories
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.terminal import visible_lines
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import escape_controls_by_line
 
 REDACTED = "commands, users, tags, jobs, pods, host names, addresses, AWS ids, secrets in variables"
 _FOLDER = "neuron-doctor"
@@ -45,7 +45,7 @@ def contents(checks: Sequence[Check], place: Place) -> dict[str, str]:
         "driver-tree.txt": _tree(place),
         "kernel-log.txt": _kernel_log(place),
     }
-    made = {name: visible_lines(redactor.text(text)) for name, text in files.items() if text}
+    made = {name: escape_controls_by_line(redactor.text(text)) for name, text in files.items() if text}
     if snapshot is not None:
         made["snapshot.json"] = json_text(redactor.value(asdict(snapshot)), indent=1) + "\n"
     return made

@@ -12,7 +12,7 @@ from neurontools.cli.line import frame
 from neurontools.cli.line.options import exclude_each_other, is_about_itself, parse
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 _COMMAND = "neuron-doctor"
 
@@ -43,7 +43,7 @@ def _run(arguments: list[str]) -> int:
 
 def _bundle(files: dict[str, str], given: dict[str, str]) -> int:
     path = given["bundle"]
-    shown = cut(visible(path), 200)
+    shown = excerpt(path, 200)
     if not path.endswith((".tar.gz", ".tgz")):
         raise UserError(f"--bundle: {shown} does not end in .tar.gz; give a name that does", EXIT_USAGE)
     frame.write_text(bundle.listing(files, shown))

@@ -14,7 +14,7 @@ from neurontools.model import Severity, Snapshot, health, problems
 from neurontools.model.host_verdict import place as place_of
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
-from neurontools.util.text.units import bytes_text, duration_text
+from neurontools.util.units import bytes_text, duration_text
 from neurontools.util.version import __version__
 
 AREA = "daemon"

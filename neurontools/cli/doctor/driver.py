@@ -13,7 +13,7 @@ from neurontools.driver.sysfs.host_snapshot import read_host
 from neurontools.driver.sysfs.roots import Roots
 from neurontools.driver.sysfs.small_file import read_text
 from neurontools.util.errors import UserError
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 
 AREA = "driver"
 _MOST_PCI_DEVICES = 4096
@@ -94,13 +94,13 @@ def _files(roots: Roots, indices: list[int]) -> Iterator[Check]:
         yield Check(
             AREA,
             Level.PROBLEM,
-            f"no device file of devices {ranges(missing)} in {roots.dev}",
+            f"no device file of devices {ranges_text(missing)} in {roots.dev}",
             "udevadm trigger as root makes them; in a container: give it the files",
         )
     if closed:
         yield Check(
             AREA,
             Level.PROBLEM,
-            f"this user may not open the files of devices {ranges(closed)} in {roots.dev}",
+            f"this user may not open the files of devices {ranges_text(closed)} in {roots.dev}",
             "set their group and mode by an udev rule, and add the user to that group",
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 import neurontools
 from neurontools.cli.doctor.check import Check, Level, Place, size_bytes
 from neurontools.runtime.launch.torch_version import MADE_FOR
-from neurontools.util.text.units import bytes_text
+from neurontools.util.units import bytes_text
 from neurontools.util.version import __version__
 
 AREA = "installed"

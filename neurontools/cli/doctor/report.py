@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from neurontools.cli.doctor import daemons, driver, installation, surroundings
 from neurontools.cli.doctor.check import Check, Level, Place
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.terminal import visible
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import escape_controls
 from neurontools.util.version import __version__
 
 _EXAMINATIONS = (installation.examine, driver.examine, daemons.examine, surroundings.examine)
@@ -31,9 +31,9 @@ def report_text(checks: Sequence[Check]) -> str:
     """A line for each thing, what to do under it, and a sum."""
     lines = [f"neuron-doctor {__version__}"]
     for check in checks:
-        lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{visible(check.found)}")
+        lines.append(f"{check.area:<{_WIDEST_AREA}}{check.level:<{_WIDEST_LEVEL}}{escape_controls(check.found)}")
         if check.action:
-            lines.append(f"{'':<{_WIDEST_AREA + _WIDEST_LEVEL}}do: {visible(check.action)}")
+            lines.append(f"{'':<{_WIDEST_AREA + _WIDEST_LEVEL}}do: {escape_controls(check.action)}")
     return "\n".join((*lines, summary(checks), ""))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from neurontools.cli.doctor.check import Check, Level, Place
 from neurontools.driver.nrt import environment as nrt
 from neurontools.driver.nrt.core_request import CoreRequest
-from neurontools.util.text.secrets import shown_value
+from neurontools.util.process_text import shown_value
 
 HOST, VARIABLES = "host", "variables"
 _PREFIXES = ("NEURON", "XLA_", "PJRT_", "TORCH_NEURON")

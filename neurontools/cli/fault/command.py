@@ -18,8 +18,8 @@ from neurontools.model import InjectedFault
 from neurontools.rpc import faults as fault_calls
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import error_excerpt
 
 _COMMAND = "neuron-fault"
 _MOST_DIGITS = 18
@@ -176,7 +176,7 @@ def _document(fault: InjectedFault) -> dict[str, object]:
 
 
 def _shown(word: str) -> str:
-    return cut(visible(word), 60) or '""'
+    return error_excerpt(word)
 
 
 if __name__ == "__main__":

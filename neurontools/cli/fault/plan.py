@@ -14,7 +14,7 @@ from neurontools.rpc import faults as fault_calls
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.ask import ask
 from neurontools.util.errors import EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 _MOST_BYTES = 2**20
 
@@ -30,7 +30,7 @@ class PlannedHost:
 
 def read_plan(path: str) -> FaultPlan:
     """The plan of a file; UserError when it can't be read or meant."""
-    at = cut(visible(path), 200)
+    at = excerpt(path, 200)
     try:
         with open(path, "rb", opener=_opened) as file:
             data = file.read(_MOST_BYTES + 1)
@@ -73,7 +73,7 @@ def planned_story(file: str, plan: FaultPlan, hosts: Sequence[PlannedHost]) -> t
     try:
         return story(plan, [host.device_count for host in hosts])
     except BadPlan as error:
-        raise UserError(f"{cut(visible(file), 200)}: {error}", EXIT_USAGE) from None
+        raise UserError(f"{excerpt(file, 200)}: {error}", EXIT_USAGE) from None
 
 
 def play(told: Sequence[PlannedFault], hosts: Sequence[PlannedHost]) -> None:

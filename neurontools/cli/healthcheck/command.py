@@ -46,10 +46,10 @@ def _run(arguments: list[str]) -> int:
 
             frame.write_text(about.text(_COMMAND, options, given))
             return 0
-        from neurontools.util.light import dataclasses, enum
+        from neurontools.util import light_imports
 
-        dataclasses.install()
-        with enum.Importing():
+        light_imports.install_dataclasses()
+        with light_imports.LightEnum():
             from neurontools.model import problems  # noqa: F401
         return _Check(given).run()
     except UserError as error:
@@ -179,9 +179,9 @@ def _count(text: str | None) -> int | None:
 
 
 def _shown(text: str) -> str:
-    from neurontools.util.text.terminal import cut, visible
+    from neurontools.util.terminal import error_excerpt
 
-    return cut(visible(text), 60) or '""'
+    return error_excerpt(text)
 
 
 def _out_of_time(_number: int, _frame: "FrameType | None") -> "NoReturn":

@@ -11,7 +11,7 @@ from neurontools.model import problems
 from neurontools.model.finding import Severity
 from neurontools.model.host_verdict import HostVerdict
 from neurontools.util.errors import EXIT_NAGIOS_UNKNOWN
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import escape_controls, truncate
 
 NO_ERROR = "Neuron has no error"
 NOT_KNOWN = "Neuron health is not known: "
@@ -28,7 +28,7 @@ def _text(verdict: HostVerdict) -> tuple[str, int]:
 
 
 def _json(verdict: HostVerdict) -> tuple[str, int]:
-    from neurontools.util.text.json_text import json_text
+    from neurontools.util.formats import json_text
 
     answer = {
         "status": _STATUS[verdict.is_healthy],
@@ -45,7 +45,7 @@ def _npd(verdict: HostVerdict) -> tuple[str, int]:
     if verdict.is_healthy:
         return NO_ERROR, 0
     named = f"{HAS_ERROR}{problems.name(verdict.findings[0])}: " if verdict.findings else NOT_KNOWN
-    return cut(_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
+    return truncate(_line(named + verdict.sentence), _MOST_NPD_CHARACTERS), _EXIT_CODES[verdict.is_healthy]
 
 
 def _nagios(verdict: HostVerdict) -> tuple[str, int]:
@@ -68,4 +68,4 @@ def severity_word(verdict: HostVerdict) -> str:
 
 def _line(text: str) -> str:
     """One line, whatever is in it."""
-    return visible(text)
+    return escape_controls(text)

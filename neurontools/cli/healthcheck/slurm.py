@@ -19,7 +19,7 @@ from neurontools.model import problems
 from neurontools.model.host_verdict import HostVerdict
 from neurontools.model.problems import Owner
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import escape_controls, excerpt, truncate
 
 MARK = "neuron-healthcheck: "
 _PREFIXES = {Owner.NODE: "[node_problem] ", Owner.USER: "[user_problem] "}
@@ -48,8 +48,8 @@ def act(verdict: HostVerdict, given: dict[str, str]) -> tuple[str, int]:
     signal.setitimer(signal.ITIMER_REAL, 0)  # from here on scontrol's own limit holds
     name = given.get("node") or os.environ.get("SLURMD_NODENAME") or socket.gethostname().partition(".")[0]
     if not _NODE_NAME.fullmatch(name):
-        raise UserError(f"{cut(visible(name), 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
-    told = f"{severity_word(verdict)}: {visible(verdict.sentence)}"
+        raise UserError(f"{excerpt(name, 60)} is no name of a node; give it with --node NAME", EXIT_USAGE)
+    told = f"{severity_word(verdict)}: {escape_controls(verdict.sentence)}"
     try:
         done = _settle(name, _look(name), verdict, given)
     except NoScontrol:
@@ -65,8 +65,8 @@ def reason_of(verdict: HostVerdict) -> str:
     first = verdict.findings[0]
     # The owner of the node hears of it where one of the findings is his.
     owner = Owner.NODE if any(problems.owner(finding) is Owner.NODE for finding in verdict.findings) else Owner.USER
-    cause = visible(verdict.sentence).replace('"', "'")
-    return cut(f"{_PREFIXES[owner]}{MARK}{problems.name(first)}: {cause}", _MOST_REASON_CHARACTERS)
+    cause = escape_controls(verdict.sentence).replace('"', "'")
+    return truncate(f"{_PREFIXES[owner]}{MARK}{problems.name(first)}: {cause}", _MOST_REASON_CHARACTERS)
 
 
 def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str]) -> str:
@@ -84,7 +84,7 @@ def _settle(name: str, node: _Node, verdict: HostVerdict, given: dict[str, str])
         return f"node {name} {would}undrained"
     reason = reason_of(verdict)
     if node.is_drained and not node.is_ours:
-        return f"node {name} is drained already: {visible(cut(node.reason, 80))}"
+        return f"node {name} is drained already: {escape_controls(truncate(node.reason, 80))}"
     if node.is_ours and node.reason == reason:
         return f"node {name} stays drained"
     if not would:

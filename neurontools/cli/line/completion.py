@@ -13,10 +13,10 @@ def script(shell: str, command: str, options: tuple[Option, ...], actions: tuple
     """
     write = _WRITERS.get(shell)
     if write is None:
-        from neurontools.util.text.terminal import cut, visible
+        from neurontools.util.terminal import excerpt
 
         shells = ", ".join(_WRITERS)
-        raise UserError(f"--completion: {cut(visible(shell), 60)} is none of the shells {shells}; give one", EXIT_USAGE)
+        raise UserError(f"--completion: {excerpt(shell, 60)} is none of the shells {shells}; give one", EXIT_USAGE)
     return write(command, options, actions)
 
 

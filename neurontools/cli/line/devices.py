@@ -27,9 +27,9 @@ class DeviceSelection:
 def _range(entry: str) -> list[int]:
     low, dash, high = (piece.strip() for piece in entry.partition("-"))
     if not (_is_index(low) and (_is_index(high) if dash else True)):
-        from neurontools.util.text.terminal import cut, visible
+        from neurontools.util.terminal import error_excerpt
 
-        shown = cut(visible(entry), 60) or '""'
+        shown = error_excerpt(entry)
         raise UserError(
             f"--device: {shown} is no device; give indices, ranges or PCI addresses such as 0,2-3 or 0000:10:1c.0",
             EXIT_USAGE,

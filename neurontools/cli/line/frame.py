@@ -110,9 +110,9 @@ def write_text(text: str) -> None:
     """Write lines of text to standard output, harmless to a terminal; errors as those of `write_document`."""
     document = text.encode("utf-8", "surrogatepass")
     if document.translate(None, _PLAIN):  # much faster than to ask each character
-        from neurontools.util.text.terminal import visible_lines
+        from neurontools.util.terminal import escape_controls_by_line
 
-        document = visible_lines(text).encode()
+        document = escape_controls_by_line(text).encode()
     write_document(document)
 
 
@@ -157,9 +157,9 @@ def _worked(work: "Callable[[list[str]], int]") -> int:
     finally:
         standing = sys.modules.get("neurontools.rpc.remote.standing")  # where nothing was far away, nothing is loaded
         if standing is not None:
-            from neurontools.util.held_signals import HeldSignals
+            from neurontools.util.signals import DeferredSignals
 
-            with HeldSignals():
+            with DeferredSignals():
                 standing.end_all()
 
 

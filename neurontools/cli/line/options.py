@@ -138,6 +138,6 @@ def _suggestion(flag: str, known: dict[str, Option]) -> str:
 
 
 def _shown(text: str) -> str:
-    from neurontools.util.text.terminal import cut, visible
+    from neurontools.util.terminal import error_excerpt
 
-    return cut(visible(text), 60) or '""'
+    return error_excerpt(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from neurontools.util.errors import EXIT_FAILURE, EXIT_FAULT, UserError
-from neurontools.util.text.terminal import visible, visible_lines
+from neurontools.util.terminal import escape_controls, escape_controls_by_line
 
 TRACEBACK_VARIABLE = "NEURONTOOLS_TRACEBACK"
 _STDERR = 2
@@ -18,12 +18,12 @@ _STDERR = 2
 
 def tell(text: str) -> None:
     """A line on standard error; lost when there is none."""
-    _write(visible(text))
+    _write(escape_controls(text))
 
 
 def tell_lines(text: str) -> None:
     """Text of several lines on standard error; lost when there is none."""
-    _write(visible_lines(text))
+    _write(escape_controls_by_line(text))
 
 
 def tell_failure(command: str, error: Exception, *, is_service: bool) -> int:

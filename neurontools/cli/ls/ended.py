@@ -9,7 +9,7 @@ from neurontools.cli.ls.scripts import ASKING
 from neurontools.client.daemon_client import Client
 from neurontools.model import EndedProcess
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import error_excerpt
 from neurontools.views.query.document import parse_format
 from neurontools.views.query.ended_report import EndedReport, ended_csv, ended_json, ended_text
 
@@ -70,6 +70,6 @@ def age_seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= _LONGEST_SECONDS:  # NaN fails too
-        shown = cut(visible(text), 60) or '""'
+        shown = error_excerpt(text)
         raise UserError(f"--since: {shown} is no time; give one such as 90s, 30m, 12h or 1d", EXIT_USAGE)
     return seconds

@@ -13,11 +13,11 @@ from neurontools.cli.line.telling import tell
 from neurontools.fleet.document import document, text_of
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity
+from neurontools.util import units
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NO_DAEMON, EXIT_UNHEALTHY, EXIT_USAGE, UserError
-from neurontools.util.text import units
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.table import Column, ascii_table
-from neurontools.util.text.terminal import visible
+from neurontools.util.formats import Column, ascii_table
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import ranges_text
 
 _GO_WITH = frozenset((*NAMES, "prometheus-config", "json-output", "health", "tls-cert", "tls-key", "tls-ca"))
 
@@ -58,9 +58,9 @@ def table(states: Sequence[HostState]) -> str:
         return Column(title, lambda state: units.count_text(getattr(state.summary, name, None)))
 
     columns = [
-        Column[HostState](("HOST", ""), lambda state: visible(state.place.name)),
+        Column[HostState](("HOST", ""), lambda state: escape_controls(state.place.name)),
         Column[HostState](
-            ("INSTANCE", "TYPE"), lambda state: visible((state.summary and state.summary.instance_type) or "-")
+            ("INSTANCE", "TYPE"), lambda state: escape_controls((state.summary and state.summary.instance_type) or "-")
         ),
         Column[HostState](
             ("NEURON", "DEVICES"), lambda state: str(len(state.summary.devices)) if state.summary else "-"
@@ -70,7 +70,8 @@ def table(states: Sequence[HostState]) -> str:
         of("free_neuroncore_count"),
         Column[HostState](("HEALTH", ""), health_word),
         Column[HostState](
-            ("DRIVER", "VERSION"), lambda state: visible((state.summary and state.summary.driver_version) or "-")
+            ("DRIVER", "VERSION"),
+            lambda state: escape_controls((state.summary and state.summary.driver_version) or "-"),
         ),
     ]
     return ascii_table(columns, [[state] for state in states])
@@ -79,7 +80,7 @@ def table(states: Sequence[HostState]) -> str:
 def health_word(state: HostState) -> str:
     """The gravest in a word, or why nothing is known."""
     if state.link is not Link.LIVE:
-        return visible(state.trouble or "no answer in time")
+        return escape_controls(state.trouble or "no answer in time")
     return "not known" if state.severity is None else state.severity.name.lower()
 
 
@@ -96,7 +97,9 @@ def health_text(states: Sequence[HostState]) -> str:
             lines.append(f"{name}: not known: neurond {found.daemon_version} makes no verdicts")
         for finding in found.findings:
             indices = finding.device_indices
-            where = f" devices {ranges(indices)}:" if len(indices) > 1 else f" device {indices[0]}:" if indices else ""
+            where = (
+                f" devices {ranges_text(indices)}:" if len(indices) > 1 else f" device {indices[0]}:" if indices else ""
+            )
             marked = " [synthetic]" if finding.synthetic else ""
             lines.append(f"{name}:{where} {finding.severity.name.lower()}: {finding.reason}{marked}")
         more = found.critical_count + found.warning_count + found.notice_count - len(found.findings)
@@ -111,7 +114,7 @@ def health_text(states: Sequence[HostState]) -> str:
         parts = [f"{sick} of {count} hosts unhealthy"] if sick else []
         parts += [f"health of {unknown} of {count} hosts not known"] if unknown else []
         lines.append("; ".join(parts))
-    return "".join(f"{visible(line)}\n" for line in lines)
+    return "".join(f"{escape_controls(line)}\n" for line in lines)
 
 
 def _health_exit_code(states: Sequence[HostState]) -> int:

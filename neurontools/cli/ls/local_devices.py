@@ -7,8 +7,8 @@ import os
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.telling import tell
 from neurontools.driver.sysfs.roots import Roots
+from neurontools.util import light_imports
 from neurontools.util.errors import EXIT_NOT_FOUND, UserError
-from neurontools.util.light import dataclasses
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def device_list(
 
     What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
     """
-    dataclasses.install()
+    light_imports.install_dataclasses()
     from neurontools.driver.sysfs.host_snapshot import read_host
     from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
 

@@ -17,7 +17,7 @@ from neurontools.model import Snapshot
 from neurontools.rpc.ask import NoDaemon, TimedOut
 from neurontools.rpc.socket_path import place
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.screen import terminal_size
+from neurontools.util.terminal import terminal_size
 from neurontools.views.query.device_rows import device_rows, header
 from neurontools.views.query.document import further_lines
 

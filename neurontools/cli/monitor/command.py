@@ -23,7 +23,7 @@ from neurontools.exporters.monitor.recorder import Recorder
 from neurontools.model import Snapshot
 from neurontools.rpc.socket_path import place
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.util.text.json_text import json_text
+from neurontools.util.formats import json_text
 
 _COMMAND = "neuron-monitor"
 _STDOUT = 1

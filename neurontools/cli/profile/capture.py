@@ -27,8 +27,8 @@ from neurontools.profile.reader import MOST_FILE_BYTES
 from neurontools.rpc import socket_path
 from neurontools.rpc.profile_request import AskedProfile
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_TIMED_OUT, UserError
-from neurontools.util.text.terminal import cut, visible
-from neurontools.util.text.units import bytes_text
+from neurontools.util.terminal import escape_controls, excerpt
+from neurontools.util.units import bytes_text
 
 _ANSWER_SECONDS = 20.0
 _SILENT_SECONDS = 120.0  # a process says something each second once it has begun
@@ -89,7 +89,7 @@ def _pids_of_job(at: str, wanted: str) -> list[int]:
     """The processes of the job of this name, or the one job that has it in its name."""
     with Client(at) as daemon:
         jobs = _jobs(daemon.snapshot())
-    shown = cut(visible(wanted), 60)
+    shown = excerpt(wanted, 60)
     found = [name for name in jobs if name == wanted] or [name for name in jobs if wanted in name]
     if not found:
         there = ", ".join(list(jobs)[:_MOST_TOLD]) or "none"
@@ -183,7 +183,7 @@ def _settle(arriving: Sequence[_Arriving], directory: Path, run: str) -> int:
     except OSError as error:
         raise _unwritable(directory, error) from None
     if profiles:
-        tell(f"neuron-profile: neuron-profile show {visible(str(directory))} tells what is in it")
+        tell(f"neuron-profile: neuron-profile show {escape_controls(str(directory))} tells what is in it")
     return exit_code
 
 
@@ -205,7 +205,7 @@ def _kept(arrived: _Arriving, directory: Path, run: str) -> tuple[Profile | None
 
 
 def _unwritable(directory: Path, error: OSError) -> UserError:
-    where = visible(str(directory))[:200]
+    where = escape_controls(str(directory))[:200]
     return UserError(f"{where}: {error.strerror}; give another directory with -o, or free space", EXIT_FAILURE)
 
 

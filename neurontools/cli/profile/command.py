@@ -62,12 +62,12 @@ def _show(where: str, given: dict[str, str]) -> int:
 
         write_text("".join(csv_lines(report, options.table(given))))
     else:
-        from neurontools.util.text.screen import shows_unicode, terminal_size
+        from neurontools.util.terminal import locale_is_utf8, terminal_size
         from neurontools.views.drawing.glyphs import ASCII, glyphs_for
         from neurontools.views.drawing.line import ascii_only, plain
         from neurontools.views.profile.page import profile_page
 
-        glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
+        glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
         width = max(_LEAST_WIDTH, terminal_size(1, _USUAL_SIZE)[0])
         lines = profile_page(report, width, glyphs, options.rows(given)).lines
         if glyphs is ASCII:
@@ -95,7 +95,7 @@ def _schema_text() -> str:
     """The JSON Schema of the document."""
     from pydantic import TypeAdapter
 
-    from neurontools.util.text.json_text import json_text
+    from neurontools.util.formats import json_text
     from neurontools.views.profile.document import ProfileDocument
 
     schema = TypeAdapter(ProfileDocument).json_schema()

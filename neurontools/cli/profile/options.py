@@ -162,6 +162,6 @@ def _number(flag: str, text: str | None, usual: int, least: int, most: int) -> i
 
 
 def _shown(text: str) -> str:
-    from neurontools.util.text.terminal import cut, visible
+    from neurontools.util.terminal import error_excerpt
 
-    return cut(visible(text), 60) or '""'
+    return error_excerpt(text)

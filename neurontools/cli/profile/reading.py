@@ -11,8 +11,8 @@ from neurontools.profile.analysis.runs import latest_run
 from neurontools.profile.directory import profile_paths
 from neurontools.profile.reader import read_profile
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, UserError
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import ranges_text
 
 
 @dataclass(slots=True)
@@ -41,16 +41,16 @@ class Reading:
         found, profiles = len(profiles), latest_run(profiles)
         if found > len(profiles):
             older = f"{found - len(profiles)} profile(s) of earlier runs are left out; name a file to see that one"
-            tell(f"neuron-profile: {visible(where[:200])}: {older}")
+            tell(f"neuron-profile: {escape_controls(where[:200])}: {older}")
         missing = wanted - {each.metadata.rank for each in profiles}
         if missing:
-            there = ranges(each.metadata.rank for each in profiles)
-            told = f"no profile of rank {ranges(missing)}; it has those of rank {there}"
-            raise UserError(f"{visible(where[:200])}: {told}", EXIT_NOT_FOUND)
+            there = ranges_text(each.metadata.rank for each in profiles)
+            told = f"no profile of rank {ranges_text(missing)}; it has those of rank {there}"
+            raise UserError(f"{escape_controls(where[:200])}: {told}", EXIT_NOT_FOUND)
         made = report([each for each in profiles if not wanted or each.metadata.rank in wanted])
         for rank in made.ranks:
             if rank.trouble:
-                self._tell(f"{visible(where[:200])}: the profile of rank {rank.number} {rank.trouble}")
+                self._tell(f"{escape_controls(where[:200])}: the profile of rank {rank.number} {rank.trouble}")
         return made
 
     def _tell(self, text: str) -> None:

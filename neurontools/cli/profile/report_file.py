@@ -9,8 +9,8 @@ from neurontools.cli.line.telling import tell
 from neurontools.cli.profile import options
 from neurontools.cli.profile.reading import Reading
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import bytes_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import bytes_text
 from neurontools.views.profile.web.page import html_page
 
 
@@ -27,7 +27,7 @@ def write(where: str, given: dict[str, str]) -> int:
     try:
         Path(path).write_bytes(content)
     except OSError as error:
-        told = f"--output {visible(path[:200])}: {error.strerror}; name a file that can be written"
+        told = f"--output {escape_controls(path[:200])}: {error.strerror}; name a file that can be written"
         raise UserError(told, EXIT_FAILURE) from error
     tell(f"neuron-profile: {path}: {bytes_text(len(content))}; open it in any browser")
     return reading.exit_code

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from neurontools.cli.line.telling import tell
 from neurontools.util.errors import EXIT_NOT_FOUND, UserError
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 _PLUGIN = ("plugins", "profile")  # below the directory of logs, where both viewers look
 
@@ -21,7 +21,7 @@ def serve(where: str, port: int) -> NoReturn:
 
     Both are looked for beside this interpreter too, as in an environment that isn't activated.
     """
-    shown = visible(where[:200])
+    shown = escape_controls(where[:200])
     directory = Path(where)
     if not directory.is_dir():
         raise UserError(

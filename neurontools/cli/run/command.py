@@ -25,7 +25,7 @@ from neurontools.driver.nrt.core_request import parse_visible_cores
 from neurontools.driver.nrt.environment import NUM_CORES, VISIBLE_CORES
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
-from neurontools.util import lifetime
+from neurontools.util import signals
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 TYPE_CHECKING = False  # as typing has it, without its import
@@ -235,7 +235,7 @@ class _Child:
         outer = environment.get(warden.VARIABLE)
         ends_with_us = {
             **environment,
-            lifetime.VARIABLE: str(os.getpid()),
+            signals.PARENT_PID_VARIABLE: str(os.getpid()),
             warden.VARIABLE: f"{outer}:{token}" if outer else token,
         }
         self._process = subprocess.Popen(command, env=ends_with_us, stdout=stdout, stderr=stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from neurontools.util.text.units import bytes_text, count_text, flops_text
+from neurontools.util.units import bytes_text, count_text, flops_text
 
 
 class Progress:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from neurontools.util.text.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
+from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 
 _SUMS = [
     "samples_total",

@@ -9,7 +9,7 @@ from typing import Any
 
 from neurontools.cli.line.frame import write_text
 from neurontools.util.errors import UserError
-from neurontools.util.text.json_text import json_text
+from neurontools.util.formats import json_text
 
 _STDOUT = "-"
 

@@ -18,7 +18,7 @@ import tty
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from neurontools.util.text.screen import terminal_size
+from neurontools.util.terminal import terminal_size
 
 _ERASE = b"\r\x1b[K"
 _AT_ONCE_BYTES = 65536

@@ -17,10 +17,9 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself, pa
 from neurontools.cli.top import options
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.held_signals import HeldSignals, closed_whole
-from neurontools.util.light.asyncio_without_tls import import_asyncio
-from neurontools.util.light.shutil_without_archives import import_shutil
-from neurontools.util.text.screen import shows_unicode, terminal_size
+from neurontools.util.light_imports import import_asyncio, import_shutil
+from neurontools.util.signals import DeferredSignals, closing_undisturbed
+from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
@@ -166,11 +165,11 @@ def _dashboard(
     if message is not None and isinstance(feed, LiveFeed):
         feed.begin_with(message)
     snapshot = feed.timeline.snapshot(0) if message is not None else None
-    with closed_whole(feed), closed_whole(Terminal()) as terminal:
+    with closing_undisturbed(feed), closing_undisturbed(Terminal()) as terminal:
         if snapshot is not None:
             options.check_narrowing(narrowing, snapshot)
             _paint(terminal, snapshot, narrowing, settings, theme, filter_text)
-        with HeldSignals():  # what is raised in the midst of an import may be lost
+        with DeferredSignals():  # what is raised in the midst of an import may be lost
             import_asyncio()
             import_shutil()
             from neurontools.tui.app import NeuronTop
@@ -195,7 +194,7 @@ def _dashboard(
         app.early_keys = terminal.typed if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before
         app.when_taken_over = terminal.hand_over
-        with HeldSignals() as app.endings:
+        with DeferredSignals() as app.endings:
             app.run(mouse=True, size=terminal_size())
         code = app.return_code or 0
     if code > _BY_SIGNAL:
@@ -218,7 +217,7 @@ def _choose(settings: Settings, given: dict[str, str]) -> str:
         settings.show("page", given["page"])
     if theme is not None:
         settings.show("theme", theme)
-    if "ascii" in given or not shows_unicode():
+    if "ascii" in given or not locale_is_utf8():
         settings.show("ascii", True)
     return trouble
 

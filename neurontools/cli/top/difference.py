@@ -18,8 +18,8 @@ from neurontools.cli.top.options import check_narrowing, filter_text, narrowing
 from neurontools.client.daemon_client import Client, Recording
 from neurontools.model import Snapshot
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_USAGE, UserError
-from neurontools.util.text.local_time import date_text
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
+from neurontools.util.units import date_text
 from neurontools.views.difference.comparison import difference_json, difference_text
 from neurontools.views.difference.side import Passes, Side
 from neurontools.views.drawing.narrowing import Narrowing
@@ -166,4 +166,4 @@ def _no_moment(wanted: Wanted) -> UserError:
 
 
 def _shown(text: str) -> str:
-    return cut(visible(text), 100)
+    return excerpt(text, 100)

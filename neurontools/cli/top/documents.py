@@ -14,8 +14,8 @@ from neurontools.cli.top.options import check_narrowing
 from neurontools.client.daemon_client import Client, read_snapshot
 from neurontools.model import EndedProcess, Snapshot
 from neurontools.util.errors import EXIT_FAILURE, UserError
-from neurontools.util.text.json_text import json_text as as_json
-from neurontools.util.text.screen import shows_unicode, terminal_size
+from neurontools.util.formats import json_text as as_json
+from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import ASCII, glyphs_for
 from neurontools.views.drawing.line import Line, ascii_only, plain
@@ -248,7 +248,7 @@ def _scene(
     from neurontools.model import health
 
     part = narrowing.part(snapshot)
-    is_ascii = "ascii" in given or not shows_unicode()
+    is_ascii = "ascii" in given or not locale_is_utf8()
     scene = Scene.of(
         snapshot,
         narrowing,

@@ -13,8 +13,8 @@ import tty
 from collections.abc import Iterator
 
 from neurontools.cli.line.frame import EndedBySignal
-from neurontools.util.held_signals import nothing_raises
-from neurontools.util.text.terminal import visible
+from neurontools.util.signals import defer_signals
+from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.line import Page
 from neurontools.views.drawing.style import THEMES, Style
 
@@ -48,7 +48,7 @@ class Terminal:
         text = f"{_ENTER}{rows}\x1b[0m{_ASK_BACKGROUND if ask_background else ''}"
         # Stopped before Textual can handle that, it would leave the picture to the shell.
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
-        with _there(), nothing_raises():
+        with _there(), defer_signals():
             # What is typed from now on must not be echoed into the picture.
             tty.setcbreak(_STDIN, termios.TCSANOW)
             self._is_painted = True
@@ -124,7 +124,7 @@ def is_light(reply: bytes) -> bool | None:
 def ansi(line: tuple[tuple[str, str], ...], theme_name: str) -> str:
     """A line with the escape sequences of a theme."""
     theme = THEMES[theme_name]
-    return "".join(f"\x1b[{_sgr(theme.style(style))}m{visible(text)}" for text, style in line)
+    return "".join(f"\x1b[{_sgr(theme.style(style))}m{escape_controls(text)}" for text, style in line)
 
 
 def _sgr(style: Style) -> str:

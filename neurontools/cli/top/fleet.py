@@ -16,7 +16,7 @@ from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.groups import USER, ways
 from neurontools.fleet.states import HostState, Link, worst_first
 from neurontools.util.errors import EXIT_NO_DAEMON, EXIT_USAGE, UserError
-from neurontools.util.text.screen import shows_unicode, terminal_size
+from neurontools.util.terminal import locale_is_utf8, terminal_size
 from neurontools.views.drawing.glyphs import glyphs_for
 from neurontools.views.drawing.line import plain
 from neurontools.views.fleet.listing import listed
@@ -103,7 +103,7 @@ def _write_screen(given: dict[str, str], feed: FleetFeed) -> None:
         interval_seconds=feed.interval_seconds,
         filter_text=text,
         notes=feed.notes,
-        glyphs=glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", "")),
+        glyphs=glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", "")),
     )
     lines = fleet_lines(scene, max(20, terminal_size(1, _USUAL_SIZE)[0]))
     if given.get("color") == "always" or (bool(os.environ.get("FORCE_COLOR")) and "color" not in given):

@@ -11,9 +11,9 @@ from neurontools.cli.top.first_frame import Terminal
 from neurontools.cli.top.theme import chosen_theme
 from neurontools.fleet.feed import FleetFeed
 from neurontools.util.errors import UserError
-from neurontools.util.held_signals import HeldSignals, closed_whole
-from neurontools.util.light.asyncio_without_tls import import_asyncio
-from neurontools.util.text.screen import shows_unicode
+from neurontools.util.light_imports import import_asyncio
+from neurontools.util.signals import DeferredSignals, closing_undisturbed
+from neurontools.util.terminal import locale_is_utf8
 from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ _OF_A_HOST = ("theme", "ascii", "color", "read-only", "page")
 def dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...], look_at: LookAt) -> int:
     """Show the page until it is left; the exit code. `look_at` shows the dashboard of one host."""
     feed.start()
-    with HeldSignals():  # what is raised in the midst of an import may be lost
+    with DeferredSignals():  # what is raised in the midst of an import may be lost
         import_asyncio()
         from neurontools.tui.fleet.app import FleetTop
         from neurontools.tui.fleet.fleet_board import FleetBoard
         from neurontools.tui.terminal.typed_ahead import TypedAhead
 
-    glyphs = glyphs_for(is_ascii="ascii" in given or not shows_unicode(), terminal=os.environ.get("TERM", ""))
+    glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
     board = FleetBoard(
         feed,
         glyphs,
@@ -45,9 +45,9 @@ def dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...],
     )
     theme = chosen_theme(given.get("theme", "auto"), given, os.environ)
     typed_ahead = TypedAhead()
-    with closed_whole(Terminal()):
+    with closing_undisturbed(Terminal()):
         while True:
-            with HeldSignals() as endings:
+            with DeferredSignals() as endings:
                 app = FleetTop(board, theme, typed_ahead, endings)
                 app.run(mouse=True)
             code = app.return_code or 0

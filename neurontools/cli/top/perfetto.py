@@ -17,8 +17,8 @@ from neurontools.model import Snapshot
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import bytes_text, count_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import bytes_text, count_text
 
 _OPTION = "--export-perfetto"
 
@@ -65,7 +65,9 @@ def _written(reader: RecordingReader, file: BinaryIO, given: dict[str, str]) -> 
 def _opened(path: str, recording: str) -> BinaryIO:
     try:
         if Path(path).exists() and Path(path).samefile(recording):
-            raise UserError(f"{_OPTION} {visible(path[:200])}: that is the recording; name another file", EXIT_USAGE)
+            raise UserError(
+                f"{_OPTION} {escape_controls(path[:200])}: that is the recording; name another file", EXIT_USAGE
+            )
         return Path(path).open("wb")
     except OSError as error:
         raise _failure(path, error) from error
@@ -73,5 +75,5 @@ def _opened(path: str, recording: str) -> BinaryIO:
 
 def _failure(path: str, error: OSError) -> UserError:
     return UserError(
-        f"{_OPTION} {visible(path[:200])}: {error.strerror}; name a file that can be written", EXIT_FAILURE
+        f"{_OPTION} {escape_controls(path[:200])}: {error.strerror}; name a file that can be written", EXIT_FAILURE
     )

@@ -28,8 +28,8 @@ from neurontools.net.sockets.listen_address import listen_address
 from neurontools.net.tls.server import ServerFiles, ServerTls
 from neurontools.net.tls.subjects import Role
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
-from neurontools.util.held_signals import HeldSignals
-from neurontools.util.text.option_file import read_options
+from neurontools.util.formats import read_options
+from neurontools.util.signals import DeferredSignals
 from neurontools.web.fleet_view import FleetView
 from neurontools.web.gallery import Gallery
 from neurontools.web.guard import Guard
@@ -76,7 +76,7 @@ def serve(given: dict[str, str], interval_seconds: float, feed: FleetFeed | str,
         raise UserError(f"--serve: {error}", EXIT_USAGE) from None
     access = settings.access()
     refuse_open(host, access, "--serve", "tls_certificate in --serve-config", "bearer_token_file or tls_client_ca")
-    with HeldSignals() as endings:
+    with DeferredSignals() as endings:
         serving = _served((host, port), given["serve"], access, settings, interval_seconds, feed, troubles, endings)
         number = asyncio.run(serving)
     raise EndedBySignal(number)
@@ -90,7 +90,7 @@ async def _served(
     interval_seconds: float,
     feed: FleetFeed | str,
     troubles: tuple[str, ...],
-    endings: HeldSignals,
+    endings: DeferredSignals,
 ) -> int:
     """Serves until a signal comes; its number."""
     loop = asyncio.get_running_loop()
@@ -104,7 +104,7 @@ async def _served(
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(end, number)
 
-    endings.listen(tell_end)
+    endings.on_signal(tell_end)
     gallery = Gallery()
     hiding = Hiding(settings.show_commands, settings.show_users)
 

@@ -19,9 +19,8 @@ from neurontools.model import Severity as Gravity
 from neurontools.model.finding import Kind
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.convert import from_message
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import counted, duration_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import counted, duration_text, ranges_text
 
 CLOCK_STEP_SECONDS, CLOCK_STEP_RATIO = 2.0, 0.001
 """A clock that went so far apart from the one that nobody sets, and so much for the time that passed, was set."""
@@ -114,7 +113,7 @@ def _events(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot) -> Iterator
     yield from _of_findings(before, after, at)
     for warning in after.warnings:
         if warning not in before.warnings:
-            yield Event(at, "warning", Severity.WARNING, visible(warning[:_LONGEST_TEXT]))
+            yield Event(at, "warning", Severity.WARNING, escape_controls(warning[:_LONGEST_TEXT]))
 
 
 def _of_the_clock(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: float) -> Iterator[Event]:
@@ -166,8 +165,8 @@ def _of_findings(before: neuron_pb2.Snapshot, after: neuron_pb2.Snapshot, at: fl
     for finding in _findings(after):
         if finding.identity not in known and finding.kind not in _TOLD_AS_FACTS:
             indices = finding.device_indices
-            place = f"ND {ranges(indices)}: " if indices and finding.pid is None else ""
-            text = visible(f"{place}{finding.reason}"[:_LONGEST_TEXT])
+            place = f"ND {ranges_text(indices)}: " if indices and finding.pid is None else ""
+            text = escape_controls(f"{place}{finding.reason}"[:_LONGEST_TEXT])
             severity = _SEVERITIES.get(finding.severity, Severity.WARNING)
             kind = _WORDS.get(finding.kind, "finding")
             device_index = indices[0] if indices else None
@@ -208,5 +207,5 @@ def _paired(before: Sequence[_Part], after: Sequence[_Part]) -> Iterator[tuple[_
 
 
 def _name(process: neuron_pb2.Process) -> str:
-    tag = visible(process.tag[:60])
+    tag = escape_controls(process.tag[:60])
     return f"PID {process.pid}" if tag == str(process.pid) else f"{tag} (PID {process.pid})"

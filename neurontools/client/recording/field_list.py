@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from google.protobuf.descriptor import Descriptor
 
 from neurontools.rpc import neuron_pb2
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 FieldList = Mapping[str, int]
 """By name of a message: the highest number of its fields."""
@@ -60,7 +60,7 @@ def field_list_of(header: Mapping[str, object]) -> FieldList:
         raise ValueError("its list of fields is wrong; nothing of it can be shown")
     newer = sorted(name for name, number in told.items() if number > CURRENT.get(name, 0))
     if newer:
-        names = visible(", ".join(newer[:3]))
+        names = escape_controls(", ".join(newer[:3]))
         raise ValueError(f"it has fields of {names} that this version doesn't know; take a newer neuron-top")
     if any(told.get(name, 0) < number for name, number in FIRST.items()):
         raise ValueError("its list of fields lacks some that every recording has; nothing of it can be shown")

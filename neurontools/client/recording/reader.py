@@ -25,7 +25,7 @@ from neurontools.model.snapshot import LATEST_UNIX_SECONDS
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.wire import decode_varint
 from neurontools.util.errors import EXIT_FAILURE, EXIT_NOT_FOUND, EXIT_PERMISSION, UserError
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 _LONGEST_HEADER_BYTES = 4096
 _LONGEST_VERSION = 9
@@ -45,7 +45,7 @@ class RecordingReader:
         self.path = path
         self.trouble = ""
         self._position_bytes = 0
-        self._shown = visible(path[:200])
+        self._shown = escape_controls(path[:200])
         try:
             self._file: BinaryIO = Path(path).open("rb")  # noqa: SIM115 - kept until close
         except FileNotFoundError as error:
@@ -107,7 +107,7 @@ class RecordingReader:
                     break
                 # Types that a later minor version adds are passed over.
             except (ValueError, OverflowError, zlib.error) as error:
-                reason = visible(" ".join(str(error).split())[:_LONGEST_REASON])
+                reason = escape_controls(" ".join(str(error).split())[:_LONGEST_REASON])
                 self.trouble = f"{self._shown}: damaged after {self._place()} ({reason}); it is shown up to there"
                 return
         if not is_ended and not self.trouble:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.driver.sysfs.process_files import ProcessFiles, boot_unix_seconds
 from neurontools.driver.sysfs.small_file import read_all, read_bytes
-from neurontools.util.text.secrets import shown_value
+from neurontools.util.process_text import shown_value
 
 MOST_PROCESSES = 64
 MOST_DEEP = 8

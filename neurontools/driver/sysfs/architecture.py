@@ -9,7 +9,7 @@ from neurontools.driver.sysfs.file_table import ARCH_TYPE, DEVICE_NAME, INSTANCE
 from neurontools.driver.sysfs.roots import Roots
 from neurontools.driver.sysfs.small_file import read_text
 from neurontools.util.errors import UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 
 class Architecture:
@@ -39,7 +39,7 @@ def architecture_of(roots: Roots, directories: list[DeviceDirectory], told: str 
     family = _family(strings, named)
     if family is None:
         if named is None:
-            shown = cut(visible(", ".join(sorted({text for row in strings for text in row if text}))), 80) or "nothing"
+            shown = excerpt(", ".join(sorted({text for row in strings for text in row if text})), 80) or "nothing"
             raise UserError(
                 f"the devices under {roots.devices} are of no architecture this version knows (they say {shown}); "
                 "update neurontools, or check that this is the driver's tree and may be read"
@@ -48,7 +48,7 @@ def architecture_of(roots: Roots, directories: list[DeviceDirectory], told: str 
     if named is not None and named.family.name == family.name:
         return Architecture(family, product, named, inferred=False)
     if product.startswith(family.sysfs.instance_type.lower()):  # a size the catalog doesn't know
-        return Architecture(family, cut(visible(product), 64), None, inferred=False)
+        return Architecture(family, excerpt(product, 64), None, inferred=False)
     fitting = _fitting(family, len(directories))
     # Types of one family and size differ in their network, not in their devices: the first has the facts of all.
     name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()

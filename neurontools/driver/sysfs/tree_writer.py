@@ -8,8 +8,8 @@ import os
 import stat
 from pathlib import Path
 
+from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.files.directory import Directory, NotTrusted
 
 TYPE_CHECKING = False  # that of typing, without its import
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from neurontools.estimate.advice.finding import Advice, Truth
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 _WIDTH = 100
 _TITLES = {
@@ -31,9 +31,9 @@ def text(found: Sequence[Advice], most: int | None = None) -> str:
 
 
 def _lines(each: Advice, *, with_source: bool) -> list[str]:
-    where = "" if each.place is None else f" at {visible(each.place)}"
+    where = "" if each.place is None else f" at {escape_controls(each.place)}"
     parts = [
-        f"  {each.rule}{where}: {visible(each.measured)}",
+        f"  {each.rule}{where}: {escape_controls(each.measured)}",
         f"    do: {each.fix}",
         f"    effect ({each.effect_is.value}): {each.effect}",
     ]

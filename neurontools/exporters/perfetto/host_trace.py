@@ -19,9 +19,9 @@ from neurontools.model import (
     sum_device_memory,
 )
 from neurontools.model.jobs.running_job import Rank, jobs
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.script import script_text
-from neurontools.util.text.terminal import visible
+from neurontools.util.process_text import script_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import ranges_text
 
 _EVENTS, _HOST, _DEVICES = range(3)  # the order of the tracks at the top; processes have a place of their own
 _GAP_PAUSES = (
@@ -94,10 +94,10 @@ class HostTrace:
 
     def _add_findings(self, snapshot: Snapshot) -> None:
         for finding in snapshot.health.findings if snapshot.health is not None else ():
-            notes = {"severity": finding.severity.name.lower(), "action": visible(finding.action)}
+            notes = {"severity": finding.severity.name.lower(), "action": escape_controls(finding.action)}
             self.tracks.lasting(
                 ("finding", finding.identity),
-                visible(finding.reason[:_LONGEST_TEXT]),
+                escape_controls(finding.reason[:_LONGEST_TEXT]),
                 "finding",
                 notes,
                 track=_finding_name(finding),
@@ -116,7 +116,7 @@ class HostTrace:
         tracks.value("vcpu", busy, "vCPUs busy", "%", parent=group)
         tracks.value("memory", host.memory_used_bytes, "memory in use", Unit.BYTES, parent=group, rank=1)
         for interface in host.network_interfaces:
-            name = visible(interface.name)
+            name = escape_controls(interface.name)
             for direction, rate in (
                 ("received", interface.received_bytes_per_second),
                 ("sent", interface.sent_bytes_per_second),
@@ -148,7 +148,7 @@ class HostTrace:
         track = tracks.group(("core", core.index), name, parent=device, rank=core.index)
         if core.owner_pids:
             owners = [processes[pid] for pid in core.owner_pids if pid in processes]
-            text = " and ".join(map(_process_name, owners)) or f"PID {ranges(core.owner_pids)}"
+            text = " and ".join(map(_process_name, owners)) or f"PID {ranges_text(core.owner_pids)}"
             if core.is_owner_inferred:
                 text += " (inferred)"
             tracks.lasting(("core", core.index), text, "owner", {"pid": core.owner_pids[0]})
@@ -162,12 +162,14 @@ class HostTrace:
     def _add_process(self, rank: Rank) -> None:
         process, tracks = rank.process, self.tracks
         key = ("process", process.pid, process.started_at_unix_seconds)
-        track = tracks.process(key, process.pid, _script_name(process), visible(process.command[:_LONGEST_COMMAND]))
-        held = ranges(process.neuroncore_indices)
+        track = tracks.process(
+            key, process.pid, _script_name(process), escape_controls(process.command[:_LONGEST_COMMAND])
+        )
+        held = ranges_text(process.neuroncore_indices)
         text = f"holds NeuronCore{'s' if len(process.neuroncore_indices) > 1 else ''} {held}" if held else "no cores"
-        notes = {"tag": visible(process.tag[:_LONGEST_TEXT])}
+        notes = {"tag": escape_controls(process.tag[:_LONGEST_TEXT])}
         if process.job is not None:
-            notes["job"] = visible(process.job.name[:_LONGEST_TEXT])
+            notes["job"] = escape_controls(process.job.name[:_LONGEST_TEXT])
         tracks.lasting((key, "held"), text, "process", notes, track="NeuronCores", parent=track)
         for place, (title, value, unit) in enumerate(_process_values(rank), 1):
             tracks.value((key, title), value, title, unit, parent=track, rank=place)
@@ -200,15 +202,15 @@ def _process_name(process: Process) -> str:
 
 def _script_name(process: Process) -> str:
     """What it runs; Perfetto itself adds the PID of a process."""
-    name = visible(script_text(process.command)[:_LONGEST_TEXT]) or "unknown command"
+    name = escape_controls(script_text(process.command)[:_LONGEST_TEXT]) or "unknown command"
     return f"{name} (synthetic)" if process.synthetic and "synthetic" not in name else name
 
 
 def _finding_name(finding: Finding) -> str:
     where = f" of PID {finding.pid}" if finding.pid is not None else ""
     if not where and finding.device_indices:
-        where = f" of device {ranges(finding.device_indices)}"
-    return visible(f"{finding.kind}{where}")
+        where = f" of device {ranges_text(finding.device_indices)}"
+    return escape_controls(f"{finding.kind}{where}")
 
 
 def _percent(ratio: float | None) -> float | None:

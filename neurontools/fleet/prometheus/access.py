@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.option_file import place_of, read_options
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.formats import option_file_label, read_options
+from neurontools.util.terminal import excerpt
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Access:
             raise UserError("tls_key needs tls_certificate; give both", EXIT_USAGE)
         for name, text in (("tenant", self.tenant), ("basic_user", self.basic_user)):
             if text is not None and not (text.isprintable() and text.isascii() and text):
-                raise UserError(f"{name}: {cut(visible(text), 40)!r} is no line of ASCII", EXIT_USAGE)
+                raise UserError(f"{name}: {excerpt(text, 40)!r} is no line of ASCII", EXIT_USAGE)
         self.headers()
         self.context()
 
@@ -74,7 +74,7 @@ def read_access(path: str) -> Access:
     try:
         access.check()
     except UserError as error:
-        raise UserError(f"{place_of('--prometheus-config', path)}: {error}", EXIT_USAGE) from None
+        raise UserError(f"{option_file_label('--prometheus-config', path)}: {error}", EXIT_USAGE) from None
     return access
 
 
@@ -84,10 +84,8 @@ def _secret(key: str, file: str) -> str:
         with Path(file).open("rb") as opened:
             content = opened.read(4097)
     except OSError as error:
-        raise UserError(
-            f"{key}: {cut(visible(file), 200)}: {error.strerror}; give a readable file", EXIT_USAGE
-        ) from None
+        raise UserError(f"{key}: {excerpt(file, 200)}: {error.strerror}; give a readable file", EXIT_USAGE) from None
     line = content.strip()
     if not line or len(content) > 4096 or not line.isascii() or not line.decode().isprintable():
-        raise UserError(f"{key}: {cut(visible(file), 200)}: write one line of ASCII into it", EXIT_USAGE)
+        raise UserError(f"{key}: {excerpt(file, 200)}: write one line of ASCII into it", EXIT_USAGE)
     return line.decode()

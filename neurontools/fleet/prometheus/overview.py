@@ -15,8 +15,8 @@ from neurontools.fleet.states import HostState, Link
 from neurontools.fleet.summarize import MOST_FINDINGS
 from neurontools.fleet.summary import DeviceCell, HostSummary, SummaryFinding
 from neurontools.model import Severity, SourceKind
-from neurontools.util.text.terminal import cut, visible
-from neurontools.util.text.units import duration_text
+from neurontools.util.terminal import excerpt
+from neurontools.util.units import duration_text
 
 _LATE_SECONDS, _LATE_MEDIANS = 120.0, 5.0
 _SIMULATED_ID = "i-simulated"
@@ -223,4 +223,4 @@ def _devices(value: float, *, is_judged: bool) -> tuple[DeviceCell, ...]:
 
 def label(text: str) -> str:
     """A text of a Prometheus as it may be shown."""
-    return cut(visible(text), _LONGEST_LABEL)
+    return excerpt(text, _LONGEST_LABEL)

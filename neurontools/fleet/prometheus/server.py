@@ -19,7 +19,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from neurontools.fleet.prometheus.access import Access
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 from neurontools.util.version import __version__
 
 MOST_BYTES = 32 * 2**20  # of one answer, unpacked
@@ -125,7 +125,7 @@ class PrometheusServer:
             if (there.scheme, there.hostname, port) == (self._scheme, self._host, self._port):
                 return there.path
         raise Unasked(
-            f"it redirects to {cut(visible(location), 80)}, which is not followed; give that address if it is meant"
+            f"it redirects to {excerpt(location, 80)}, which is not followed; give that address if it is meant"
         )
 
     def _asked(self, path: str, fields: str, deadline: float) -> http.client.HTTPResponse:
@@ -175,7 +175,8 @@ def _address(url: str) -> tuple[str, str, int, str]:
         )
     if parts.scheme not in _PORTS or not host or parts.query or parts.fragment or not url.isascii() or " " in url:
         raise UserError(
-            f"--prometheus {cut(visible(url), 80)}: is no address; give one as http://prometheus:9090", EXIT_USAGE
+            f"--prometheus {excerpt(url, 80)}: is no address; give one as http://prometheus:9090",
+            EXIT_USAGE,
         )
     return parts.scheme, host, port or _PORTS[parts.scheme], parts.path.rstrip("/").removesuffix(_API)
 
@@ -215,7 +216,7 @@ def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> Answer:
     try:
         document = json.loads(body)
         if document["status"] != "success":
-            said = cut(visible(str(document.get("error", ""))), _LONGEST_TOLD)
+            said = excerpt(str(document.get("error", "")), _LONGEST_TOLD)
             raise PrometheusProblem(f"{said or 'it failed without a reason'} (status {status})")
         found = document["data"]
         if found["resultType"] != "vector":
@@ -224,10 +225,10 @@ def _answer(status: int, kind: str, body: bytes, size_bytes: int) -> Answer:
         told = [str(line) for line in document.get("warnings") or ()]
         told += ["partial answer"] if document.get("isPartial") is True else []
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
-        word = cut(visible(kind.partition(";")[0] or "nothing that is named"), 40)
+        word = excerpt(kind.partition(";")[0] or "nothing that is named", 40)
         hint = "; is the path right? Mimir's ends with /prometheus" if status == 404 else ""
         raise Unasked(f"it is no Prometheus: status {status} with {word} at {_API}/query{hint}") from None
-    return Answer(samples, tuple(cut(visible(line), _LONGEST_TOLD) for line in told[:4]), size_bytes)
+    return Answer(samples, tuple(excerpt(line, _LONGEST_TOLD) for line in told[:4]), size_bytes)
 
 
 def _labels(found: object) -> dict[str, str]:

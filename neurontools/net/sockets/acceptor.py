@@ -15,13 +15,13 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from neurontools.util.text.seldom import Seldom
+from neurontools.util.rate_limited_log import RateLimitedLogger
 
 REST_SECONDS = 0.1
 _AT_ONCE = 16  # connections that are taken before the event loop serves others
 _NO_FILES = (errno.EMFILE, errno.ENFILE)
 
-_tell = Seldom(logging.getLogger(__name__), logging.WARNING)
+_tell = RateLimitedLogger(logging.getLogger(__name__), logging.WARNING)
 
 Take = Callable[[socket.socket, Any], None]
 """Is given each connection, non-blocking, and its address; the connection belongs to it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 SCHEME = "grpcs://"
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})")
@@ -30,7 +30,5 @@ def remote_address(text: str) -> RemoteAddress:
     host, colon, port = text.removeprefix(SCHEME).rstrip("/").rpartition(":")
     is_port = port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536
     if not text.startswith(SCHEME) or not colon or not is_port or not (_HOST.fullmatch(host) or _IPV6.fullmatch(host)):
-        raise ValueError(
-            f"{cut(visible(text), 60)!r} is no address; write grpcs://HOST:PORT, such as grpcs://trn-1:8001"
-        )
+        raise ValueError(f"{excerpt(text, 60)!r} is no address; write grpcs://HOST:PORT, such as grpcs://trn-1:8001")
     return RemoteAddress(host.strip("[]"), int(port))

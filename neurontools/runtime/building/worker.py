@@ -19,7 +19,7 @@ from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph
 from neurontools.runtime.programs.numerics import Numerics
 from neurontools.runtime.programs.program import Program
-from neurontools.util.lifetime import end_with_parent
+from neurontools.util.signals import set_parent_death_signal
 
 _NICENESS = 5
 _LONGEST_REASON = 300
@@ -29,7 +29,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 def main() -> None:
     """`worker REQUEST RESULT`: reads the one, writes an archive to the other, and to the compile cache."""
     given, result = map(int, sys.argv[1:3])
-    if not end_with_parent(os.getppid(), signal.SIGKILL):
+    if not set_parent_death_signal(os.getppid(), signal.SIGKILL):
         return
     os.nice(_NICENESS)
     with os.fdopen(given, "rb") as file:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from neurontools.runtime.launch.install import install
 from neurontools.util.errors import UserError
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 
 def run_script(script: str, arguments: list[str]) -> None:
@@ -30,7 +30,7 @@ def look_for_module(module: str) -> None:
     except (ImportError, ValueError):
         found = None
     if found is None:  # runpy would say so with a traceback
-        raise UserError(f"no module named {visible(module)}; give one that Python finds from here")
+        raise UserError(f"no module named {escape_controls(module)}; give one that Python finds from here")
 
 
 def run_module(module: str, arguments: list[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
-from neurontools.util.files.directory import Directory
+from neurontools.util.directory import Directory
 
 DIRECTORY = "NEURONTOOLS_SUMMARY_DIRECTORY"
 INTERVAL_SECONDS = 1.0

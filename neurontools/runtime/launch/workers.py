@@ -17,8 +17,8 @@ from typing import Any
 
 from neurontools.runtime.launch.summary_files import DIRECTORY
 from neurontools.runtime.reporting.narration import say
-from neurontools.util.lifetime import VARIABLE as ENDS_WITH
-from neurontools.util.lifetime import end_with_neuron_run
+from neurontools.util.signals import PARENT_PID_VARIABLE as ENDS_WITH
+from neurontools.util.signals import die_with_neuron_run
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _THREADS = "OMP_NUM_THREADS"
@@ -26,7 +26,7 @@ _THREADS = "OMP_NUM_THREADS"
 
 def main(arguments: list[str]) -> int:
     """Runs the workers; 0, or the exit code of the worker that failed first, or 128 and the number of a signal."""
-    end_with_neuron_run(os.environ)
+    die_with_neuron_run(os.environ)
     os.environ[ENDS_WITH] = str(os.getpid())  # the agent starts its workers from this thread
     count, *target = arguments
     run, failed, signalled = _agent()

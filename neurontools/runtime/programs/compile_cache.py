@@ -27,7 +27,7 @@ from neurontools.runtime.programs import entry_lock
 from neurontools.runtime.programs.compiled_graph import FORMAT, CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags
 from neurontools.runtime.reporting.narration import say
-from neurontools.util.files.directory import Directory, NotTrusted
+from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.version import __version__
 
 CACHE_URL = "NEURON_COMPILE_CACHE_URL"

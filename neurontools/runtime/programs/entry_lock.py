@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator
 from time import monotonic, sleep
 
-from neurontools.util.files.directory import Directory
+from neurontools.util.directory import Directory
 
 LONGEST_WAIT_SECONDS = 120.0
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.002, 0.1

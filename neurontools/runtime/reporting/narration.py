@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 
 _LONGEST_LINE = 1000
 _told: set[str] = set()
@@ -15,7 +15,7 @@ def say(text: str, *, apart: bool = False) -> bool:
 
     `apart`: writes a newline first, because another process may have left an unfinished line.
     """
-    line = "\n" * apart + visible(text.partition("\n")[0])[:_LONGEST_LINE]
+    line = "\n" * apart + escape_controls(text.partition("\n")[0])[:_LONGEST_LINE]
     stream = sys.stderr
     if stream is None:
         return False

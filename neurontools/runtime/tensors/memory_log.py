@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.memory import Category, CoreMemory, log_stamp
-from neurontools.util.files.directory import Directory
+from neurontools.util.directory import Directory
 
 _MOST_LINES = 200
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch.utils import hooks as module_hooks
 
-from neurontools.util.held_signals import held_signals
+from neurontools.util.signals import defer_signals_here
 
 Hook = Callable[..., Any]
 
@@ -87,7 +87,7 @@ def _guarded_run(run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def run_guarded(*arguments: Any, **keywords: Any) -> Any:
         outer, _running.error = _running.error, None
-        held = None if _running.depth else held_signals()
+        held = None if _running.depth else defer_signals_here()
         _running.depth += 1
         try:
             # In a thread of autograd's own there would be a second pool of OpenMP threads, and only core 0.

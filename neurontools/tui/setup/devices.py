@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from neurontools.tui.choices import Choices
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.dialog import Dialog
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ _HINT = "Space show or hide, o only this one, 0 all, Esc back"
 
 def device_text(dashboard: DashboardState) -> str:
     """The choice in words."""
-    return f"all but {ranges(dashboard.hidden_devices)}" if dashboard.hidden_devices else "all"
+    return f"all but {ranges_text(dashboard.hidden_devices)}" if dashboard.hidden_devices else "all"
 
 
 def device_choice(dashboard: DashboardState, cursor: int = 0) -> Choices:

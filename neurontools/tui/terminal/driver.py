@@ -18,7 +18,7 @@ from textual.message import Message
 from neurontools.tui.terminal.input import TerminalInput
 from neurontools.tui.terminal.output import TerminalOutput
 from neurontools.tui.terminal.typed_ahead import TypedAhead
-from neurontools.util.text.screen import terminal_size
+from neurontools.util.terminal import terminal_size
 
 _ENTER_ALTERNATE_SCREEN = "\x1b[?1049h"
 _MOST_WAITING = 2  # pieces of output; Textual has its event loop wait for the terminal when there are thirty

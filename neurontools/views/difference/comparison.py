@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.local_time import date_text
-from neurontools.util.text.moment import moment_text
-from neurontools.util.text.terminal import cell_width, cut, visible
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import cell_width, escape_controls, excerpt
+from neurontools.util.units import date_text, rfc3339_text
 from neurontools.views.difference.quantities import Quantity, Value
 from neurontools.views.difference.side import Side, Subject, paired
 
@@ -101,13 +100,14 @@ def _about(side: Side) -> str:
     times = side.taken_at_unix_seconds
     first, last = (date_text(each) for each in (times[0], times[-1]))
     if len(times) == 1:
-        return f"{visible(side.name)}, {side.instance}, {first}"
+        return f"{escape_controls(side.name)}, {side.instance}, {first}"
     of = f"{len(times)} of " if len(times) < side.moment_count else ""
-    return f"{visible(side.name)}, {side.instance}, {first} to {last}, mean or peak of {of}{side.moment_count} moments"
+    moments = f"{of}{side.moment_count} moments"
+    return f"{escape_controls(side.name)}, {side.instance}, {first} to {last}, mean or peak of {moments}"
 
 
 def _heading(each: Compared) -> str:
-    names = [cut(visible(name), _MOST_NAME_CELLS) for name in (each.a, each.b) if name is not None]
+    names = [excerpt(name, _MOST_NAME_CELLS) for name in (each.a, each.b) if name is not None]
     name = names[0] if len(set(names)) == 1 else f"{names[0]}, in B {names[1]}"
     alone = "" if each.a is not None and each.b is not None else f" (only in {'A' if each.b is None else 'B'})"
     return f"{name}{alone}"
@@ -164,8 +164,8 @@ def _side(side: Side) -> dict[str, object]:
     return {
         "name": side.name,
         "instance": side.instance,
-        "first_at": moment_text(side.taken_at_unix_seconds[0]),
-        "last_at": moment_text(side.taken_at_unix_seconds[-1]),
+        "first_at": rfc3339_text(side.taken_at_unix_seconds[0]),
+        "last_at": rfc3339_text(side.taken_at_unix_seconds[-1]),
         "moments_read": len(side.taken_at_unix_seconds),
         "moments": side.moment_count,
     }

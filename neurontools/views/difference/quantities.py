@@ -8,8 +8,8 @@ from enum import Enum
 
 from neurontools.model import Device
 from neurontools.model.health import Verdict
-from neurontools.util.text import units
-from neurontools.util.text.ranges import ranges
+from neurontools.util import units
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.figures import Figures, ProcessFigures, total
 
 Value = float | int | str | None
@@ -99,7 +99,7 @@ OF_HOST: dict[Quantity, Callable[[Figures], Value]] = {
 
 
 def _cores(holder: Holder) -> str:
-    return ranges(index for each in holder.processes for index in each.process.neuroncore_indices) or units.UNKNOWN
+    return ranges_text(index for each in holder.processes for index in each.process.neuroncore_indices) or units.UNKNOWN
 
 
 def _mfu(holder: Holder) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neurontools.model import Process, Snapshot, health
-from neurontools.util.text.terminal import visible
+from neurontools.util.terminal import escape_controls
 from neurontools.views.difference.quantities import (
     OF_DEVICE,
     OF_HOST,
@@ -66,7 +66,7 @@ class Side:
         figures = Figures(snapshot)
         self.taken_at_unix_seconds.append(snapshot.taken_at_unix_seconds)
         instance = snapshot.instance
-        self.instance = visible(f"{instance.instance_id or 'a host'} ({instance.instance_type})")
+        self.instance = escape_controls(f"{instance.instance_id or 'a host'} ({instance.instance_type})")
         self.host.add(figures)
         for name, holder in _jobs(figures, passes).items():
             job = self.jobs.setdefault(name, Subject(OF_JOB))

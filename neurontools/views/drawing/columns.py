@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from neurontools.util.text.units import short_count_text
+from neurontools.util.units import short_count_text
 from neurontools.views.drawing.line import Line, Run, cell, clip, fit
 
 Row = TypeVar("Row")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model import LogicalNeuronCore, Severity
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.gauge import bar, memory_style, sparkline, thin_bar
 from neurontools.views.drawing.line import BLANK, Line, Page, Run, Target, clip, fit, styled
 from neurontools.views.drawing.scene import Scene

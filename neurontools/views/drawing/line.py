@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from neurontools.util.text.terminal import cell_width, visible
+from neurontools.util.terminal import cell_width, escape_controls
 
 Run = tuple[str, str]
 Line = tuple[Run, ...]
@@ -136,7 +136,7 @@ def cell(text: str, width: int, *, right: bool = False) -> str:
 
 def foreign(text: str, longest: int = 400) -> str:
     """Text from elsewhere (a command, a tag) made fit for a line; very long ones are cut before they cost anything."""
-    return visible(text[:longest])
+    return escape_controls(text[:longest])
 
 
 def ascii_only(line: Line) -> Line:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from neurontools.client.history.axis import Axis
 from neurontools.client.history.quantities import Quantity
 from neurontools.client.history.series import Curve
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, fit

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from neurontools.fleet.jobs import FleetJob, FleetStandstill
 from neurontools.model import Severity
 from neurontools.model.jobs.job_state import JobState
-from neurontools.util.text import units
-from neurontools.util.text.ranges import ranges
+from neurontools.util import units
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit, fit_marked, foreign
 
@@ -140,7 +140,9 @@ def _standstill_text(standstill: FleetStandstill) -> str:
     by_host: dict[str, list[int]] = {}
     for each in standstill.absent_ranks:
         by_host.setdefault(each.host_name, []).append(each.rank)
-    names = [f"rank{'s' * (len(found) > 1)} {ranges(found)} of {foreign(host, 60)}" for host, found in by_host.items()]
+    names = [
+        f"rank{'s' * (len(found) > 1)} {ranges_text(found)} of {foreign(host, 60)}" for host, found in by_host.items()
+    ]
     more = standstill.absent_rank_count - len(standstill.absent_ranks)
     if more > 0:
         names.append(f"{more} more" if names else f"{more} rank{'s' * (more > 1)}")
@@ -158,7 +160,7 @@ def _missing_text(job: FleetJob) -> str:
     texts = []
     for (host, is_lost), found in by_place.items():
         of = f" of {foreign(host, 60)}" if host else ""
-        texts.append(f"rank{'s' * (len(found) > 1)} {ranges(found)}{of}" + " (lost)" * is_lost)
+        texts.append(f"rank{'s' * (len(found) > 1)} {ranges_text(found)}{of}" + " (lost)" * is_lost)
     more = job.missing_rank_count - len(job.missing_ranks)
     verb = "is" if job.missing_rank_count == 1 else "are"
     return ", ".join(texts) + (f" and {more} more" if more > 0 else "") + f" {verb} missing"

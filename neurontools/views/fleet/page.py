@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from neurontools.fleet.jobs import FleetJob
 from neurontools.fleet.states import HostState, Link, by_name, worst_first
 from neurontools.model import Severity, SourceKind
-from neurontools.util.text import units
-from neurontools.util.text.local_time import clock_text
+from neurontools.util import units
+from neurontools.util.units import clock_text
 from neurontools.util.version import __version__
 from neurontools.views.drawing.glyphs import ASCII, UNICODE, Glyphs
 from neurontools.views.drawing.line import (

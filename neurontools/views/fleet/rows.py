@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.fleet.states import HostState, Link
 from neurontools.model import Severity
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, cell, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.style import SELECTED

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.model import Host
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.util.version import __version__
 from neurontools.views.drawing.columns import chosen, row_line, title_line
 from neurontools.views.drawing.core_grid import heading

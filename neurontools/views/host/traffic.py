@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neurontools.model import Host
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.columns import Column, count_column
 from neurontools.views.drawing.line import foreign
 

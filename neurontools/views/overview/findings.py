@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools.model import Severity
 from neurontools.model.health import alike, sentence
-from neurontools.util.text.ranges import ranges
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Run, clip, fit, foreign
 from neurontools.views.drawing.scene import Scene
@@ -27,7 +27,7 @@ def finding_lines(scene: Scene, width: int, height: int) -> list[Line]:
     for finding, devices in found:
         style = _STYLES[finding.severity]
         mark = scene.glyphs.bad if finding.severity is Severity.CRITICAL else scene.glyphs.warn
-        runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges(devices)}  " if devices else "", style)]
+        runs: list[Run] = [(f" {mark} ", style), (f"ND {ranges_text(devices)}  " if devices else "", style)]
         used = sum(len(text) for text, _ in runs)
         text = clip(foreign(sentence(finding, scene.snapshot)), width - used, mark=True)
         lines.append(fit((*runs, (text, "text")), width))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import total
 from neurontools.views.drawing.gauge import stacked_bar

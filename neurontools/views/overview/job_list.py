@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from neurontools.model import Severity
 from neurontools.model.finding import Kind
 from neurontools.model.training import age_seconds
-from neurontools.util.text import units
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.script import script_text
+from neurontools.util import units
+from neurontools.util.process_text import script_text
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, Run, cell, fit, fit_marked, foreign, styled
 from neurontools.views.drawing.scene import Scene, visible_top
@@ -137,7 +137,7 @@ def _ranks(_scene: Scene, row: JobRow) -> str:
 def _cores(scene: Scene, row: JobRow) -> str:
     if row.rank is None and row.job.neuroncore_indices:
         is_inferred = any("core_indices" in rank.process.inferred_fields for rank in row.job.ranks)
-        return ranges(row.job.neuroncore_indices) + "?" * is_inferred
+        return ranges_text(row.job.neuroncore_indices) + "?" * is_inferred
     figures = scene.figures.of(row.pid or row.job.ranks[0].process.pid)
     return "-" if figures is None else cores_text(figures)
 
@@ -197,7 +197,7 @@ def _script(scene: Scene, row: JobRow) -> str:
     since = (row.rank or row.job).compiling_since_seconds
     missing = row.job.missing_ranks if row.rank is None else ()
     if missing:
-        script = f"rank{'s' * (len(missing) > 1)} {ranges(missing)} missing: {script}"
+        script = f"rank{'s' * (len(missing) > 1)} {ranges_text(missing)} missing: {script}"
     if since is None:
         return script
     return f"compiling {units.short_duration_text(scene.snapshot.taken_at_seconds - since)}: {script}"

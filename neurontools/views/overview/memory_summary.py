@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.model import DeviceMemory, HostMemory
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.gauge import bar
 from neurontools.views.drawing.line import Line, Page, Run, fit, line_width

@@ -17,7 +17,7 @@ from neurontools.model import (
     sum_device_memory,
     sum_host_memory,
 )
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.line import Line, Page, cell, fit, foreign, styled

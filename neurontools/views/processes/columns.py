@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from neurontools.util.text import units
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.script import script_text
+from neurontools.util import units
+from neurontools.util.process_text import script_text
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import foreign
 
@@ -55,8 +55,8 @@ def cores_text(figures: ProcessFigures) -> str:
     process = figures.process
     if process.neuroncore_indices:
         mark = "?" if "core_indices" in process.inferred_fields else ""
-        return ranges(process.neuroncore_indices) + mark
-    return f"ND{ranges(process.device_indices)}?" if process.device_indices else "-"
+        return ranges_text(process.neuroncore_indices) + mark
+    return f"ND{ranges_text(process.device_indices)}?" if process.device_indices else "-"
 
 
 def _core_count(figures: ProcessFigures) -> int | None:
@@ -116,7 +116,8 @@ COLUMNS = (
     ),
     ProcessColumn(
         "device", "DEVICE", 7, 9, lambda f: min(f.process.device_indices, default=None),
-        lambda f: ranges(f.process.device_indices) or "-", about="devices on which it holds cores, or that it has open",
+        lambda f: ranges_text(f.process.device_indices) or "-",
+        about="devices on which it holds cores, or that it has open",
         members=lambda f: f.process.device_indices, offered=False,
     ),
     ProcessColumn(

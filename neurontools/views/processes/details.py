@@ -6,9 +6,8 @@ from neurontools import catalog
 from neurontools.client.history import quantities
 from neurontools.model import Process, SourceKind, TrainingRates
 from neurontools.model.training import STEP_PARTS
-from neurontools.util.text import units
-from neurontools.util.text.local_time import day_text
-from neurontools.util.text.ranges import ranges
+from neurontools.util import units
+from neurontools.util.units import day_text, ranges_text
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures, total
 from neurontools.views.drawing.line import Page, fact, foreign
@@ -34,7 +33,7 @@ def core_doubt(process: Process) -> str:
     if "core_indices" in process.inferred_fields:
         return "its cores are inferred: it alone has their devices open"
     if not process.core_indices and process.runtime_version is not None and process.device_indices:
-        return f"its cores are unknown: others have ND {ranges(process.device_indices)} open too"
+        return f"its cores are unknown: others have ND {ranges_text(process.device_indices)} open too"
     return ""
 
 
@@ -63,7 +62,7 @@ def process_details(scene: Scene, figures: ProcessFigures, width: int, height: i
         ("runtime", f"{foreign(process.runtime_version or '-', 40)}, LNC {process.logical_neuroncore_config}"),
         (
             "cores",
-            f"NC {ranges(process.neuroncore_indices) or '-'} on ND {ranges(process.device_indices)}"
+            f"NC {ranges_text(process.neuroncore_indices) or '-'} on ND {ranges_text(process.device_indices)}"
             + (f"; {doubt}" if (doubt := core_doubt(process)) else ""),
         ),
         (

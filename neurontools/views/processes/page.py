@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools import catalog
 from neurontools.model import Process
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.line import Line, Page, Run, Target, cell, clip, fit, fit_marked, foreign, styled

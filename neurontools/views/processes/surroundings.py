@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from neurontools.driver.proc.surroundings import Relative, Surroundings
-from neurontools.util.text.secrets import HIDDEN
+from neurontools.util.process_text import HIDDEN
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign, plain, styled
 from neurontools.views.drawing.scene import Scene, visible_top

@@ -9,7 +9,7 @@ from typing import TypeVar
 from neurontools import catalog
 from neurontools.model import LoadedModel, OperatorTime, Process, TrainingCounters, TrainingRates
 from neurontools.model.training import STEP_PARTS
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.drawing.gauge import bar

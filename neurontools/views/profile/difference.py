@@ -8,9 +8,9 @@ from neurontools.profile.analysis.comparison import Comparison, Difference, Oper
 from neurontools.profile.analysis.graphs import GraphUse
 from neurontools.profile.analysis.report import Report
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import UNKNOWN, bytes_text, count_text, counted, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, row_line, title_line
 from neurontools.views.drawing.line import plain
 from neurontools.views.profile.document import line_text
@@ -78,7 +78,9 @@ def _side(where: str, report: Report) -> dict[str, object]:
 
 def _about(where: str, report: Report) -> str:
     kind = name(report.ranks[0].profile.metadata.instance_type or "unknown instance type")
-    return f"{visible(where)}, {kind}, {counted(len(report.ranks), 'rank')}, {counted(report.step_count, 'step')}"
+    return (
+        f"{escape_controls(where)}, {kind}, {counted(len(report.ranks), 'rank')}, {counted(report.step_count, 'step')}"
+    )
 
 
 def _differs(each: Difference) -> bool:

@@ -16,7 +16,7 @@ from neurontools.profile.analysis.operators import OperatorUse
 from neurontools.profile.analysis.report import Rank
 from neurontools.profile.analysis.steps import NS_PER_SECOND, SlowStep, Split
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.util.text.json_text import json_text as as_json
+from neurontools.util.formats import json_text as as_json
 
 SCHEMA_VERSION = 1
 

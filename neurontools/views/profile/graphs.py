@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools.profile.analysis import Report
 from neurontools.profile.analysis.graphs import GraphUse
-from neurontools.util.text.units import UNKNOWN, counted, duration_text
+from neurontools.util.units import UNKNOWN, counted, duration_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, fit_marked

@@ -6,7 +6,7 @@ from neurontools.profile.analysis import Report
 from neurontools.profile.analysis.collectives import CollectiveUse
 from neurontools.profile.analysis.memory import Share
 from neurontools.profile.analysis.operators import UNKNOWN_PLACE
-from neurontools.util.text.units import bytes_text, counted, duration_text, percent_text
+from neurontools.util.units import bytes_text, counted, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line

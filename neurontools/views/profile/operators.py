@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from neurontools.profile.analysis import Report
 from neurontools.profile.analysis.operators import OperatorUse, largest
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.util.text.units import UNKNOWN, bytes_text, duration_text, percent_text
+from neurontools.util.units import UNKNOWN, bytes_text, duration_text, percent_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line

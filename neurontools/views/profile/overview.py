@@ -7,16 +7,16 @@ from neurontools.profile.analysis.operators import seconds_by_engine
 from neurontools.profile.analysis.report import Rank
 from neurontools.profile.analysis.steps import SlowStep
 from neurontools.profile.kinds import ENGINE_NAMES
-from neurontools.util.text.local_time import date_text
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.units import (
+from neurontools.util.units import (
     UNKNOWN,
     bytes_text,
     count_text,
     counted,
+    date_text,
     duration_text,
     flops_text,
     percent_text,
+    ranges_text,
     short_count_text,
 )
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
@@ -136,7 +136,7 @@ def _dropped(rank: Rank) -> str:
 _RANK_COLUMNS: tuple[Column[Rank], ...] = (
     Column("RANK", 5, 0, lambda rank: str(rank.number)),
     Column("HOST", 12, 7, lambda rank: name(rank.profile.metadata.host), True),
-    Column("CORES", 8, 3, lambda rank: ranges(rank.profile.metadata.cores) or UNKNOWN, True),
+    Column("CORES", 8, 3, lambda rank: ranges_text(rank.profile.metadata.cores) or UNKNOWN, True),
     count_column("STEPS", 8, 2, lambda rank: len(rank.profile.steps)),
     Column("P50", 9, 0, lambda rank: duration_text(None if rank.times is None else rank.times.p50_seconds)),
     Column("P99", 9, 4, lambda rank: duration_text(None if rank.times is None else rank.times.p99_seconds)),

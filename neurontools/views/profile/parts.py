@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from neurontools.profile import Place
 from neurontools.profile.analysis.operators import UNKNOWN_PLACE, place_text
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import flops_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import flops_text
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Line, Run, clip, fit_marked, line_width, pad
 
@@ -44,7 +44,7 @@ def shown_place(place: Place | None) -> str:
 
 def name(text: str) -> str:
     """A name from a profile, fit to show."""
-    return visible(text[:_LONGEST_NAME])
+    return escape_controls(text[:_LONGEST_NAME])
 
 
 def flop_text(flops: float) -> str:

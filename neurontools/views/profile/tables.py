@@ -9,7 +9,7 @@ from typing import Any
 
 from neurontools.profile.analysis import Report
 from neurontools.profile.analysis.steps import NS_PER_SECOND
-from neurontools.util.text.csv_text import csv_line, foreign_cell
+from neurontools.util.formats import csv_line, foreign_cell
 from neurontools.views.profile.document import GraphPart, OperatorPart, RankPart, document
 
 TABLES = ("operators", "steps", "graphs", "ranks")

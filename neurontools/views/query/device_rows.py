@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from neurontools.model import Snapshot, SourceKind
-from neurontools.util.text.local_time import clock_text
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import UNKNOWN
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import UNKNOWN, clock_text
 from neurontools.views.query.fields import FIELDS, Row
 
 _GIB = 2**30
@@ -89,8 +88,8 @@ def header(snapshot: Snapshot) -> str:
     instance = snapshot.instance
     notes = ["simulated"] if snapshot.source is SourceKind.SIMULATED else []
     if snapshot.synthetic_load:
-        notes.append(f"synthetic load: {visible(snapshot.synthetic_load[:30])}")
-    whose = f"{visible(instance.instance_id or 'this host')} ({visible(instance.instance_type)})"
+        notes.append(f"synthetic load: {escape_controls(snapshot.synthetic_load[:30])}")
+    whose = f"{escape_controls(instance.instance_id or 'this host')} ({escape_controls(instance.instance_type)})"
     lines = [f"# {whose}" + (f" [{', '.join(notes)}]\n" if notes else "\n")]
     lines += [
         "#" + _line([_cell(column, getattr(column, part)) for column in _COLUMNS])[1:] for part in ("title", "unit")

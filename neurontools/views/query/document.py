@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from neurontools.util.errors import EXIT_USAGE, UserError
-from neurontools.util.text.csv_text import csv_line, foreign_cell
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.terminal import cut, visible
-from neurontools.util.text.units import UNKNOWN
+from neurontools.util.formats import csv_line, foreign_cell, json_text
+from neurontools.util.terminal import error_excerpt
+from neurontools.util.units import UNKNOWN
 from neurontools.views.query.fields import FIELDS, PLAIN, Field, Row, Value
 
 FORMATS = ("csv", "json", "noheader", "nounits")
@@ -97,4 +96,4 @@ def _cell(field: Field, value: Value, form: Format) -> str:
 
 
 def _shown(text: str) -> str:
-    return cut(visible(text), 60) or '""'
+    return error_excerpt(text)

@@ -7,14 +7,10 @@ from dataclasses import asdict, dataclass, fields
 
 from neurontools.model import EndedProcess
 from neurontools.model.ended import EndedTotal, by_job, by_user
-from neurontools.util.text import units
-from neurontools.util.text.csv_text import csv_line, foreign_cell
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.local_time import date_text, day_text
-from neurontools.util.text.moment import moment_text
-from neurontools.util.text.table import Column, ascii_table
-from neurontools.util.text.terminal import cut, visible
-from neurontools.util.text.units import UNKNOWN
+from neurontools.util import units
+from neurontools.util.formats import Column, ascii_table, csv_line, foreign_cell, json_text
+from neurontools.util.terminal import excerpt
+from neurontools.util.units import UNKNOWN, date_text, day_text, rfc3339_text
 from neurontools.views.query.document import Format
 
 SCHEMA_VERSION = 1
@@ -89,8 +85,8 @@ def ended_row(process: EndedProcess) -> EndedRow:
         job=process.job,
         command=process.command,
         is_synthetic=process.synthetic,
-        began_at=moment_text(process.began_at_unix_seconds),
-        ended_at=moment_text(process.ended_at_unix_seconds),
+        began_at=rfc3339_text(process.began_at_unix_seconds),
+        ended_at=rfc3339_text(process.ended_at_unix_seconds),
         held_seconds=round(process.held_seconds, 3),
         neuroncore_count=process.neuroncore_count,
         is_neuroncore_count_inferred="neuroncore_count" in process.inferred_fields,
@@ -123,7 +119,7 @@ def ended_sum(total: EndedTotal) -> EndedSum:
         total.executions_completed_total,
         total.failed_executions_total,
         total.errors_total,
-        moment_text(total.last_ended_at_unix_seconds),
+        rfc3339_text(total.last_ended_at_unix_seconds),
     )
 
 
@@ -131,7 +127,7 @@ def ended_json(report: EndedReport) -> str:
     """A JSON object: the processes, oldest first, and sums by user and by job; null is not known."""
     answer = {
         "schema_version": SCHEMA_VERSION,
-        "since": moment_text(report.since_unix_seconds),
+        "since": rfc3339_text(report.since_unix_seconds),
         "processes": [asdict(ended_row(process)) for process in report.processes],
         "users": [asdict(ended_sum(total)) for total in by_user(report.processes)],
         "jobs": [asdict(ended_sum(total)) for total in by_job(report.processes)],
@@ -153,7 +149,7 @@ def ended_text(report: EndedReport, *, is_wide: bool = False) -> str:
     """Tables for people: the processes, oldest first, then sums."""
     since = date_text(report.since_unix_seconds)
     if not report.processes:
-        whose = "" if report.user is None else f" of {cut(visible(report.user), _NAME_CELLS)}"
+        whose = "" if report.user is None else f" of {excerpt(report.user, _NAME_CELLS)}"
         return f"no process{whose} that held NeuronCores has ended since {since}\n"
     hours = sum(process.neuroncore_hours for process in report.processes)
     count = len(report.processes)
@@ -208,7 +204,7 @@ def _trouble(failed: int | None, errors: int | None) -> int | None:
 
 
 def _foreign(text: str | None, cells: int) -> str:
-    return cut(visible((text or "")[:400]), cells) or UNKNOWN
+    return excerpt((text or "")[:400], cells) or UNKNOWN
 
 
 def _hours(hours: float) -> str:

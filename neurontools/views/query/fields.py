@@ -17,7 +17,7 @@ from neurontools.model import (
 )
 from neurontools.model.health import Verdict, verdicts
 from neurontools.model.training import STEP_PARTS
-from neurontools.util.text.moment import moment_text
+from neurontools.util.units import rfc3339_text
 
 Value = str | int | float | bool | None | list[int]
 
@@ -156,7 +156,7 @@ def _list_price(instance_type: str) -> float | None:
 
 def _timestamp(row: Row) -> str:
     """When the daemon looked: RFC 3339 in UTC."""
-    return moment_text(row.snapshot.taken_at_unix_seconds)
+    return rfc3339_text(row.snapshot.taken_at_unix_seconds)
 
 
 DEVICE_FIELDS = (

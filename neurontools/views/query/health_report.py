@@ -8,9 +8,9 @@ from dataclasses import asdict
 from neurontools.model import Snapshot
 from neurontools.model.finding import Finding
 from neurontools.model.health import Verdict, age_seconds, sentence, summary
-from neurontools.util.text.json_text import json_text
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.terminal import visible
+from neurontools.util.formats import json_text
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import ranges_text
 
 
 def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
@@ -20,7 +20,7 @@ def health_text(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:
         for finding in _findings(verdicts)
     ]
     lines.append(summary(verdicts, snapshot))
-    return "".join(visible(line) + "\n" for line in lines)
+    return "".join(escape_controls(line) + "\n" for line in lines)
 
 
 def _findings(verdicts: Sequence[Verdict]) -> list[Finding]:
@@ -31,7 +31,7 @@ def _findings(verdicts: Sequence[Verdict]) -> list[Finding]:
 
 def _place(finding: Finding) -> str:
     indices = finding.device_indices
-    return f"device {indices[0]}" if len(indices) == 1 else f"devices {ranges(indices)}"
+    return f"device {indices[0]}" if len(indices) == 1 else f"devices {ranges_text(indices)}"
 
 
 def health_json(verdicts: Sequence[Verdict], snapshot: Snapshot) -> str:

@@ -16,10 +16,9 @@ from neurontools.model import (
     Snapshot,
     health,
 )
-from neurontools.util.text.csv_text import csv_line, foreign_cell
-from neurontools.util.text.json_text import json_text as as_json
-from neurontools.util.text.moment import moment_text
-from neurontools.util.text.ranges import ranges
+from neurontools.util.formats import csv_line, foreign_cell
+from neurontools.util.formats import json_text as as_json
+from neurontools.util.units import ranges_text, rfc3339_text
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.host.document import TopCost, TopHost, top_cost, top_host
 from neurontools.views.query.ended_report import EndedRow, ended_row
@@ -142,7 +141,7 @@ def document(snapshot: Snapshot, pids: Sequence[int] | None = None) -> TopDocume
     verdicts = {verdict.device_index: verdict for verdict in health.verdicts(snapshot)}
     return TopDocument(
         schema_version=SCHEMA_VERSION,
-        taken_at=moment_text(snapshot.taken_at_unix_seconds),
+        taken_at=rfc3339_text(snapshot.taken_at_unix_seconds),
         sequence=snapshot.sequence,
         instance_type=instance.instance_type,
         instance_id=instance.instance_id,
@@ -204,7 +203,7 @@ def _device(figures: Figures, index: int, verdicts: dict[int, health.Verdict]) -
                 finding.severity.name.lower(),
                 finding.reason,
                 finding.action,
-                moment_text(finding.began_at_unix_seconds),
+                rfc3339_text(finding.began_at_unix_seconds),
                 finding.pid,
                 finding.neuroncore_index,
                 finding.part,
@@ -241,7 +240,7 @@ def _csv_cell(value: object) -> object:
     if isinstance(value, str):
         return foreign_cell(value)
     if isinstance(value, tuple):
-        return ranges(value)
+        return ranges_text(value)
     if isinstance(value, bool):
         return str(value).lower()
     return "" if value is None else value

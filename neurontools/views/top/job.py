@@ -8,7 +8,7 @@ from neurontools.model import Snapshot
 from neurontools.model.jobs.job_state import doing
 from neurontools.model.jobs.running_job import RunningJob
 from neurontools.model.training import age_seconds
-from neurontools.util.text.script import script_text
+from neurontools.util.process_text import script_text
 from neurontools.views.job_rows import slowest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neurontools.model import OperatorTime, ScriptAdvice
-from neurontools.util.text.moment import known_moment_text
+from neurontools.util.units import optional_rfc3339_text
 from neurontools.views.drawing.figures import ProcessFigures
 from neurontools.views.top.training import TopTraining, training_part
 
@@ -93,8 +93,8 @@ def process_part(figures: ProcessFigures, now_seconds: float) -> TopProcess:
         executions_failed_total=figures.failed_executions_total,
         errors_total=figures.errors_total,
         since_last_execution_seconds=figures.since_last_execution_seconds,
-        started_at=known_moment_text(process.started_at_unix_seconds),
-        attached_at=known_moment_text(process.attached_at_unix_seconds),
+        started_at=optional_rfc3339_text(process.started_at_unix_seconds),
+        attached_at=optional_rfc3339_text(process.attached_at_unix_seconds),
         job=None if process.job is None else process.job.name,
         training=training_part(process, now_seconds),
         operators=process.operators,

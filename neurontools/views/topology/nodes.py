@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neurontools.model import Instance, UltraServerNode
-from neurontools.util.text.terminal import visible
-from neurontools.util.text.units import UNKNOWN
+from neurontools.util.terminal import escape_controls
+from neurontools.util.units import UNKNOWN
 
 _NODES_IN_A_ROW = 9
 _LINK, _WRAP_LEFT, _WRAP_RIGHT = "◄––►", "*––►", "◄––*"
@@ -42,8 +42,8 @@ def place_text(instance: Instance) -> str:
     node = instance.ultraserver_node
     if node is None:
         return ""
-    named = UNKNOWN if instance.ultraserver_id is None else visible(instance.ultraserver_id)
-    kind = f" ({_marked(node, 'name', visible(node.name))})" if node.name else ""
+    named = UNKNOWN if instance.ultraserver_id is None else escape_controls(instance.ultraserver_id)
+    kind = f" ({_marked(node, 'name', escape_controls(node.name))})" if node.name else ""
     index = UNKNOWN if node.index is None else str(node.index)
     count = "" if node.node_count is None else f" of {_marked(node, 'node_count', str(node.node_count))}"
     return f"UltraServer {named}{kind}: this host is node {index}{count}"

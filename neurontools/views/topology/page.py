@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from neurontools.catalog.topology import Topology, TopologyKind, kind_of
 from neurontools.model.health import sentence
-from neurontools.util.text import units
-from neurontools.util.text.ranges import ranges
+from neurontools.util import units
+from neurontools.util.units import ranges_text
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.core_owner import owner_text
 from neurontools.views.drawing.gauge import bar, memory_style
@@ -207,7 +207,7 @@ def _second_line(scene: Scene, plan: Arrangement, devices: list[int], box: int, 
             runs.append((" " * _LINK_CELLS, "text"))
         held = _held_by_tab(scene, device)
         if held:
-            runs.append((cell(f" NC {ranges(held)}", box), "good"))
+            runs.append((cell(f" NC {ranges_text(held)}", box), "good"))
             continue
         ratio = _ratio(scene, device)
         runs += [(" ", "text"), *bar(ratio, box - 2, scene.glyphs, _heat(scene, ratio)), (" ", "text")]
@@ -254,7 +254,7 @@ def _about(scene: Scene, plan: Arrangement, width: int, height: int) -> list[Lin
         if hops:
             by_hops.setdefault(hops, []).append(other)
     reach = "  ".join(
-        f"{hops} hop{'s' if hops > 1 else ''}: {ranges(others)}" for hops, others in sorted(by_hops.items())
+        f"{hops} hop{'s' if hops > 1 else ''}: {ranges_text(others)}" for hops, others in sorted(by_hops.items())
     )
     used = scene.figures.device_used_bytes[index]
     node = scene.snapshot.instance.ultraserver_node

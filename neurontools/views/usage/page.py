@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from neurontools.model import EndedProcess
-from neurontools.util.text import units
-from neurontools.util.text.local_time import clock_text, day_text
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.script import script_text
+from neurontools.util import units
+from neurontools.util.process_text import script_text
+from neurontools.util.units import clock_text, day_text, ranges_text
 from neurontools.views.drawing.columns import Column, chosen, count_column, row_line, title_line
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, fit_marked, foreign, styled
@@ -81,7 +80,7 @@ def _footer(scene: Scene, ended: list[EndedProcess], width: int) -> list[Line]:
     began = day_text(process.began_at_unix_seconds)
     steps = "" if process.steps_total is None else f", {units.count_text(process.steps_total)} steps"
     facts = (
-        f" from {began} on ND {ranges(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
+        f" from {began} on ND {ranges_text(process.device_indices) or '-'}, LNC {process.logical_neuroncore_config}, "
         f"tag {foreign(process.tag, 60)}{steps}, uid {'-' if process.uid is None else process.uid}"
     )
     if process.synthetic:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from neurontools.model import EndedProcess
 from neurontools.model.ended import EndedTotal, by_user
-from neurontools.util.text import units
+from neurontools.util import units
 from neurontools.views.drawing.columns import Column
 from neurontools.views.drawing.figures import Figures, ProcessFigures, total
 from neurontools.views.drawing.line import foreign

@@ -18,7 +18,7 @@ from neurontools.runtime.programs import compiler, entry_lock
 from neurontools.runtime.programs.compile_cache import CompileCache
 from neurontools.runtime.programs.compiled_graph import CompiledGraph, InvalidCompiledGraph
 from neurontools.runtime.programs.compiler_flags import CompilerFlags, parse
-from neurontools.util.files.directory import Directory
+from neurontools.util.directory import Directory
 from tests.harness.hostile_user import HOSTILE, needs_two_users
 from tests.harness.waiting import HANG_SECONDS, wait_until
 

@@ -18,7 +18,7 @@ from neurontools.profile import Place, Profile
 from neurontools.profile.analysis import report
 from neurontools.profile.analysis.comparison import compare
 from neurontools.profile.analysis.operators import flame
-from neurontools.util.text.markup import Markup, element, text
+from neurontools.util.formats import Markup, element, escape_markup
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import ascii_only, line_width, plain
 from neurontools.views.profile.difference import difference_json, difference_text
@@ -153,7 +153,7 @@ def test_texts_of_a_profile_are_texts_on_the_page() -> None:
 
 def test_markup_escapes_what_is_no_markup() -> None:
     assert element("p", "<b>", Markup("<b>x</b>"), class_='a"b') == '<p class="a&quot;b">&lt;b&gt;<b>x</b></p>'
-    assert text("a\x00\ud800") == "a\\x00\\ud800"
+    assert escape_markup("a\x00\ud800") == "a\\x00\\ud800"
 
 
 def test_the_page_has_every_section_and_its_figures() -> None:

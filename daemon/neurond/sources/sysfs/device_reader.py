@@ -13,7 +13,7 @@ from neurontools.driver.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_
 from neurontools.driver.sysfs.layout import Places
 from neurontools.driver.sysfs.small_file import read_text
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 # A total below zero as the driver writes it: memory was freed after somebody had cleared its counter by a write.
 _WRAPPED = 2**63
@@ -203,7 +203,7 @@ def _size(value: int | None) -> int | None:
 def parsed_health(text: str) -> ReportedHealth:
     """What the driver's line of component names says; what can be no name is shown as far as it can be."""
     names = dict.fromkeys(part.strip() for part in text.split(",") if part.strip())
-    return ReportedHealth(tuple(cut(visible(name), _MAX_SHOWN_CHARACTERS) for name in names)[:_MAX_COMPONENTS])
+    return ReportedHealth(tuple(excerpt(name, _MAX_SHOWN_CHARACTERS) for name in names)[:_MAX_COMPONENTS])
 
 
 def parsed_power(text: str | None) -> PowerUtilization | None:

@@ -7,7 +7,7 @@ import logging
 from neurond.sources.sysfs.device_reader import files_to_read
 from neurontools.driver.sysfs.device_directory import DeviceDirectory
 from neurontools.driver.sysfs.layout import Layouts, Places
-from neurontools.util.text.terminal import cut, visible
+from neurontools.util.terminal import excerpt
 
 _NEWEST = (10**6,)  # an unknown driver may have every file
 _MAX_SHOWN_CHARACTERS = 120
@@ -89,7 +89,7 @@ class TreeLayout:
             path, place = next(iter(moved.items()))
             told.append(
                 f"the tree of {driver} has a layout that this version doesn't know: {len(moved)} files are in other "
-                f"places and were told by their names ({path} is {cut(visible(place), _MAX_SHOWN_CHARACTERS)}); "
+                f"places and were told by their names ({path} is {excerpt(place, _MAX_SHOWN_CHARACTERS)}); "
                 "update neurontools"
             )
         if missing:

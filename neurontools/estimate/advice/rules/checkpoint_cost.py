@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools.estimate.advice.evidence import Evidence
 from neurontools.estimate.advice.finding import Advice, Effect, Truth
-from neurontools.util.text.units import duration_text
+from neurontools.util.units import duration_text
 
 RULE = "checkpoint-cost"
 _RATIO = 0.05

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neurontools.estimate.advice.evidence import Evidence
 from neurontools.estimate.advice.finding import Advice, Effect, Truth
-from neurontools.util.text.units import bytes_text
+from neurontools.util.units import bytes_text
 
 RULE = "memory-growth"
 _RATIO = 0.05

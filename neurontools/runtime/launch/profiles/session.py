@@ -26,7 +26,7 @@ from neurontools.runtime.tensors.buffer_table import buffers
 from neurontools.runtime.tensors.device import device
 from neurontools.runtime.tensors.worker import worker
 from neurontools.util.errors import UserError
-from neurontools.util.text.units import bytes_text
+from neurontools.util.units import bytes_text
 
 
 class Session:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from neurontools.util.text.markup import Markup, element, joined
+from neurontools.util.formats import Markup, element, join_markup
 
 WIDTH = 1120.0
 _LEFT, _TOP, _BOTTOM = 70.0, 6.0, 20.0
@@ -112,7 +112,7 @@ def key(names: Sequence[str]) -> Markup:
     )
     return element(
         "div",
-        joined(element("span", square, f" {name}") for square, name in zip(squares, names, strict=True)),
+        join_markup(element("span", square, f" {name}") for square, name in zip(squares, names, strict=True)),
         class_="key",
     )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from neurontools.profile.analysis.operators import Frame
-from neurontools.util.text.markup import Markup, element
-from neurontools.util.text.units import bytes_text, duration_text, percent_text
+from neurontools.util.formats import Markup, element
+from neurontools.util.units import bytes_text, duration_text, percent_text
 from neurontools.views.profile.parts import flop_text
 from neurontools.views.profile.web.charts import WIDTH
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES
 from neurontools.profile.analysis.timeline import Lane, Timeline
-from neurontools.util.text.markup import Markup, element
-from neurontools.util.text.units import duration_text
+from neurontools.util.formats import Markup, element
+from neurontools.util.units import duration_text
 from neurontools.views.profile.web.charts import WIDTH
 
 _LEFT, _LANE, _GAP, _BOTTOM = 150.0, 16.0, 4.0, 18.0

@@ -13,17 +13,17 @@ from neurontools.profile.analysis.operators import OperatorUse, flame, largest, 
 from neurontools.profile.analysis.report import Rank
 from neurontools.profile.analysis.steps import NS_PER_SECOND, PART_NAMES, SlowStep, stretches
 from neurontools.profile.kinds import CATEGORIES, ENGINE_NAMES
-from neurontools.util.text.local_time import date_text
-from neurontools.util.text.markup import Markup, element, joined
-from neurontools.util.text.ranges import ranges
-from neurontools.util.text.units import (
+from neurontools.util.formats import Markup, element, join_markup
+from neurontools.util.units import (
     UNKNOWN,
     bytes_text,
     count_text,
     counted,
+    date_text,
     duration_text,
     flops_text,
     percent_text,
+    ranges_text,
 )
 from neurontools.util.version import __version__
 from neurontools.views.profile.graphs import cached_text
@@ -165,7 +165,7 @@ def _ranks(report: Report) -> Iterator[Markup]:
         [
             (str(rank.number), ""),
             (rank.profile.metadata.host, "text"),
-            (ranges(rank.profile.metadata.cores) or UNKNOWN, "text"),
+            (ranges_text(rank.profile.metadata.cores) or UNKNOWN, "text"),
             (count_text(len(rank.profile.steps)), ""),
             (duration_text(None if rank.times is None else rank.times.p50_seconds), ""),
             (duration_text(None if rank.times is None else rank.times.p99_seconds), ""),
@@ -333,7 +333,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[Cell]]) -> Markup:
     """A table; a title is aligned as the cells of its column."""
     kinds = [kind.partition(" ")[0] for _, kind in rows[0]] if rows else [""] * len(titles)
     head = element("tr", *(element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)))
-    body = joined(element("tr", *(element("td", told, class_=kind) for told, kind in row)) for row in rows)
+    body = join_markup(element("tr", *(element("td", told, class_=kind) for told, kind in row)) for row in rows)
     return element("div", element("table", head, body), class_="scroll")
 
 

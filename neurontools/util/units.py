@@ -1,11 +1,13 @@
-"""The only formatter of quantities for people.
-
-Every function takes the value in its base unit (bytes, seconds, FLOPS, a ratio of 0..1) and answers a short text. A
-value that is not known (None, or a float that is not a finite number) prints as `-`. Imports nothing: these
-run in the one-shot commands and once per cell of a live view.
-"""
+"""Formats quantities, times and index ranges for people."""
 
 from __future__ import annotations
+
+from time import localtime, strftime
+
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 
 UNKNOWN = "-"
 """What a quantity that is not known prints as; never 0."""
@@ -135,3 +137,51 @@ def short_rate_text(per_second: float | None, cells: int) -> str:
 def counted(count: int, noun: str) -> str:
     """A number of things: "1 step", "2,000 steps"."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
+
+
+def ranges_text(indices: Iterable[int]) -> str:
+    """Indices as people write them: "0-3,8"."""
+    parts: list[str] = []
+    start = previous = None
+    for index in [*sorted(set(indices)), None]:
+        if previous is not None and index == previous + 1:
+            previous = index
+            continue
+        if start is not None:
+            parts.append(f"{start}" if start == previous else f"{start}-{previous}")
+        start = previous = index
+    return ",".join(parts)
+
+
+def clock_text(unix_seconds: float) -> str:
+    """The time of day, where the day goes without saying."""
+    return strftime("%H:%M:%S", localtime(unix_seconds))
+
+
+def day_text(unix_seconds: float) -> str:
+    """Month, day and time of day, where there is no room for the year."""
+    return strftime("%m-%d %H:%M:%S", localtime(unix_seconds))
+
+
+def date_text(unix_seconds: float) -> str:
+    """Year, month, day and time of day."""
+    return strftime("%Y-%m-%d %H:%M:%S", localtime(unix_seconds))
+
+
+def rfc3339_text(unix_seconds: float) -> str:
+    """RFC 3339 in UTC with milliseconds; ValueError, OverflowError or OSError for what no calendar shows."""
+    from datetime import UTC, datetime  # slow to import, and few commands write timestamps
+
+    return datetime.fromtimestamp(unix_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def optional_rfc3339_text(unix_seconds: float | None) -> str | None:
+    """The same; None for an unknown moment."""
+    return None if unix_seconds is None else rfc3339_text(unix_seconds)
+
+
+def strip_durations(text: str, instead: str = "") -> str:
+    """The text with other words in place of each number of seconds."""
+    import re  # slow to import, and only the daemon compares sentences
+
+    return re.sub(r"\b\d+(\.\d+)? s\b", instead, text)

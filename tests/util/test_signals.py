@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from neurontools.util.held_signals import HeldSignals, closed_whole, nothing_raises
+from neurontools.util.signals import DeferredSignals, closing_undisturbed, defer_signals
 
 
 class Came(Exception):
@@ -28,7 +28,7 @@ def test_what_came_raises_afterwards() -> None:
     done = []
 
     def work() -> None:
-        with nothing_raises():
+        with defer_signals():
             signal.raise_signal(signal.SIGUSR1)
             done.append("all")
 
@@ -39,9 +39,9 @@ def test_what_came_raises_afterwards() -> None:
 
 def test_each_is_told_whether_it_comes_before_somebody_listens_or_later() -> None:
     told: list[int] = []
-    held = HeldSignals()
+    held = DeferredSignals()
     signal.raise_signal(signal.SIGUSR1)
-    held.listen(told.append)
+    held.on_signal(told.append)
     assert told == [signal.SIGUSR1]
     signal.raise_signal(signal.SIGUSR1)
     assert told == [signal.SIGUSR1] * 2
@@ -57,6 +57,6 @@ def test_what_is_closed_is_closed_whole() -> None:
             signal.raise_signal(signal.SIGUSR1)
             self.is_closed = True
 
-    with pytest.raises(Came), closed_whole(Thing()) as thing:
+    with pytest.raises(Came), closing_undisturbed(Thing()) as thing:
         pass
     assert thing.is_closed

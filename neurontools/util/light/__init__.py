@@ -1,1 +1,0 @@
-"""Stand-ins for modules of the standard library that one-shot commands can't afford."""

@@ -1,0 +1,30 @@
+"""A logger that limits its rate, for messages that others can trigger."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+SILENCE_SECONDS = 60.0
+
+
+class RateLimitedLogger:
+    """Logs at most one message per `silence_seconds`, and counts the messages it dropped."""
+
+    def __init__(self, log: logging.Logger, level: int, silence_seconds: float = SILENCE_SECONDS) -> None:
+        self._log = log
+        self._level = level
+        self._silence_seconds = silence_seconds
+        self._logged_at_seconds: float | None = None
+        self._dropped = 0
+
+    def __call__(self, text: str, *values: object) -> None:
+        """Logs the message, or counts it as dropped. The next logged message gives the count."""
+        now_seconds = time.monotonic()
+        if self._logged_at_seconds is not None and now_seconds - self._logged_at_seconds < self._silence_seconds:
+            self._dropped += 1
+            return
+        if self._dropped:
+            text, values = text + " (%d times more since the last such line)", (*values, self._dropped)
+        self._logged_at_seconds, self._dropped = now_seconds, 0
+        self._log.log(self._level, text, *values)

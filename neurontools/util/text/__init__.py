@@ -1,1 +1,0 @@
-"""Quantities and text from elsewhere, made fit for people and terminals."""
