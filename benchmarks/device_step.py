@@ -2,7 +2,8 @@
 
 The two processes take turns, so that what else the machine does hits both. A round's ratio is that of their vCPU
 times. Printed are the medians, the lowest and the highest ratio, and the first step, which traces and compiles, in
-steps of the CPU. For the chain of additions the times are those of one operator. At the end comes the table of docs/performance.md.
+steps of the CPU. For the chain of additions the times are those of one operator. At the end comes
+the table of docs/performance.md.
 
 With --machine-code a third process trains with --optlevel 3. Its rounds begin when all that it executes is machine code
 as far as it can be, which takes minutes.
