@@ -17,13 +17,11 @@ from textual.screen import Screen
 
 from neurontools.client.history.feed import LiveFeed
 from neurontools.tui import keys
-from neurontools.tui.board import Board
-from neurontools.tui.board_screen import BoardScreen
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.endings import Endings, end_by
-from neurontools.tui.settings import save
-from neurontools.tui.terminal.driver import ContinuingDriver, Driver
-from neurontools.tui.terminal.typed_ahead import TypedAhead
+from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
+from neurontools.tui.settings import save_settings
+from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
+from neurontools.tui.textual_private import HandoverDriver, TerminalDriver
 from neurontools.views.drawing.style import THEMES
 
 _HEARTBEAT_SECONDS = 1.0
@@ -53,13 +51,13 @@ class NeuronTop(App[None]):
         continues: bool = False,
         typed_ahead: TypedAhead | None = None,
     ) -> None:
-        super().__init__(driver_class=ContinuingDriver if continues else Driver, ansi_color=True)
+        super().__init__(driver_class=HandoverDriver if continues else TerminalDriver, ansi_color=True)
         self.dashboard = dashboard
         self.typed_ahead = typed_ahead or TypedAhead()
         self._has_next = typed_ahead is not None  # another page comes when this one is left
-        self.board = Board(dashboard, theme_name, self.typed_ahead)
+        self.board = DashboardWidget(dashboard, theme_name, self.typed_ahead)
         self._settings_file = settings_file
-        self.endings: Endings | None = None
+        self.endings: ExitSignals | None = None
         self.attributes_before: list[Any] | None = None  # of the terminal, before anything was changed
         self.when_taken_over: Callable[[], object] = lambda: None  # called when the first frame is Textual's to remove
         self.early_keys = ""  # characters typed before this application could read them
@@ -76,7 +74,7 @@ class NeuronTop(App[None]):
 
     def get_default_screen(self) -> Screen[None]:
         """The board alone."""
-        return BoardScreen(self.board)
+        return DashboardScreen(self.board)
 
     def on_load(self) -> None:
         """Show nothing until the board has been drawn: before that, the first frame stands."""
@@ -90,10 +88,10 @@ class NeuronTop(App[None]):
         self.board.call_after_refresh(self._let_paint)
 
     def _let_paint(self) -> None:
-        if isinstance(self._driver, Driver):
+        if isinstance(self._driver, TerminalDriver):
             driver = self._driver
             self.board.is_behind = lambda: driver.is_behind
-        if isinstance(self._driver, ContinuingDriver):
+        if isinstance(self._driver, HandoverDriver):
             self.board.paint = self._driver.write
             # What was drawn between the two is not known to be on the screen.
             self.board.refresh()
@@ -105,7 +103,7 @@ class NeuronTop(App[None]):
         self.set_interval(period, self._beat)
         # Back from Ctrl-Z, the screen is empty.
         self.app_resume_signal.subscribe(self, lambda _app: self.board.redraw(whole=True))
-        end_by(self, self.endings)
+        exit_on_signals(self, self.endings)
         early = [(_character_to_key(character), character) for character in self.early_keys]
         self.typed_ahead.deliver(self.dashboard.press, early)
 
@@ -133,7 +131,7 @@ class NeuronTop(App[None]):
 
     def _quit(self) -> None:
         if self._settings_file is not None:
-            save(self._settings_file, self.dashboard.settings)
+            save_settings(self._settings_file, self.dashboard.settings)
         if self._has_next:
             self.typed_ahead.begin()
         self.exit()

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from neurontools.tui import keys
-from neurontools.tui.actions.movement import MovementActions
-from neurontools.tui.actions.page import PageActions
-from neurontools.tui.actions.program import ProgramActions
-from neurontools.tui.actions.setup import SetupActions
-from neurontools.tui.actions.time import TimeActions
-from neurontools.tui.choices import Choices
-from neurontools.tui.dashboard_state import SENSELESS
+from neurontools.tui.actions import MovementActions, PageActions, ProgramActions, SetupActions, TimeActions
+from neurontools.tui.dashboard_state import SENSELESS, OpenDialog
 
 _MOST_TYPED = 200
 
@@ -42,7 +37,7 @@ class Dashboard(MovementActions, PageActions, ProgramActions, SetupActions, Time
             self.tell(f"this can't be done at this moment: {error}")
         return True
 
-    def _choose(self, choices: Choices, key: str) -> bool:
+    def _choose(self, choices: OpenDialog, key: str) -> bool:
         """Do what a key does while a dialog is open."""
         self.choices = None  # also when what was chosen fails
         self.choices = choices.press(key)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from neurontools.client.history.feed import Feed, LiveFeed
-from neurontools.tui.beside import Beside
-from neurontools.tui.choices import Choices
-from neurontools.tui.key_map import KeyMap
-from neurontools.tui.settings import Settings
+from neurontools.tui.auxiliary_data import AuxiliaryData
+from neurontools.tui.keys import KeyMap
+from neurontools.tui.settings import DashboardSettings
 from neurontools.tui.time_cursor import TimeCursor
-from neurontools.views.drawing.dialog import over
+from neurontools.views.drawing.dialog import Dialog, over
 from neurontools.views.drawing.figures import Figures
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page, fit, foreign
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from neurontools.client.history.events import Event
     from neurontools.model import Snapshot
     from neurontools.views.job_rows import JobRow
+
 
 MESSAGE_SECONDS = 6.0
 # A recording may hold anything: one moment that makes no sense must not take the others with it.
@@ -71,7 +71,7 @@ class DashboardState:
     """Everything chosen on the screen, and the screen as drawn."""
 
     feed: Feed
-    settings: Settings
+    settings: DashboardSettings
     glyphs: Glyphs
     is_read_only: bool = False
     shell: Shell = field(default_factory=Shell)
@@ -93,13 +93,13 @@ class DashboardState:
     is_time_shown: bool = False  # where the time of a process goes, in place of its details
     device_index: int = 0
     core_index: int | None = None
-    choices: Choices | None = None  # an open dialog
+    choices: OpenDialog | None = None  # an open dialog
     narrowing: Narrowing = Narrowing()
     hidden_devices: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.time = TimeCursor(self.feed)
-        self.beside = Beside(self.feed)
+        self.beside = AuxiliaryData(self.feed)
         self.time.interval_seconds = self.feed.interval_seconds
         self.page = page_named(self.settings.first_page).name
         self.lists: dict[str, ListState] = {}
@@ -388,3 +388,41 @@ class DashboardState:
             self.selected_rows[self.page] = rows[where.cursor].key
         elif self.page in _DEVICE_PAGES:
             self.device_index = where.cursor
+
+
+@dataclass(slots=True)
+class OpenDialog:
+    """A dialog and what happens when one of its options is chosen; `chosen` may open the next dialog.
+
+    `more` are further keys, which get the option that the cursor is at; `back` opens the dialog that it came from.
+    """
+
+    dialog: Dialog
+    chosen: Callable[[int], OpenDialog | None] | None = None
+    more: Mapping[str, Callable[[int], OpenDialog | None]] = field(default_factory=dict)
+    back: Callable[[], OpenDialog | None] | None = None
+
+    def move(self, lines: int) -> None:
+        """Move the choice, or scroll the text."""
+        dialog = self.dialog
+        if dialog.options:
+            self.move_to(min(max(0, dialog.cursor + lines), len(dialog.options) - 1))
+        else:
+            self.dialog = replace(dialog, top=min(max(0, dialog.top + lines), max(0, len(dialog.text) - 1)))
+
+    def move_to(self, option: int) -> None:
+        """Move the choice to an option."""
+        self.dialog = replace(self.dialog, cursor=option)
+
+    def press(self, key: str) -> OpenDialog | None:
+        """The dialog that is open after a key, if any. A key it doesn't know is swallowed."""
+        if key in self.more:
+            return self.more[key](self.dialog.cursor)
+        moves = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -999, "end": 999}
+        if key in moves:
+            self.move(moves[key])
+        elif key == "enter" and self.dialog.options:
+            return None if self.chosen is None else self.chosen(self.dialog.cursor)
+        elif key in ("escape", "q", "question_mark", "f1", "enter"):
+            return None if self.back is None else self.back()
+        return self

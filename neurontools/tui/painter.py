@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from functools import cache
 
 from rich.color import ColorSystem
+from rich.style import Style
 
-from neurontools.tui.rich_style import rich_style
 from neurontools.util.terminal import escape_controls
 from neurontools.views.drawing.line import Line, width_of
+from neurontools.views.drawing.style import THEMES
 
 _LEAST_GAP = 6  # cells between two spans that are worth a cursor movement
 _BEGIN, _END = "\x1b[?2026h", "\x1b[0m\x1b[?2026l"
@@ -117,3 +118,17 @@ def _joined(found: list[tuple[int, int]]) -> list[tuple[int, int]]:
         else:
             result.append((left, right))
     return result
+
+
+@cache
+def rich_style(theme: str, name: str) -> Style:
+    """The style of this name in a theme."""
+    style = THEMES[theme].style(name)
+    return Style(
+        color=style.color,
+        bgcolor=style.background,
+        bold=style.bold,
+        dim=style.dim,
+        reverse=style.reverse,
+        underline=style.underline,
+    )

@@ -1,16 +1,19 @@
-"""What neuron-top remembers from one time to the next, as JSON under XDG_CONFIG_HOME."""
+"""Files of neuron-top under XDG_CONFIG_HOME: the saved settings, and the user's own themes and keys."""
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from neurontools.tui.small_file import read_text
 from neurontools.util.directory import Directory
 from neurontools.util.terminal import escape_controls
+from neurontools.views.drawing.own_theme import InvalidTheme, own_theme
+from neurontools.views.drawing.style import THEMES, Theme
 
 _OF_COLUMNS = ("sort", "then_sort", "columns")
 _OF_PAGES = ("page", "start_page")
@@ -19,7 +22,7 @@ _BOUNDS = {"window_seconds": (1.0, 86400.0), "idle_below_percent": (0.0, 100.0),
 
 
 @dataclass
-class Settings:
+class DashboardSettings:
     """The choices that are kept."""
 
     theme: str = "auto"
@@ -67,40 +70,40 @@ def settings_path(environment: Mapping[str, str]) -> Path:
     return root / "neurontools" / "neuron-top.json"
 
 
-def load(path: Path) -> tuple[Settings, str]:
+def load_settings(path: Path) -> tuple[DashboardSettings, str]:
     """The settings in a file, and what is wrong with it ("" for nothing; a missing file is fine)."""
     shown = escape_controls(str(path))
     try:
-        text = read_text(path)
+        text = read_regular_file(path)
         given = json.loads(text) if text is not None else {}
     except (OSError, ValueError, RecursionError) as error:
-        return Settings(), f"{shown} can't be read ({escape_controls(str(error))}); the defaults are used"
-    settings = Settings()
+        return DashboardSettings(), f"{shown} can't be read ({escape_controls(str(error))}); the defaults are used"
+    settings = DashboardSettings()
     if not isinstance(given, dict):
         return settings, f"{shown} holds no JSON object; the defaults are used"
     troubles: list[str] = []
-    for field in fields(Settings):
-        if field.name not in given:
+    for setting in fields(DashboardSettings):
+        if setting.name not in given:
             continue
-        value, default = given[field.name], getattr(settings, field.name)
+        value, default = given[setting.name], getattr(settings, setting.name)
         if isinstance(default, tuple) and isinstance(value, list):
             value = tuple(value)
         elif isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool) and value < 10**12:
             value = float(value)
         if type(value) is not type(default):
             kind = {"str": "a text", "bool": "true or false", "tuple": "a list"}.get(type(default).__name__, "a number")
-            troubles.append(f"{field.name} must be {kind}; the default is used")
-        elif wrong := _wrong(field.name, value):
-            troubles.append(f"{field.name}: {wrong}; the default is used")
+            troubles.append(f"{setting.name} must be {kind}; the default is used")
+        elif wrong := _invalid_reason(setting.name, value):
+            troubles.append(f"{setting.name}: {wrong}; the default is used")
         else:
-            setattr(settings, field.name, value)
+            setattr(settings, setting.name, value)
     if given.get("health"):
         troubles.append("health is not used any more: the daemon judges, by [health] of its configuration")
     more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
     return settings, f"{shown}: {troubles[0]}{more}" if troubles else ""
 
 
-def _wrong(name: str, value: object) -> str:
+def _invalid_reason(name: str, value: object) -> str:
     """Why a value of the right type can't be meant; "" when it can."""
     if name in _BOUNDS and isinstance(value, float):
         low, high = _BOUNDS[name]
@@ -120,10 +123,99 @@ def _wrong(name: str, value: object) -> str:
     return ""
 
 
-def save(path: Path, settings: Settings) -> None:
+def save_settings(path: Path, settings: DashboardSettings) -> None:
     """Write the settings, whole or not at all; a place that can't be written stands in nobody's way.
 
     Nor does one of another user: under sudo the home may be that of who called it.
     """
     with suppress(OSError), Directory.open(path.parent, make_mode=0o755) as directory:
         directory.replace(path.name, f"{json.dumps(settings.kept(), indent=2)}\n".encode())
+
+
+_MOST_BYTES = 2**20
+
+
+def read_regular_file(path: Path) -> str | None:
+    """The text of a file; None where there is none. OSError or ValueError when it can't be read as text."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no file")
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError("it is longer than 1 MiB")
+    return content.decode("utf-8")
+
+
+_TABLES = ("themes", "keys")
+
+
+@dataclass(slots=True)
+class UserConfiguration:
+    """What a file holds. `troubles` has a line for each thing that is wrong with it, which then counts as not said."""
+
+    themes: list[Theme] = field(default_factory=list)
+    keys: dict[str, object] = field(default_factory=dict)
+    troubles: list[str] = field(default_factory=list)
+
+    def register(self) -> None:
+        """Has its themes among those there are."""
+        THEMES.update({theme.name: theme for theme in self.themes})
+
+
+def configuration_path(settings_path: Path) -> Path:
+    """Where it is: beside the settings."""
+    return settings_path.with_suffix(".toml")
+
+
+def load_user_configuration(path: Path) -> UserConfiguration:
+    """What the file says; nothing where it is missing or can't be read."""
+    found = UserConfiguration()
+    try:
+        text = read_regular_file(path)
+    except (OSError, ValueError) as error:
+        found.troubles.append(f"{escape_controls(str(path))} can't be read ({error}); it counts as empty")
+        return found
+    if text is None:
+        return found
+    import tomllib
+
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        found.troubles.append(
+            f"{escape_controls(str(path))} is no TOML: {escape_controls(str(error))}; it counts as empty"
+        )
+        return found
+    for problem in _read_tables(tables, found):
+        found.troubles.append(escape_controls(f"{path}: {problem}"))
+    return found
+
+
+def _read_tables(tables: Mapping[str, object], found: UserConfiguration) -> list[str]:
+    problems = [
+        f"[{name[:40]}] is not known; there are [themes.NAME] and [keys]" for name in tables if name not in _TABLES
+    ]
+    themes, keys = tables.get("themes", {}), tables.get("keys", {})
+    if isinstance(themes, Mapping):
+        for name, table in themes.items():
+            try:
+                found.themes.append(own_theme(name, table))
+            except InvalidTheme as error:
+                problems.append(f"[themes.{name[:40]}] {error}")
+    else:
+        problems.append("themes must be tables, such as [themes.mine]")
+    if isinstance(keys, Mapping):
+        found.keys = dict(keys)
+    else:
+        problems.append("keys must be a table")
+    return problems
+
+
+def summarize_problems(troubles: list[str]) -> str:
+    """What is wrong, in one line; "" for nothing."""
+    more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+    return f"{troubles[0]}{more}" if troubles else ""

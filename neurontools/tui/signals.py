@@ -5,10 +5,20 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from neurontools.client.history.feed import Link
 from neurontools.model import Process
+from neurontools.tui.dashboard_state import OpenDialog
+from neurontools.util.process_text import script_text
+from neurontools.views.drawing.dialog import Dialog
+from neurontools.views.drawing.line import clip, foreign
 
-CHOICES = (
+if TYPE_CHECKING:
+    from neurontools.tui.dashboard_state import DashboardState
+
+
+SIGNALS = (
     ("SIGTERM", "end, as kill does"),
     ("SIGINT", "interrupt, as Ctrl-C does"),
     ("SIGHUP", "hang up"),
@@ -22,7 +32,7 @@ CHOICES = (
 _START_TOLERANCE_SECONDS = 2.0
 
 
-def send(process: Process, name: str) -> str:
+def send_signal(process: Process, name: str) -> str:
     """Send the signal of this name; what came of it, in words."""
     if process.synthetic:
         return f"PID {process.pid} is synthetic: there is no such process"
@@ -59,3 +69,60 @@ def _started_at_unix_seconds(pid: int) -> float | None:
         return boot + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, StopIteration):
         return None
+
+
+_SCRIPT_CELLS = 60
+_MOST_NAMED = 8
+
+
+def signal_dialog(dashboard: DashboardState) -> OpenDialog | None:
+    """The menu, or None when no signal can be sent now, which is told."""
+    targets = _signal_targets(dashboard)
+    if dashboard.is_read_only:
+        dashboard.tell("--read-only: no signals are sent")
+        return None
+    if not dashboard.feed.is_live or dashboard.feed.status.link is not Link.LIVE:
+        dashboard.tell("signals can be sent only while the daemon's live data is there")
+        return None
+    if not targets:
+        dashboard.tell("no process is selected")
+        return None
+
+    def ask(number: int) -> OpenDialog:
+        return _confirmation_dialog(dashboard, SIGNALS[number][0], targets)
+
+    options = tuple(f"{name:<8} {text}" for name, text in SIGNALS)
+    return OpenDialog(Dialog("Send a signal", _target_lines(targets), options), ask)
+
+
+def _signal_targets(dashboard: DashboardState) -> list[Process]:
+    """The tagged processes that are still there, else the selected one or job, else that of the tab; as of now."""
+    moments = dashboard.feed.timeline.moments
+    if not moments:
+        return []
+    latest = {process.pid: process for process in moments[-1].snapshot().processes}
+    pids = sorted(dashboard.tagged)
+    if not pids:
+        chosen = dashboard.details_pid or (dashboard.selected_pid if dashboard.page == "processes" else dashboard.pid)
+        pids = [chosen] if chosen is not None else list(dashboard.pids_of_row())
+    return [latest[pid] for pid in pids if pid in latest]
+
+
+def _target_lines(targets: list[Process]) -> tuple[str, ...]:
+    more = len(targets) - _MOST_NAMED
+    named = tuple(
+        f"PID {process.pid}  {foreign(process.user or '-', 20)}  {foreign(process.tag, 30)}  "
+        f"{clip(script_text(foreign(process.command)), _SCRIPT_CELLS, mark=True)}"
+        for process in targets[:_MOST_NAMED]
+    )
+    return (*named, f"and {more} more") if more > 0 else named
+
+
+def _confirmation_dialog(dashboard: DashboardState, name: str, targets: list[Process]) -> OpenDialog:
+    def decide(number: int) -> None:
+        if number == 1:
+            dashboard.tell("; ".join(send_signal(process, name) for process in targets))
+
+    who = f"{len(targets)} processes" if len(targets) > 1 else f"PID {targets[0].pid}"
+    options = ("No, do nothing", f"Yes, send {name}")
+    return OpenDialog(Dialog(f"Send {name} to {who}?", _target_lines(targets), options), decide)

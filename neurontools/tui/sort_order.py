@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.processes.columns import BY_KEY
 
 
-def sort_by(settings: Settings, key: str) -> None:
+def sort_by(settings: DashboardSettings, key: str) -> None:
     """Sort by a column first; by the same again: the other way round."""
     if settings.sort == key:
         settings.is_descending = not settings.is_descending
@@ -16,7 +16,7 @@ def sort_by(settings: Settings, key: str) -> None:
         settings.then_sort = ""
 
 
-def then_sort_by(settings: Settings, key: str) -> None:
+def then_sort_by(settings: DashboardSettings, key: str) -> None:
     """Sort by this column where the first is alike; by the same again: the other way round, and then no more."""
     if settings.then_sort != key:
         settings.then_sort, settings.is_then_descending = key, _begins_descending(key)

@@ -1,20 +1,195 @@
-"""From rows to the page as it is sent first: whole without a script, and what the script then goes on with."""
+"""HTML and CSS of the browser pages, made from the lines that the terminal shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache, lru_cache
 
 from neurontools.util.formats import Markup, element, join_markup
-from neurontools.web.rows import HIDDEN, Cell, Kind, Row, Segment
+from neurontools.util.terminal import escape_controls
+from neurontools.views.drawing.line import Line, Page, Target, width_of
+from neurontools.views.drawing.style import DARK, FOUND, LIGHT, SELECTED, Style, Theme
+from neurontools.web.page_query import PAGE_WIDTHS
 
-_TAGS = {Kind.TITLE: "h1", Kind.HEADING: "h2", Kind.TABS: "nav"}
-_GROUPS = {Kind.COLUMNS: "table", Kind.ROW: "table", Kind.ITEM: "list"}
+HIDDEN = "x"
+"""The class of what is drawn and not read out: rules, and bars beside which their figure stands."""
+
+Segment = tuple[str, str, str]
+"""A text, its classes ("" for plain text) and where it leads ("" for nowhere)."""
+
+Cell = tuple[Segment, ...]
+
+Link = Callable[[Target], str]
+"""Where a target leads, as an address; "" for nowhere."""
+
+
+class RowKind(StrEnum):
+    """What a row is."""
+
+    TITLE = "t"
+    HEADING = "h"
+    COLUMNS = "c"  # the titles of a table, one a cell
+    ROW = "r"  # a row of the table whose titles are above it
+    ITEM = "i"  # of a list
+    LINE = "l"
+    TABS = "n"  # processes to choose from
+
+
+Row = tuple[RowKind, tuple[Cell, ...]]
+_TITLES = ("column", "column_sorted")
+_EVERYWHERE = 10_000  # the right end of targets that are a whole row
+
+
+def rows_of(page: Page, link: Link, first: RowKind = RowKind.LINE) -> tuple[Row, ...]:
+    """The rows of a page; `first` is what a row is about which nothing else is known."""
+    targets: dict[int, list[Target]] = {}
+    for target in page.targets:
+        targets.setdefault(target.row, []).append(target)
+    found: list[Row] = []
+    places: list[int] = []  # where the cells of the table begin that is open
+    for number, line in enumerate(page.lines):
+        of_row = targets.get(number, ())
+        is_listed = any(target.action == "row" for target in of_row)
+        pieces = _linked(_pieces(line), of_row, link)
+        if _is_column_header(line):
+            places = _column_starts(line)
+            found.append((RowKind.COLUMNS, _cells(pieces, places)))
+        elif is_listed or (places and _has_text(line) and not _is_heading(line)):
+            found.append((RowKind.ROW, _cells(pieces, places)) if places else (RowKind.ITEM, (_cell(pieces),)))
+        else:
+            places = []
+            kind = RowKind.TITLE if _is_title(line) else RowKind.HEADING if _is_heading(line) else first
+            found.append((kind, (_cell(pieces),)))
+    while found and not any(found[-1][1]):
+        found.pop()
+    return tuple(found)
+
+
+_Piece = tuple[int, str, str, str]  # from which cell on, text, style, where it leads
+
+
+def _pieces(line: Line) -> list[_Piece]:
+    pieces, at = [], 0
+    for text, style in line:
+        if text:
+            pieces.append((at, text if text.isprintable() else escape_controls(text), style, ""))
+            at += width_of(text)
+    return pieces
+
+
+def _linked(pieces: list[_Piece], targets: Iterable[Target], link: Link) -> list[_Piece]:
+    """The pieces, those that are first in a target with words in them being links."""
+    for target in targets:
+        address = link(target)
+        if not address:
+            continue
+        for number, (at, text, style, _) in enumerate(pieces):
+            right = min(target.right, _EVERYWHERE)
+            end = at + width_of(text)
+            if end <= target.left or at >= right:
+                continue
+            if width_of(text) != len(text):
+                left_part, middle, right_part = "", text, ""
+            else:
+                cut, until = max(0, target.left - at), min(len(text), right - at)
+                left_part, middle, right_part = text[:cut], text[cut:until], text[until:]
+            if not any(map(str.isalnum, middle)):
+                continue
+            lead = len(middle) - len(middle.lstrip(" "))
+            left_part, middle = left_part + middle[:lead], middle[lead:]
+            words = middle.rstrip(" ")
+            right_part, middle = middle[len(words) :] + right_part, words
+            made = [(left_part, ""), (middle, address), (right_part, "")]
+            changed: list[_Piece] = []
+            here = at
+            for part, leads in made:
+                if part:
+                    changed.append((here, part, style, leads))
+                    here += width_of(part)
+            pieces[number : number + 1] = changed
+            break
+    return pieces
+
+
+def _cell(pieces: Sequence[_Piece], *, is_last: bool = True) -> Cell:
+    """Segments, those alike behind each other as one; plain blanks at the end of a row are left out."""
+    found: list[Segment] = []
+    for _, text, style, address in pieces:
+        classes = _classes(text, style)
+        if found and not address and found[-1][1:] == (classes, "") and (text.isascii() or not classes):
+            found[-1] = (found[-1][0] + text, classes, "")
+        else:
+            found.append((text, classes, address))
+    if is_last and found and found[-1][1:] == ("", ""):
+        found[-1] = (found[-1][0].rstrip(" "), "", "")
+        if not found[-1][0]:
+            found.pop()
+    return tuple(found)
+
+
+def _cells(pieces: Sequence[_Piece], places: Sequence[int]) -> tuple[Cell, ...]:
+    """The cells of a table; what has no words below the last title belongs to it."""
+    cells: list[list[_Piece]] = [[] for _ in places]
+    for at, text, style, address in pieces:
+        here, rest = at, text
+        while rest:
+            column = max((number for number, place in enumerate(places) if place <= here), default=0)
+            until = places[column + 1] if column + 1 < len(places) else None
+            cut = len(rest)
+            if until is not None and here + width_of(rest) > until and width_of(rest) == len(rest) and not address:
+                cut = max(1, until - here)
+            cells[column].append((here, rest[:cut], style, address))
+            here, rest = here + width_of(rest[:cut]), rest[cut:]
+    return tuple(_cell(cell, is_last=number + 1 == len(cells)) for number, cell in enumerate(cells))
+
+
+@lru_cache(8192)
+def _classes(text: str, style: str) -> str:
+    """The style; that it is only drawn; and how wide it is where a font may think otherwise."""
+    style = style.replace(SELECTED, "").replace(FOUND, "")
+    classes = [] if style == "text" or (text.isspace() and style in ("dim", "rule", "track", "")) else [style]
+    if not text.isspace() and not any(map(str.isalnum, text)) and (style in ("rule", "track") or not text.isascii()):
+        classes.append(HIDDEN)
+    if not text.isascii():
+        classes.append(f"_{width_of(text)}")
+    return " ".join(filter(None, classes))
+
+
+def _is_column_header(line: Line) -> bool:
+    return bool(line) and all(style in _TITLES for text, style in line if text)
+
+
+def _is_heading(line: Line) -> bool:
+    return any(style.startswith("heading") for _, style in line[:2])
+
+
+def _is_title(line: Line) -> bool:
+    return bool(line) and line[0][1] == "title"
+
+
+def _has_text(line: Line) -> bool:
+    return any(text.strip() for text, _ in line)
+
+
+def _column_starts(line: Line) -> list[int]:
+    """Where the columns begin; one begins behind what is blank, and the first at the edge."""
+    starts, at = [], 0
+    for text, _ in line:
+        if text.strip():
+            starts.append(at)
+        at += width_of(text)
+    return [0, *starts[1:]]
+
+
+_TAGS = {RowKind.TITLE: "h1", RowKind.HEADING: "h2", RowKind.TABS: "nav"}
+_GROUPS = {RowKind.COLUMNS: "table", RowKind.ROW: "table", RowKind.ITEM: "list"}
 _PAUSE_SECONDS = 5  # between two pages without a script
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class PageFrame:
     """What is around the rows: all texts, and addresses that were made here."""
 
     title: str
@@ -25,7 +200,7 @@ class Frame:
     name: str = ""  # of the host, where there are many
 
 
-def document(base: str, frame: Frame, rows: Sequence[Row], version: str, columns: int) -> bytes:
+def page_document(base: str, frame: PageFrame, rows: Sequence[Row], version: str, columns: int) -> bytes:
     """The page; script and style sheet are at `base`."""
     head = element(
         "head",
@@ -50,7 +225,7 @@ def document(base: str, frame: Frame, rows: Sequence[Row], version: str, columns
     return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'.encode()
 
 
-def notice(base: str, title: str, *content: str) -> bytes:
+def notice_document(base: str, title: str, *content: str) -> bytes:
     """A page that says something in place of figures."""
     head = element(
         "head",
@@ -65,7 +240,7 @@ def notice(base: str, title: str, *content: str) -> bytes:
     return f'<!DOCTYPE html>\n<html lang="en">{head}{body}</html>\n'.encode()
 
 
-def _navigation(frame: Frame) -> Iterator[Markup]:
+def _navigation(frame: PageFrame) -> Iterator[Markup]:
     host = [element("strong", f"{frame.name} ")] if frame.name else []
     yield element("nav", *host, *_links(frame.navigation), aria_label="Pages")
     for name, choices in frame.options:
@@ -93,7 +268,7 @@ def _blocks(rows: Sequence[Row]) -> Iterator[Markup]:
     group = ""
     for kind, cells in rows:
         wanted = _GROUPS.get(kind, "")
-        if open_rows and (wanted != group or kind is Kind.COLUMNS):
+        if open_rows and (wanted != group or kind is RowKind.COLUMNS):
             yield element("div", *open_rows, role=group)
             open_rows = []
         group = wanted
@@ -106,16 +281,16 @@ def _blocks(rows: Sequence[Row]) -> Iterator[Markup]:
         yield element("div", *open_rows, role=group)
 
 
-def _row(kind: Kind, cells: Sequence[Cell]) -> Markup:
-    if kind in (Kind.COLUMNS, Kind.ROW):
-        role = "columnheader" if kind is Kind.COLUMNS else "cell"
+def _row(kind: RowKind, cells: Sequence[Cell]) -> Markup:
+    if kind in (RowKind.COLUMNS, RowKind.ROW):
+        role = "columnheader" if kind is RowKind.COLUMNS else "cell"
         return element(
             "div", *[element("span", *map(_segment, cell), role=role) for cell in cells], class_="l", role="row"
         )
     content = [_segment(segment) for cell in cells for segment in cell]
-    if kind is Kind.ITEM:
+    if kind is RowKind.ITEM:
         return element("div", *content, class_="l", role="listitem")
-    if kind is Kind.TABS:
+    if kind is RowKind.TABS:
         return element("nav", *content, class_="l", aria_label="Processes")
     return element(_TAGS.get(kind, "div"), *content, class_="l")
 
@@ -128,3 +303,58 @@ def _segment(segment: Segment) -> Markup:
     if HIDDEN in classes.split():
         attributes["aria_hidden"] = "true"
     return element("a", text, href=address, **attributes) if address else element("span", text, **attributes)
+
+
+_LAYOUT_CSS = """
+:root{color-scheme:light dark}
+html{overflow-y:scroll}
+body{margin:0 auto;padding:.5rem 1rem;width:fit-content;max-width:calc(100vw - 2rem)}
+body,input,button{font:14px/1.25 "DejaVu Sans Mono",ui-monospace,Menlo,Consolas,"Liberation Mono",monospace}
+main{white-space:pre;overflow-x:auto}
+h1,h2{font:inherit;margin:0}
+.l{min-height:1.25em}
+header nav a,header form{display:inline-block;margin-right:1ch}
+header nav{margin-bottom:.3rem}
+a{color:inherit}
+main a{text-decoration-style:dotted;text-underline-offset:.2em}
+a:focus-visible,input:focus-visible,button:focus-visible{outline:2px solid currentColor;outline-offset:2px}
+header a[aria-current]{font-weight:bold;text-decoration:none}
+.skip{position:absolute;left:-999em}.skip:focus{position:static}
+#state{margin:0}#state:not(:empty){padding:.3rem 1ch;margin-bottom:.3rem;font-weight:bold}
+.lost{opacity:.6}
+footer{margin-top:1rem;max-width:80ch}footer p{margin:.2rem 0}
+.notice{white-space:normal;max-width:72ch}.notice h1{font-weight:bold;font-size:1.3rem;margin:.5rem 0}
+[class^=_],[class*=" _"]{display:inline-block;vertical-align:top;height:1.25em;overflow:hidden}
+"""
+_MAX_CELLS = max(PAGE_WIDTHS)
+_CELL_EM = 0.602  # the width of a cell of common fonts
+
+
+@cache
+def style_sheet() -> bytes:
+    """The style sheet."""
+    parts = [_LAYOUT_CSS]
+    parts += [f"._{cells}{{width:{cells}ch}}" for cells in range(1, _MAX_CELLS + 1)]
+    parts += [f".c{cells}{{font-size:min(1em,calc((100vw - 3rem)/{cells * _CELL_EM:.1f}))}}" for cells in PAGE_WIDTHS]
+    parts.append(_theme_css(LIGHT, "#ffffff"))
+    parts.append(f"@media(prefers-color-scheme:dark){{{_theme_css(DARK, '#0d1117')}}}")
+    return "".join(parts).encode()
+
+
+def _theme_css(theme: Theme, ground: str) -> str:
+    text = theme.styles["text"]
+    rules = [f"body{{background:{ground};color:{text.color}}}"]
+    rules += [f".{name}{{{_style_css(style)}}}" for name, style in theme.styles.items() if name != "text"]
+    rules.append(f"#state:not(:empty){{{_style_css(theme.styles['title_bad'])}}}")
+    return "".join(rules)
+
+
+def _style_css(style: Style) -> str:
+    declared = []
+    if style.color is not None:
+        declared.append(f"color:{style.color}")
+    if style.background is not None:
+        declared.append(f"background:{style.background}")
+    if style.bold:
+        declared.append("font-weight:bold")
+    return ";".join(declared)

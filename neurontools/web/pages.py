@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from urllib.parse import parse_qs, quote
+from typing import Protocol
+from urllib.parse import parse_qs, quote, unquote
 
 from neurontools.net.http.compression import Document, Part
 from neurontools.net.http.request import Request
 from neurontools.net.http.response import PLAIN_TEXT, Response, refusal
 from neurontools.net.http.site import Page
+from neurontools.net.tls.subjects import Role
 from neurontools.util.formats import element
-from neurontools.web.choice import Choice, choice_of
-from neurontools.web.gallery import Crowded, Gallery
-from neurontools.web.guard import HEADERS, Guard
-from neurontools.web.markup import document, notice
-from neurontools.web.places import PageView, Places
-from neurontools.web.session import Sessions
-from neurontools.web.style import style_sheet
+from neurontools.web.browser_access import SECURITY_HEADERS, BrowserSessions, RequestGuard
+from neurontools.web.markup import PageFrame, notice_document, page_document, style_sheet
+from neurontools.web.page_query import PageQuery, parse_page_query
+from neurontools.web.page_views import FleetView, HostView
+from neurontools.web.render_cache import CapacityExceeded, PageRenderer, RenderCache
 
 BASE = "/top/"
 _HTML = "text/html; charset=utf-8"
@@ -35,7 +36,9 @@ def script() -> bytes:
 class WebPages:
     """The pages of a host, or of many."""
 
-    def __init__(self, gallery: Gallery, places: Places, guard: Guard, sessions: Sessions) -> None:
+    def __init__(
+        self, gallery: RenderCache, places: PageRouter, guard: RequestGuard, sessions: BrowserSessions
+    ) -> None:
         self._gallery = gallery
         self._places = places
         self._guard = guard
@@ -52,7 +55,7 @@ class WebPages:
 
     def _answer(self, request: Request) -> Response:
         response = self._guard.refused(request) or self._response(request)
-        return replace(response, headers=(*HEADERS, *response.headers))
+        return replace(response, headers=(*SECURITY_HEADERS, *response.headers))
 
     def _response(self, request: Request) -> Response:
         name = request.path.removeprefix(BASE)
@@ -68,32 +71,32 @@ class WebPages:
         if request.role is None:
             return refusal(403, "no name of your certificate is allowed here")
         if name == "":
-            return _to(f"{BASE}{self._places.front}")
+            return _redirect(f"{BASE}{self._places.front}")
         try:
             found = self._places.find(name, request.role)
             if found is None:
                 return refusal(404, f"no such page; the pages are at {BASE}", close=False)
             view, page = found
-            choice = choice_of(page, request.query)
+            choice = parse_page_query(page, request.query)
             if _STREAM in request.header("accept"):
                 return self._stream(request, view, choice)
             return self._page(view, choice)
         except ValueError as error:
             return refusal(400, str(error), close=False)
-        except Crowded as full:
+        except CapacityExceeded as full:
             return refusal(503, str(full), ("Retry-After", "3"))
 
-    def _page(self, view: PageView, choice: Choice) -> Response:
+    def _page(self, view: NavigablePageRenderer, choice: PageQuery) -> Response:
         picture = self._gallery.picture(view, choice)
 
         def made() -> bytes:
             frame = view.frame(choice, picture.title)
-            return document(BASE, frame, picture.rows, picture.version, choice.columns)
+            return page_document(BASE, frame, picture.rows, picture.version, choice.columns)
 
         return Response(picture.page(made), _HTML, headers=(("Vary", "Accept, Cookie"),))
 
-    def _stream(self, request: Request, view: PageView, choice: Choice) -> Response:
-        since = request.header("last-event-id") or _given(request.query, "since")
+    def _stream(self, request: Request, view: NavigablePageRenderer, choice: PageQuery) -> Response:
+        since = request.header("last-event-id") or _query_value(request.query, "since")
         return Response(self._gallery.stream(view, choice, since), _STREAM, headers=(("X-Accel-Buffering", "no"),))
 
     def _asking(self, request: Request) -> Response:
@@ -114,26 +117,112 @@ class WebPages:
             action=f"{BASE}session?to={quote(back)}",
         )
         told = [element("p", trouble, role="alert")] if trouble else []
-        return notice(BASE, "neuron-top asks for a token", *told, form)
+        return notice_document(BASE, "neuron-top asks for a token", *told, form)
 
     def _session(self, request: Request) -> Response:
         if request.method != "POST":
             return Response(self._form(BASE, ""), _HTML)
-        back = _given(request.query, "to")
+        back = _query_value(request.query, "to")
         if not (back.startswith(BASE) and back.isascii() and back.isprintable()):
             back = BASE
         cookie = self._sessions.begin(request)
         if cookie is None:
             return Response(self._form(back, "This is not the token."), _HTML, 401, (("WWW-Authenticate", "Bearer"),))
-        return _to(back, ("Set-Cookie", cookie))
+        return _redirect(back, ("Set-Cookie", cookie))
 
 
-def _given(query: str, name: str) -> str:
+def _query_value(query: str, name: str) -> str:
     try:
         return parse_qs(query, max_num_fields=50).get(name, [""])[0]
     except ValueError:
         return ""
 
 
-def _to(address: str, *headers: tuple[str, str]) -> Response:
+def _redirect(address: str, *headers: tuple[str, str]) -> Response:
     return Response(b"", PLAIN_TEXT, 303, (("Location", address), *headers))
+
+
+_MAX_ACTIVE_HOSTS = 16
+
+
+class NavigablePageRenderer(PageRenderer, Protocol):
+    """A view that has pages."""
+
+    @property
+    def page_names(self) -> tuple[str, ...]:
+        """Those there are."""
+
+    def frame(self, choice: PageQuery, title: str) -> PageFrame:
+        """What is around a page."""
+
+
+class PageRouter(Protocol):
+    """Finds what a path is of."""
+
+    front: str
+    """The path of the page to begin with."""
+
+    def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:
+        """The view and its page at a path below the base; None where there is none, Crowded when it can't be now."""
+
+
+class SingleHostRouter:
+    """The pages of a host, by how much who asks may see."""
+
+    front = "overview"
+
+    def __init__(self, views: Mapping[Role, HostView]) -> None:
+        self._views = views
+
+    def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:
+        """As in Places."""
+        view = self._views[role]
+        return (view, path) if path in view.page_names else None
+
+
+class FleetRouter:
+    """The page of many hosts, and the pages of those that are looked at.
+
+    `open_host` makes them of name, base and the socket that `reach` tells, where it does.
+    """
+
+    front = "hosts"
+
+    def __init__(
+        self,
+        base: str,
+        view: FleetView,
+        reach: Callable[[str], str | None],
+        open_host: Callable[[str, str, str], HostView],
+    ) -> None:
+        self._base = base
+        self._reach = reach
+        self._view = view
+        self._open_host = open_host
+        self._hosts: OrderedDict[str, HostView] = OrderedDict()
+
+    def find(self, path: str, role: Role) -> tuple[NavigablePageRenderer, str] | None:  # noqa: ARG002
+        """As in Places."""
+        if path in self._view.page_names:
+            return self._view, path
+        kind, _, rest = path.partition("/")
+        quoted, _, page = rest.partition("/")
+        name = unquote(quoted)
+        socket_path = self._reach(name) if kind == "host" else None
+        if socket_path is None:
+            return None
+        view = self._hosts.get(name)
+        if view is None:
+            self._make_room()
+            view = self._hosts[name] = self._open_host(name, f"{self._base}host/{quoted}/", socket_path)
+        self._hosts.move_to_end(name)
+        return (view, page) if page in view.page_names else None
+
+    def _make_room(self) -> None:
+        """Forgets the host that was asked for longest ago of those that nobody looks at."""
+        if len(self._hosts) < _MAX_ACTIVE_HOSTS:
+            return
+        resting = next((name for name, view in self._hosts.items() if not view.is_awake), None)
+        if resting is None:
+            raise CapacityExceeded(f"{_MAX_ACTIVE_HOSTS} hosts are looked at, and more may not; try again in a minute")
+        del self._hosts[resting]

@@ -12,8 +12,8 @@ from rich.segment import Segment
 
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.rich_style import rich_style
-from neurontools.tui.settings import Settings
+from neurontools.tui.painter import rich_style
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import Line, line_width, plain
 from neurontools.views.drawing.style import FOUND, SELECTED, THEMES
@@ -71,7 +71,7 @@ async def readme_picture() -> str:
     """
     host = ScenarioHost("trn1.32xlarge", "stuck-core", neuroncores=_README_CORES)
     taken = [host.at(float(second)) for second in range(1, MOMENTS + 1)]
-    app = NeuronTop(Dashboard(StillFeed(taken), Settings(), UNICODE), "dark")
+    app = NeuronTop(Dashboard(StillFeed(taken), DashboardSettings(), UNICODE), "dark")
     async with app.run_test(size=_README_SIZE) as pilot:
         await pilot.pause()
         drawn = app.export_screenshot(title="neuron-top")

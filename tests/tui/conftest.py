@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from tests.harness import dashboard_terminal
 from tests.harness.dashboard_terminal import Terminal
@@ -46,4 +46,4 @@ def training(daemon: RunningDaemon) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def dashboard() -> Dashboard:
-    return Dashboard(StillFeed(snapshots()), Settings(), UNICODE)
+    return Dashboard(StillFeed(snapshots()), DashboardSettings(), UNICODE)

@@ -15,7 +15,7 @@ from neurontools.model import Snapshot
 from neurontools.tui import keys
 from neurontools.tui.app import NeuronTop
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings, load
+from neurontools.tui.settings import DashboardSettings, load_settings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.style import THEMES
 from tests.harness.pictures import (
@@ -68,7 +68,7 @@ def taken(*, is_training: bool) -> tuple[Snapshot, ...]:
 
 
 def dashboard_of(page: str = "overview", *, is_training: bool = False) -> Dashboard:
-    return Dashboard(StillFeed(taken(is_training=is_training)), Settings(page=page), UNICODE)
+    return Dashboard(StillFeed(taken(is_training=is_training)), DashboardSettings(page=page), UNICODE)
 
 
 def shown(app: NeuronTop) -> str:
@@ -91,7 +91,7 @@ async def test_keys_clicks_and_sizes_reach_the_board(tmp_path: Path, monkeypatch
                 await type_keys(pilot, action.keys[0], "escape")
         await type_keys(pilot, "o")
         rows = shown(app).splitlines()
-        await pilot.click("Board", offset=(rows[-1].index("Who"), len(rows) - 1))
+        await pilot.click("DashboardWidget", offset=(rows[-1].index("Who"), len(rows) - 1))
         assert app.dashboard.page == "processes"
         for width, height in ((20, 5), (1, 1), (300, 100), (2, 40), (200, 50)):
             await pilot.resize_terminal(width, height)
@@ -113,7 +113,7 @@ async def test_q_quits_and_saves_the_settings(tmp_path: Path) -> None:
     async with app.run_test(size=(100, 30)) as pilot:
         await type_keys(pilot, "f", "w", "T", "q")
     assert not app.is_running
-    kept, _ = load(tmp_path / "settings.json")
+    kept, _ = load_settings(tmp_path / "settings.json")
     assert (kept.show_flops, kept.page, kept.theme) == (True, "processes", "light")
 
 

@@ -15,10 +15,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from neurontools.cli.top import command
-from neurontools.tui import configuration, keys
+from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.key_map import KeyMap, textual_key
-from neurontools.tui.settings import Settings, load, save, settings_path
+from neurontools.tui.keys import KeyMap, textual_key
+from neurontools.tui.settings import (
+    DashboardSettings,
+    UserConfiguration,
+    load_settings,
+    load_user_configuration,
+    save_settings,
+    settings_path,
+)
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.style import THEMES, Style
 from tests.harness.command import call_main
@@ -35,18 +42,18 @@ ANY_JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-NAMES = list(Settings().kept())
+NAMES = list(DashboardSettings().kept())
 
 
-Toml = Callable[[str], configuration.Configuration]
+Toml = Callable[[str], UserConfiguration]
 
 
 @pytest.fixture
 def toml(tmp_path: Path) -> Toml:
-    def loaded(text: str) -> configuration.Configuration:
+    def loaded(text: str) -> UserConfiguration:
         path = tmp_path / "neuron-top.toml"
         path.write_text(text)
-        return configuration.load(path)
+        return load_user_configuration(path)
 
     return loaded
 
@@ -148,7 +155,7 @@ def test_keys_as_people_spell_them() -> None:
 
 def test_changed_keys_work_and_are_shown_and_clicks_do_what_they_show() -> None:
     keymap = KeyMap({"show_processes": "v", "show_help": "V", "quit": "question_mark"})
-    dashboard = Dashboard(StillFeed(snapshots()), Settings(), UNICODE, keymap=keymap)
+    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(), UNICODE, keymap=keymap)
     bar = press(dashboard).splitlines()[-1]
     assert " v Who holds my cores " in bar
     assert not dashboard.press("w")
@@ -181,7 +188,7 @@ def test_settings_of_rubbish_are_told_in_a_line_and_the_screen_is_drawn(
 ) -> None:
     path = tmp_path_factory.mktemp("settings") / "neuron-top.json"
     path.write_text(text)
-    found, trouble = load(path)
+    found, trouble = load_settings(path)
     assert "\n" not in trouble
     for page in ("overview", "processes", "history"):
         found.show("page", page)
@@ -200,7 +207,7 @@ def test_any_file_of_themes_and_keys_is_read_or_told_in_lines(
 ) -> None:
     path = tmp_path_factory.mktemp("own") / "neuron-top.toml"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    found = configuration.load(path)
+    found = load_user_configuration(path)
     assert not any("\n" in trouble for trouble in (*found.troubles, *KeyMap(found.keys).troubles))
 
 
@@ -218,10 +225,10 @@ def put_in_place(path: Path, kind: str) -> None:
 def test_whatever_is_in_place_of_a_file_is_told(tmp_path: Path, kind: str) -> None:
     for name in ("neuron-top.json", "neuron-top.toml"):
         put_in_place(tmp_path / name, kind)
-    kept, trouble = load(tmp_path / "neuron-top.json")
-    assert kept == Settings()
+    kept, trouble = load_settings(tmp_path / "neuron-top.json")
+    assert kept == DashboardSettings()
     assert "neuron-top.json can't be read (" in trouble
-    found = configuration.load(tmp_path / "neuron-top.toml")
+    found = load_user_configuration(tmp_path / "neuron-top.toml")
     assert (found.themes, found.keys) == ([], {})
     assert "neuron-top.toml can't be read (" in found.troubles[0]
 
@@ -266,10 +273,12 @@ def test_a_theme_of_ones_own_from_the_command_line(
 
 def test_settings_are_kept_and_wrong_ones_told(tmp_path: Path) -> None:
     path = settings_path({"XDG_CONFIG_HOME": str(tmp_path / "config")})
-    assert load(path) == (Settings(), "")
-    kept = Settings(theme="light", window_seconds=300.0, columns=("tag", "util"), then_sort="util", start_page="usage")
-    save(path, kept)
-    assert load(path) == (kept, "")
+    assert load_settings(path) == (DashboardSettings(), "")
+    kept = DashboardSettings(
+        theme="light", window_seconds=300.0, columns=("tag", "util"), then_sort="util", start_page="usage"
+    )
+    save_settings(path, kept)
+    assert load_settings(path) == (kept, "")
     assert [file.name for file in path.parent.iterdir()] == ["neuron-top.json"]
     for text, told in (
         ('{"theme": 7, "sort": "util", "health": {"a": 5}}', "theme must be a text; the default is used (and 1 more)"),
@@ -278,32 +287,32 @@ def test_settings_are_kept_and_wrong_ones_told(tmp_path: Path) -> None:
         ("[", "can't be read"),
     ):
         path.write_text(text)
-        kept, trouble = load(path)
+        kept, trouble = load_settings(path)
         assert told in trouble
         assert (kept.theme, kept.sort) == ("auto", "util" if "util" in text else "pid")
 
 
 def test_what_holds_for_one_time_is_not_kept_unless_it_is_chosen(tmp_path: Path) -> None:
     path = tmp_path / "neuron-top.json"
-    save(path, Settings(page="health", theme="light"))
-    settings, _ = load(path)
+    save_settings(path, DashboardSettings(page="health", theme="light"))
+    settings, _ = load_settings(path)
     settings.show("page", "history")
     settings.show("theme", "mono")
     settings.show("ascii", True)
     assert (settings.page, settings.theme, settings.ascii) == ("history", "mono", True)
     settings.theme = "dark"
-    save(path, settings)
-    assert load(path)[0] == Settings(page="health", theme="dark", ascii=False)
+    save_settings(path, settings)
+    assert load_settings(path)[0] == DashboardSettings(page="health", theme="dark", ascii=False)
 
 
 def test_settings_in_a_linked_directory_and_where_there_can_be_none(tmp_path: Path) -> None:
     (tmp_path / "dotfiles").mkdir()
     (tmp_path / "config").symlink_to("dotfiles")
-    save(settings_path({"XDG_CONFIG_HOME": str(tmp_path / "config")}), Settings(theme="dark"))
+    save_settings(settings_path({"XDG_CONFIG_HOME": str(tmp_path / "config")}), DashboardSettings(theme="dark"))
     assert (tmp_path / "dotfiles/neurontools/neuron-top.json").is_file()
     (tmp_path / "file").touch()
-    save(tmp_path / "file/neuron-top.json", Settings(theme="dark"))
-    assert load(tmp_path / "file/neuron-top.json") == (Settings(), "")
+    save_settings(tmp_path / "file/neuron-top.json", DashboardSettings(theme="dark"))
+    assert load_settings(tmp_path / "file/neuron-top.json") == (DashboardSettings(), "")
 
 
 @needs_two_users
@@ -318,7 +327,7 @@ def test_nothing_is_written_in_the_home_of_another_user(is_link: bool) -> None:
             (home / ".config").symlink_to(precious)
             os.chown(home / ".config", HOSTILE, HOSTILE, follow_symlinks=False)
         os.chown(home, HOSTILE, HOSTILE)
-        save(settings_path({"XDG_CONFIG_HOME": str(home / ".config")}), Settings())
+        save_settings(settings_path({"XDG_CONFIG_HOME": str(home / ".config")}), DashboardSettings())
         assert list(precious.iterdir()) == []
         assert [path.name for path in home.iterdir()] == [".config"] * is_link
         assert stat.S_IMODE(precious.stat().st_mode) == 0o700

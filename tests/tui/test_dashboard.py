@@ -15,7 +15,7 @@ from neurontools.cli.top.options import PAGE_NAMES
 from neurontools.client.history.feed import FeedStatus, Link
 from neurontools.tui import keys
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.util.units import short_bytes_text
 from neurontools.views.drawing.glyphs import ASCII, UNICODE
 from neurontools.views.drawing.line import line_width
@@ -36,11 +36,11 @@ def rows_of(dashboard: Dashboard) -> list[str]:
 def test_every_key_is_taken_on_every_page(page: str) -> None:
     feed = StillFeed(snapshots())
     for action in some(keys.ACTIONS, PAGE_NAMES.index(page)):
-        dashboard = Dashboard(feed, Settings(page=page), UNICODE)
+        dashboard = Dashboard(feed, DashboardSettings(page=page), UNICODE)
         draw(dashboard, 80, 24)
         assert dashboard.press(action.keys[0]), action
         assert [line_width(line) for line in draw(dashboard, 80, 24).lines] == [80] * 24, action
-    assert text(Dashboard(feed, Settings(page=page), ASCII)).isascii()
+    assert text(Dashboard(feed, DashboardSettings(page=page), ASCII)).isascii()
 
 
 def test_keys_and_pages_are_those_that_are_listed(dashboard: Dashboard) -> None:
@@ -68,7 +68,7 @@ def test_a_tab_makes_everything_follow_one_process(dashboard: Dashboard) -> None
     assert ">[1]:all<" in press(dashboard, "a", "a")
     press(dashboard, "a")  # before the first comes the last
     assert dashboard.pid == snapshots()[-1].processes[-1].pid
-    steady = Dashboard(StillFeed([ScenarioHost("trn1.32xlarge", "steady").at(30.0)]), Settings(), UNICODE)
+    steady = Dashboard(StillFeed([ScenarioHost("trn1.32xlarge", "steady").at(30.0)]), DashboardSettings(), UNICODE)
     assert "ND 1-15: not in use by this process" in press(steady, "2")
     assert " all cores " in press(dashboard, "h", "1")
     shown = press(dashboard, "2")
@@ -115,7 +115,7 @@ def test_the_heat_map_leads_to_the_history_of_a_core(dashboard: Dashboard) -> No
 
 def test_pause_holds_the_screen_while_more_comes() -> None:
     feed = StillFeed(snapshots()[:50])
-    dashboard = Dashboard(feed, Settings(), UNICODE)
+    dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
     held = press(dashboard, "p").splitlines()[1:20]
     assert "PAUSED" in text(dashboard)
     for moment in StillFeed(snapshots()).timeline.moments[50:]:
@@ -167,7 +167,7 @@ def test_topology_moves_around_the_torus(dashboard: Dashboard) -> None:
 
 def test_a_lost_daemon_is_told_and_the_last_data_marked() -> None:
     feed = StillFeed(snapshots())
-    dashboard = Dashboard(feed, Settings(), UNICODE)
+    dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
     feed.status = FeedStatus(Link.LOST, "no monitor daemon at unix:/x", time.monotonic())
     shown = text(dashboard)
     assert "LOST, data" in shown
@@ -202,7 +202,7 @@ def test_clicks_choose_what_is_under_them(dashboard: Dashboard) -> None:
 @settings(max_examples=examples(12), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(parts(model.Snapshot), st.sampled_from(PAGE_NAMES))
 def test_whatever_a_recording_holds_something_is_drawn(snapshot: model.Snapshot, page: str) -> None:
-    dashboard = Dashboard(StillFeed([snapshot]), Settings(page=page), UNICODE)
+    dashboard = Dashboard(StillFeed([snapshot]), DashboardSettings(page=page), UNICODE)
     for key in ("x", "d", "enter", "j", "n", "K"):
         dashboard.press(key)
         assert [line_width(line) for line in draw(dashboard, 80, 24).lines] == [80] * 24
@@ -218,7 +218,7 @@ def test_flops_have_the_unit_that_fits_and_idle_is_told_from_free(
     taken = ScenarioHost("trn1.2xlarge", "steady", neuroncores=1).at(30.0)
     first, second = taken.cores
     cores = (replace(first, flops_per_second=flops, utilization_ratio=ratio), second)
-    dashboard = Dashboard(StillFeed([replace(taken, cores=cores)]), Settings(show_flops=True), UNICODE)
+    dashboard = Dashboard(StillFeed([replace(taken, cores=cores)]), DashboardSettings(show_flops=True), UNICODE)
     assert f"[{figure:>7}]" in text(dashboard)
     assert "[   free]" in text(dashboard)
     styles = {part: style for line in draw(dashboard).lines for part, style in line}
@@ -261,7 +261,7 @@ def test_enter_unfolds_a_job_shows_a_process_and_esc_comes_back(dashboard: Dashb
 
 def test_the_cursor_stays_on_its_process() -> None:
     feed = StillFeed(snapshots()[:50])
-    dashboard = Dashboard(feed, Settings(), UNICODE)
+    dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
     press(dashboard, "w", "x", "down", "down", "down")
     chosen = dashboard.selected_pid
     press(dashboard, "I")
@@ -339,6 +339,6 @@ def test_a_signal_from_the_overview_is_for_the_selected_job_or_process(dashboard
 
 
 def test_read_only_sends_no_signals() -> None:
-    dashboard = Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE, is_read_only=True)
+    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, is_read_only=True)
     assert "--read-only: no signals are sent" in press(dashboard, "f9")
     assert dashboard.choices is None

@@ -9,7 +9,7 @@ import pytest
 
 from neurontools.client.history.feed import Link, ReplayFeed
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from tests.harness.pressed_keys import press
 from tests.harness.still_feed import snapshots, write_recording
@@ -25,7 +25,7 @@ def recording(tmp_path: Path) -> Path:
 
 def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> None:
     feed = ReplayFeed(str(recording))
-    dashboard = Dashboard(feed, Settings(), UNICODE)
+    dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
     go_on = threading.Event()
 
     def stop_reading() -> None:
@@ -54,7 +54,7 @@ def test_the_end_of_a_recording_is_gone_to_as_it_is_loaded(recording: Path) -> N
 def test_what_is_wrong_with_a_recording_is_told_once_and_the_keys_come_back(recording: Path) -> None:
     recording.write_bytes(recording.read_bytes()[:-40])
     feed = ReplayFeed(str(recording))
-    dashboard = Dashboard(feed, Settings(), UNICODE)
+    dashboard = Dashboard(feed, DashboardSettings(), UNICODE)
     feed.start(lambda: None)
     try:
         wait_until(lambda: feed.status.link is Link.COMPLETE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import plain
 from tests.harness.pressed_keys import FIRST_PID, draw, press
@@ -26,7 +26,7 @@ def selected(dashboard: Dashboard) -> str:
 
 
 def on(page: str) -> Dashboard:
-    return Dashboard(StillFeed(snapshots()), Settings(page=page), UNICODE)
+    return Dashboard(StillFeed(snapshots()), DashboardSettings(page=page), UNICODE)
 
 
 def test_a_search_keeps_the_list_and_goes_to_matches_in_jobs_that_are_folded(dashboard: Dashboard) -> None:

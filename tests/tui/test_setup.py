@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from neurontools.tui.dashboard import Dashboard
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import UNICODE
 from neurontools.views.drawing.line import plain
 from neurontools.views.drawing.narrowing import Narrowing
@@ -24,7 +24,7 @@ press = partial(pressed_keys.press, size=(160, 40))
 
 @pytest.fixture
 def dashboard() -> Dashboard:
-    return Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE)
+    return Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE)
 
 
 def choose(dashboard: Dashboard, text: str, *keys: str) -> None:
@@ -136,7 +136,7 @@ def test_devices_are_hidden_and_shown(dashboard: Dashboard) -> None:
 
 def test_devices_that_the_command_line_leaves_out_are_not_offered() -> None:
     narrowing = Narrowing(frozenset((2, 5)))
-    dashboard = Dashboard(StillFeed(snapshots()), Settings(page="processes"), UNICODE, narrowing=narrowing)
+    dashboard = Dashboard(StillFeed(snapshots()), DashboardSettings(page="processes"), UNICODE, narrowing=narrowing)
     open_setup(dashboard, "devices")
     assert dashboard.choices is not None
     assert [option.split()[-1] for option in dashboard.choices.dialog.options] == ["2", "5"]

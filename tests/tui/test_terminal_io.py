@@ -21,9 +21,8 @@ from rich.color import ColorSystem
 from textual.events import Key
 
 from neurontools.tui.painter import sgr, spans, update
-from neurontools.tui.terminal.input import TerminalInput
-from neurontools.tui.terminal.output import TerminalOutput
-from neurontools.tui.terminal.typed_ahead import TypedAhead
+from neurontools.tui.terminal import TerminalOutput, TypedAhead
+from neurontools.tui.textual_private import TerminalInput
 from neurontools.views.drawing.line import Line, fit, plain
 from tests.harness.terminal_screen import TerminalScreen
 from tests.harness.waiting import HANG_SECONDS

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from neurontools.web.choice import Choice, choice_of
-from neurontools.web.gallery import MOST_VIEWERS, Crowded, Gallery
-from neurontools.web.picture import Picture
-from neurontools.web.rows import Kind, Row
+from neurontools.web.markup import Row, RowKind
+from neurontools.web.page_query import PageQuery, parse_page_query
+from neurontools.web.render_cache import MAX_VIEWERS, CapacityExceeded, RenderCache, RenderedPage
 from tests.harness.waiting import wait_until_async
 
 
@@ -26,7 +25,7 @@ class Sketch:
         self.drawings = 0
         self.is_awake = False
 
-    def draw(self, choice: Choice) -> tuple[str, tuple[Row, ...]]:
+    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
         self.drawings += 1
         return choice.page, self.rows
 
@@ -40,7 +39,7 @@ class Sketch:
         self.is_awake = False
 
 
-def line(text: str, kind: Kind = Kind.LINE) -> Row:
+def line(text: str, kind: RowKind = RowKind.LINE) -> Row:
     return kind, (((text, "", ""),),)
 
 
@@ -63,15 +62,15 @@ class Hall:
 
     def __init__(self) -> None:
         self.now_seconds = 0.0
-        self.gallery = Gallery(lambda: self.now_seconds)
+        self.gallery = RenderCache(lambda: self.now_seconds)
         self.sketch = Sketch()
         self.streams: list[Any] = []
 
     def look(self, view: Sketch | None = None) -> Any:
-        self.streams.append(self.gallery.stream(view or self.sketch, Choice("p"), ""))
+        self.streams.append(self.gallery.stream(view or self.sketch, PageQuery("p"), ""))
         return self.streams[-1]
 
-    def picture(self, choice: Choice) -> Picture:
+    def picture(self, choice: PageQuery) -> RenderedPage:
         return self.gallery.picture(self.sketch, choice)
 
     async def close(self) -> None:
@@ -91,7 +90,7 @@ async def hall() -> AsyncIterator[Hall]:
 
 def test_only_rows_that_changed_are_sent() -> None:
     sketch = Sketch()
-    picture = Picture(lambda: sketch.draw(Choice("p")))
+    picture = RenderedPage(lambda: sketch.draw(PageQuery("p")))
     picture.redraw(0.0)
     whole = [["l", [[["0", "", ""]]]], ["l", [[["same", "", ""]]]]]
     assert told(picture.event_since(0)) == {"title": "p", "whole": whole}
@@ -105,19 +104,19 @@ def test_only_rows_that_changed_are_sent() -> None:
 
 def test_who_missed_some_gets_what_changed_since_and_all_where_rows_came_or_went() -> None:
     sketch = Sketch()
-    picture = Picture(lambda: sketch.draw(Choice("p")))
+    picture = RenderedPage(lambda: sketch.draw(PageQuery("p")))
     for rows in ((line("0"), line("a")), (line("1"), line("a")), (line("1"), line("b"))):
         sketch.rows = rows
         picture.redraw(0.0)
     assert [place for place, _ in told(picture.event_since(1))["rows"]] == [0, 1]
     assert [place for place, _ in told(picture.event_since(2))["rows"]] == [1]
-    sketch.rows = (line("1", Kind.HEADING), line("b"))
+    sketch.rows = (line("1", RowKind.HEADING), line("b"))
     picture.redraw(0.0)
     assert "whole" in told(picture.event_since(3))
 
 
 def test_a_version_of_another_process_means_nothing() -> None:
-    picture = Picture(lambda: ("p", (line("0"),)))
+    picture = RenderedPage(lambda: ("p", (line("0"),)))
     picture.redraw(0.0)
     assert picture.number_of(picture.version) == 1
     for version in ("", "0.1", f"x{picture.version}", picture.version.replace(".1", ".-1"), picture.version + "²"):
@@ -141,7 +140,7 @@ async def test_one_drawing_serves_all_viewers(hall: Hall) -> None:
 async def test_a_slow_reader_skips_to_the_latest(hall: Hall) -> None:
     slow = hall.look()
     await event_of(slow)
-    picture = hall.picture(Choice("p"))
+    picture = hall.picture(PageQuery("p"))
     for number in range(1, 6):
         hall.sketch.rows = (line(str(number)), line("same"))
         picture.redraw(0.0)
@@ -149,11 +148,11 @@ async def test_a_slow_reader_skips_to_the_latest(hall: Hall) -> None:
 
 
 async def test_more_viewers_than_may_are_told(hall: Hall) -> None:
-    streams = [hall.look() for _ in range(MOST_VIEWERS + 1)]
+    streams = [hall.look() for _ in range(MAX_VIEWERS + 1)]
     late = streams.pop()  # it was let in while there was room
     for stream in streams:
         await event_of(stream)
-    with pytest.raises(Crowded, match="32 viewers look on"):
+    with pytest.raises(CapacityExceeded, match="32 viewers look on"):
         hall.look()
     with pytest.raises(StopAsyncIteration):
         await anext(late)
@@ -164,24 +163,24 @@ async def test_more_viewers_than_may_are_told(hall: Hall) -> None:
 async def test_a_flood_of_different_pages_is_refused_and_passes(hall: Hall) -> None:
     def flood() -> None:
         for number in range(1000):
-            hall.picture(Choice("p", device=number))
+            hall.picture(PageQuery("p", device=number))
 
-    with pytest.raises(Crowded, match="too many pages"):
+    with pytest.raises(CapacityExceeded, match="too many pages"):
         flood()
     drawings = hall.sketch.drawings
     assert drawings <= 64
     hall.now_seconds = 10.0
-    hall.picture(Choice("q"))
+    hall.picture(PageQuery("q"))
     assert hall.sketch.drawings == drawings + 1
 
 
 async def test_a_view_rests_when_nobody_looks(hall: Hall) -> None:
-    hall.picture(Choice("p"))
+    hall.picture(PageQuery("p"))
     assert hall.sketch.is_awake
     hall.now_seconds = 1000.0
     hall.gallery.news()
     await wait_until_async(lambda: not hall.sketch.is_awake)
-    hall.picture(Choice("p"))
+    hall.picture(PageQuery("p"))
     assert hall.sketch.is_awake
 
 
@@ -198,10 +197,10 @@ async def test_a_fault_in_one_picture_stops_no_other(hall: Hall) -> None:
 
 
 def test_a_choice_is_in_its_address() -> None:
-    choice = choice_of("history", "device=3&core=7&window=300&columns=160&unknown=1")
-    assert choice == Choice("history", columns=160, device=3, core=7, window=300)
-    assert choice_of("history", choice.query()[1:]) == choice
-    assert Choice("p").query() == ""
+    choice = parse_page_query("history", "device=3&core=7&window=300&columns=160&unknown=1")
+    assert choice == PageQuery("history", columns=160, device=3, core=7, window=300)
+    assert parse_page_query("history", choice.query()[1:]) == choice
+    assert PageQuery("p").query() == ""
     assert choice.query(core=None, device=0) == "?columns=160&window=300"
 
 
@@ -211,4 +210,4 @@ def test_a_choice_is_in_its_address() -> None:
 )
 def test_a_choice_that_can_not_be_meant_is_refused(query: str) -> None:
     with pytest.raises(ValueError):
-        choice_of("history", query)
+        parse_page_query("history", query)

@@ -10,11 +10,10 @@ from neurontools.fleet.states import HostState
 from neurontools.fleet.summary_job import SummaryJob
 from neurontools.model import Severity
 from neurontools.views.drawing.line import Line, Page, Target, fit
-from neurontools.web.choice import Choice
-from neurontools.web.fleet_view import FleetView
-from neurontools.web.hiding import Hiding
-from neurontools.web.markup import Frame, document
-from neurontools.web.rows import rows_of
+from neurontools.web.markup import PageFrame, page_document, rows_of
+from neurontools.web.page_query import PageQuery
+from neurontools.web.page_views import FleetView
+from neurontools.web.privacy_filter import PrivacyFilter
 from tests.harness.fleet import live, lost
 from tests.harness.html_page import Element, html_tree
 from tests.harness.snapshots import snapshot_of
@@ -31,7 +30,7 @@ def by_name(target: Target) -> str:
 
 def shown(page: Page, link: Callable[[Target], str] = by_name) -> Element:
     """The figures of a page, as a browser has them."""
-    text = document("/top/", Frame("title", ()), rows_of(page, link), "1.2", 100).decode()
+    text = page_document("/top/", PageFrame("title", ()), rows_of(page, link), "1.2", 100).decode()
     (main,) = html_tree(text).all("main", id="screen")
     assert main.attributes | {"class": "c100", "data-version": "1.2"} == main.attributes
     return main
@@ -90,13 +89,13 @@ def test_what_is_only_drawn_is_not_read_out_and_as_wide_as_in_a_terminal() -> No
 def test_every_text_is_text_in_the_page_and_landmarks_are_there() -> None:
     page = Page([((NASTY, "text"), (NASTY, "bad")), ((NASTY, "heading"),)], [Target(0, 0, 99, "row", "0")])
     links = ((NASTY, f"/top/{NASTY}", True),)
-    frame = Frame(NASTY, links, ((NASTY, links),), (NASTY, ((NASTY, NASTY),)), (NASTY,), NASTY)
-    text = document("/top/", frame, rows_of(page, lambda _: f'"{NASTY}'), "1", 120).decode()
+    frame = PageFrame(NASTY, links, ((NASTY, links),), (NASTY, ((NASTY, NASTY),)), (NASTY,), NASTY)
+    text = page_document("/top/", frame, rows_of(page, lambda _: f'"{NASTY}'), "1", 120).decode()
     assert "<img" not in text
     assert text.count(escape(NASTY)) >= 12
     assert [len(html_tree(text).all(role=role)) for role in ("search", "status")] == [1, 1]
-    frame = Frame("title", (("Overview", "/top/overview", True),))
-    (link,) = html_tree(document("/top/", frame, (), "1", 100).decode()).all("nav")[0].all("a")
+    frame = PageFrame("title", (("Overview", "/top/overview", True),))
+    (link,) = html_tree(page_document("/top/", frame, (), "1", 100).decode()).all("nav")[0].all("a")
     assert (link.text, link.attributes) == ("Overview", {"href": "/top/overview", "aria-current": "page"})
 
 
@@ -125,10 +124,10 @@ class StillHosts(FleetFeed):
         pass
 
 
-def opened(view: FleetView, choice: Choice) -> tuple[Element, Element]:
+def opened(view: FleetView, choice: PageQuery) -> tuple[Element, Element]:
     """The whole page of hosts, and its figures."""
     title, rows = view.draw(choice)
-    page = html_tree(document("/top/", view.frame(choice, title), rows, "1", 100).decode())
+    page = html_tree(page_document("/top/", view.frame(choice, title), rows, "1", 100).decode())
     return page, page.all("main")[0]
 
 
@@ -142,55 +141,57 @@ def of_users(*, shows_users: bool) -> FleetView:
     job = SummaryJob("train", 2, 1, 1, None, None, None, Severity.OK, users=("ada",), user_count=1)
     a, b = (live(name, SNAPSHOT, jobs=(job,), job_count=1, further_users=(), user_count=1) for name in "ab")
     feed = StillHosts(a, b, lost("gone", "no route"))
-    return FleetView("/top/", feed, lambda name: f"/run/{name}.sock", Hiding(shows_users=shows_users))
+    return FleetView("/top/", feed, lambda name: f"/run/{name}.sock", PrivacyFilter(shows_users=shows_users))
 
 
 def test_hosts_that_can_be_reached_are_links() -> None:
     feed = StillHosts(live("a/b c", SNAPSHOT), lost("gone", "no route"))
-    view = FleetView("/top/", feed, lambda name: "/run/x.sock" if name == "a/b c" else None, Hiding())
-    page, main = opened(view, Choice("hosts", columns=160))
+    view = FleetView("/top/", feed, lambda name: "/run/x.sock" if name == "a/b c" else None, PrivacyFilter())
+    page, main = opened(view, PageQuery("hosts", columns=160))
     assert page.all("title")[0].text == "2 hosts - neuron-top"
     assert main.links() == [("a/b c", "/top/host/a%2Fb%20c/overview?columns=160")]
     assert view.pause_seconds == 5.0
-    assert opened(FleetView("/top/", feed, lambda _: None, Hiding()), Choice("hosts"))[1].links() == []
+    assert opened(FleetView("/top/", feed, lambda _: None, PrivacyFilter()), PageQuery("hosts"))[1].links() == []
 
 
 def test_a_page_has_500_hosts_and_the_others_are_on_further_ones() -> None:
-    view = FleetView("/top/", StillHosts(*(lost(f"host-{number}", "gone") for number in range(1100))), str, Hiding())
-    page, main = opened(view, Choice("hosts", sort="by name", first=1000))
+    view = FleetView(
+        "/top/", StillHosts(*(lost(f"host-{number}", "gone") for number in range(1100))), str, PrivacyFilter()
+    )
+    page, main = opened(view, PageQuery("hosts", sort="by name", first=1000))
     assert [name.strip(" -") for name, _ in main.links()] == [f"host-{number}" for number in range(1000, 1100)]
     assert choices(page, "Order")[1] == ["by name"]
     assert choices(page, "Hosts") == (["1 to 500", "501 to 1000", "1001 to 1100"], ["1001 to 1100"])
-    assert opened(view, Choice("hosts", sort="by name"))[1].links()[-1][0] == "host-499"
+    assert opened(view, PageQuery("hosts", sort="by name"))[1].links()[-1][0] == "host-499"
 
 
 def test_groups_open_by_their_links_and_whose_a_job_is_is_told() -> None:
     view = of_users(shows_users=True)
-    page, main = opened(view, Choice("hosts", group="user"))
+    page, main = opened(view, PageQuery("hosts", group="user"))
     assert choices(page, "Group by") == (["none", "alike", "type", "job", "user"], ["user"])
     closed = main.links()
     assert closed == [
         ("+ user unknown, 1 host", "/top/hosts?group=user&open=user%3Duser+unknown"),
         ("+ ada, 2 hosts", "/top/hosts?group=user&open=user%3Dada"),
     ]
-    assert opened(view, Choice("hosts", group="user", open="user=ada"))[1].links() == [
+    assert opened(view, PageQuery("hosts", group="user", open="user=ada"))[1].links() == [
         closed[0],
         ("- ada, 2 hosts", "/top/hosts?group=user"),
         ("a", "/top/host/a/overview"),
         ("b", "/top/host/b/overview"),
     ]
-    found = opened(view, Choice("hosts", filter="ada"))[1].links()
+    found = opened(view, PageQuery("hosts", filter="ada"))[1].links()
     assert [text for text, _ in found] == ["a", "b"], "a filter finds users"
-    rows = [row.text.split() for row in opened(view, Choice("hosts"))[1].all(role="row")]
+    rows = [row.text.split() for row in opened(view, PageQuery("hosts"))[1].all(role="row")]
     assert [words[1:3] for words in rows if "train" in words] == [["train", "ada"]] * 2
 
 
 def test_users_that_are_hidden_are_neither_grouped_nor_found() -> None:
     view = of_users(shows_users=False)
-    assert "user" not in choices(opened(view, Choice("hosts"))[0], "Group by")[0]
-    for choice in (Choice("hosts", group="user"), Choice("hosts", group="user", open="user=ada")):
+    assert "user" not in choices(opened(view, PageQuery("hosts"))[0], "Group by")[0]
+    for choice in (PageQuery("hosts", group="user"), PageQuery("hosts", group="user", open="user=ada")):
         text = opened(view, choice)[1].text
         assert "ada" not in text
         assert "Hosts by" not in text
-    assert [text for text, _ in opened(view, Choice("hosts", filter="train"))[1].links()] == ["a", "b"]
-    assert opened(view, Choice("hosts", filter="ada"))[1].links() == []
+    assert [text for text, _ in opened(view, PageQuery("hosts", filter="train"))[1].links()] == ["a", "b"]
+    assert opened(view, PageQuery("hosts", filter="ada"))[1].links() == []

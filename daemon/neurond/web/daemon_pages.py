@@ -11,29 +11,27 @@ from neurontools.net.http.access import Access
 from neurontools.net.http.host_check import HostCheck
 from neurontools.net.http.site import Page
 from neurontools.net.tls.subjects import Role
-from neurontools.web.gallery import Gallery
-from neurontools.web.guard import Guard
-from neurontools.web.hiding import Hiding
-from neurontools.web.host_view import HostView
-from neurontools.web.pages import BASE, WebPages
-from neurontools.web.places import OneHost
-from neurontools.web.session import Sessions
+from neurontools.web.browser_access import BrowserSessions, RequestGuard
+from neurontools.web.page_views import HostView
+from neurontools.web.pages import BASE, SingleHostRouter, WebPages
+from neurontools.web.privacy_filter import PrivacyFilter
+from neurontools.web.render_cache import RenderCache
 
 
 class DaemonPages:
     """Draws while somebody looks; nothing of it costs anything else. Belongs to the event loop's thread."""
 
     def __init__(self, settings: Settings, store: Store, access: Access) -> None:
-        self._gallery = Gallery()
+        self._gallery = RenderCache()
 
-        def view(hiding: Hiding) -> HostView:
+        def view(hiding: PrivacyFilter) -> HostView:
             feed = partial(StoreFeed, store, settings.interval_seconds, hiding)
             return HostView(BASE, feed, hiding, notes=hiding.notes("[web] of neurond's configuration"))
 
-        shown = Hiding(settings.web_shows_commands, settings.web_shows_users)
-        host = OneHost({Role.SUMMARY: view(Hiding()), Role.FULL: view(shown)})
-        guard = Guard(HostCheck(settings.metrics_hosts or ()))
-        self._pages = WebPages(self._gallery, host, guard, Sessions(access))
+        shown = PrivacyFilter(settings.web_shows_commands, settings.web_shows_users)
+        host = SingleHostRouter({Role.SUMMARY: view(PrivacyFilter()), Role.FULL: view(shown)})
+        guard = RequestGuard(HostCheck(settings.metrics_hosts or ()))
+        self._pages = WebPages(self._gallery, host, guard, BrowserSessions(access))
 
     @property
     def page(self) -> Page:

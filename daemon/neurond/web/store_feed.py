@@ -8,7 +8,7 @@ import time
 from neurond.snapshots.store import Store
 from neurontools.client.history.feed import Feed, FeedStatus, Link
 from neurontools.client.history.moment import Moment, MomentMaker, PastMaker
-from neurontools.web.hiding import Hiding, HidingTimeline
+from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
 
 _MOST_BYTES = 8 * 2**20
 _REST_SECONDS = 0.02  # between two moments of the past, in which others are answered
@@ -20,9 +20,9 @@ class StoreFeed(Feed):
     It has no thread: `drain` looks, and what is remembered is read by a task of the event loop, in small pieces.
     """
 
-    def __init__(self, store: Store, interval_seconds: float, hiding: Hiding) -> None:
+    def __init__(self, store: Store, interval_seconds: float, hiding: PrivacyFilter) -> None:
         self.interval_seconds = interval_seconds
-        super().__init__(HidingTimeline(_MOST_BYTES, hiding))
+        super().__init__(FilteredTimeline(_MOST_BYTES, hiding))
         self._store = store
         self._maker = MomentMaker()
         self._sequence = -1

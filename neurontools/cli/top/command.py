@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from neurontools.cli.top.first_frame import Terminal
     from neurontools.client.history.feed import Feed
     from neurontools.model import Snapshot
-    from neurontools.tui.settings import Settings
-    from neurontools.tui.terminal.typed_ahead import TypedAhead
+    from neurontools.tui.settings import DashboardSettings
+    from neurontools.tui.terminal import TypedAhead
     from neurontools.views.drawing.narrowing import Narrowing
 
 TIMEOUT_SECONDS = 5.0
@@ -150,13 +150,13 @@ def _dashboard(
 ) -> int:
     from neurontools.cli.top.first_frame import Terminal
     from neurontools.client.history.feed import LiveFeed
-    from neurontools.tui import configuration
     from neurontools.tui import settings as settings_module
+    from neurontools.tui.settings import configuration_path, load_user_configuration, summarize_problems
 
     file = settings_module.settings_path(os.environ)
-    own = configuration.load(configuration.configuration_path(file))
+    own = load_user_configuration(configuration_path(file))
     own.register()
-    settings, trouble = settings_module.load(file)
+    settings, trouble = settings_module.load_settings(file)
     troubles = [text for text in (trouble, *own.troubles, _choose(settings, given)) if text]
     theme = chosen_theme(settings.theme, given, os.environ)
     filter_text = options.filter_text(given)
@@ -174,7 +174,7 @@ def _dashboard(
             import_shutil()
             from neurontools.tui.app import NeuronTop
             from neurontools.tui.dashboard import Dashboard
-            from neurontools.tui.key_map import KeyMap
+            from neurontools.tui.keys import KeyMap
 
         if terminal.has_light_background() and settings.theme == "auto" and theme == "dark":
             theme = "light"
@@ -187,9 +187,9 @@ def _dashboard(
             narrowing=narrowing,
             keymap=(keymap := KeyMap(own.keys)),
         )
-        troubles += [f"{configuration.configuration_path(file)}: [keys] {text}" for text in keymap.troubles]
+        troubles += [f"{configuration_path(file)}: [keys] {text}" for text in keymap.troubles]
         if troubles:
-            dashboard.tell(configuration.told(troubles))
+            dashboard.tell(summarize_problems(troubles))
         app = NeuronTop(dashboard, theme, file, continues=snapshot is not None, typed_ahead=typed_ahead)
         app.early_keys = terminal.typed if snapshot is not None else ""
         app.attributes_before = terminal.attributes_before
@@ -204,7 +204,7 @@ def _dashboard(
     return code
 
 
-def _choose(settings: Settings, given: dict[str, str]) -> str:
+def _choose(settings: DashboardSettings, given: dict[str, str]) -> str:
     """What the command line says goes before what was saved; what is wrong with that, "" for nothing."""
     from neurontools.views.drawing.style import THEMES
 
@@ -223,7 +223,12 @@ def _choose(settings: Settings, given: dict[str, str]) -> str:
 
 
 def _paint(
-    terminal: Terminal, snapshot: Snapshot, narrowing: Narrowing, settings: Settings, theme: str, filter_text: str
+    terminal: Terminal,
+    snapshot: Snapshot,
+    narrowing: Narrowing,
+    settings: DashboardSettings,
+    theme: str,
+    filter_text: str,
 ) -> None:
     from neurontools.model import health
     from neurontools.views.drawing.scene import Clock, Scene

@@ -17,7 +17,7 @@ from neurontools.util.terminal import locale_is_utf8
 from neurontools.views.drawing.glyphs import glyphs_for
 
 if TYPE_CHECKING:
-    from neurontools.tui.terminal.typed_ahead import TypedAhead
+    from neurontools.tui.terminal import TypedAhead
 
 LookAt = Callable[[dict[str, str], str, "TypedAhead"], int]
 """Shows one host with some options, at a socket, and takes what was typed for it."""
@@ -31,12 +31,11 @@ def dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...],
     feed.start()
     with DeferredSignals():  # what is raised in the midst of an import may be lost
         import_asyncio()
-        from neurontools.tui.fleet.app import FleetTop
-        from neurontools.tui.fleet.fleet_board import FleetBoard
-        from neurontools.tui.terminal.typed_ahead import TypedAhead
+        from neurontools.tui.fleet import FleetApp, FleetDashboard
+        from neurontools.tui.terminal import TypedAhead
 
     glyphs = glyphs_for(is_ascii="ascii" in given or not locale_is_utf8(), terminal=os.environ.get("TERM", ""))
-    board = FleetBoard(
+    board = FleetDashboard(
         feed,
         glyphs,
         filter_text=given.get("filter", ""),
@@ -48,7 +47,7 @@ def dashboard(given: dict[str, str], feed: FleetFeed, troubles: tuple[str, ...],
     with closing_undisturbed(Terminal()):
         while True:
             with DeferredSignals() as endings:
-                app = FleetTop(board, theme, typed_ahead, endings)
+                app = FleetApp(board, theme, typed_ahead, endings)
                 app.run(mouse=True)
             code = app.return_code or 0
             if code > _BY_SIGNAL:

@@ -157,14 +157,13 @@ def theme_names(wanted: str | None) -> tuple[str, ...]:
     """The themes there are. The reader's own file is looked into only where `wanted` is none of the others."""
     if wanted is None or wanted in THEME_NAMES:
         return THEME_NAMES
-    from neurontools.tui import configuration
-    from neurontools.tui.settings import settings_path
+    from neurontools.tui.settings import configuration_path, load_user_configuration, settings_path, summarize_problems
     from neurontools.views.drawing.style import THEMES
 
-    own = configuration.load(configuration.configuration_path(settings_path(os.environ)))
+    own = load_user_configuration(configuration_path(settings_path(os.environ)))
     own.register()
     if wanted not in THEMES and own.troubles:
-        raise UserError(f"--theme {wanted[:40]}: {configuration.told(own.troubles)}", EXIT_USAGE)
+        raise UserError(f"--theme {wanted[:40]}: {summarize_problems(own.troubles)}", EXIT_USAGE)
     return ("auto", *THEMES)
 
 

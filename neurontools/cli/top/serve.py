@@ -30,14 +30,11 @@ from neurontools.net.tls.subjects import Role
 from neurontools.util.errors import EXIT_FAILURE, EXIT_USAGE, UserError
 from neurontools.util.formats import read_options
 from neurontools.util.signals import DeferredSignals
-from neurontools.web.fleet_view import FleetView
-from neurontools.web.gallery import Gallery
-from neurontools.web.guard import Guard
-from neurontools.web.hiding import Hiding, HidingTimeline
-from neurontools.web.host_view import HostView
-from neurontools.web.pages import BASE, WebPages
-from neurontools.web.places import ManyHosts, OneHost, Places
-from neurontools.web.session import Sessions
+from neurontools.web.browser_access import BrowserSessions, RequestGuard
+from neurontools.web.page_views import FleetView, HostView
+from neurontools.web.pages import BASE, FleetRouter, PageRouter, SingleHostRouter, WebPages
+from neurontools.web.privacy_filter import FilteredTimeline, PrivacyFilter
+from neurontools.web.render_cache import RenderCache
 
 _RENEWAL_SECONDS = 5.0
 
@@ -105,15 +102,15 @@ async def _served(
             loop.call_soon_threadsafe(end, number)
 
     endings.on_signal(tell_end)
-    gallery = Gallery()
-    hiding = Hiding(settings.show_commands, settings.show_users)
+    gallery = RenderCache()
+    hiding = PrivacyFilter(settings.show_commands, settings.show_users)
 
     def tell_news() -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(gallery.news)
 
     places = _places(feed, hiding, interval_seconds, tell_news, troubles)
-    pages = WebPages(gallery, places, Guard(HostCheck(settings.hosts)), Sessions(access))
+    pages = WebPages(gallery, places, RequestGuard(HostCheck(settings.hosts)), BrowserSessions(access))
     site = Site({BASE: pages.page}, Page(_front, is_open=True), access)
     most_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     server = HttpServer(site, name="pages", limits=Limits().with_files(most_files))
@@ -135,21 +132,21 @@ async def _served(
 
 def _places(
     feed: FleetFeed | str,
-    hiding: Hiding,
+    hiding: PrivacyFilter,
     interval_seconds: float,
     tell_news: Callable[[], None],
     troubles: tuple[str, ...],
-) -> Places:
+) -> PageRouter:
     notes = hiding.notes("the file of --serve-config")
 
     def opened(path: str) -> Feed:
         made = _ServedFeed(path, interval_seconds)
-        made.timeline = HidingTimeline(LIVE_BYTES, hiding)
+        made.timeline = FilteredTimeline(LIVE_BYTES, hiding)
         made.start(tell_news)
         return made
 
     if isinstance(feed, str):
-        return OneHost({Role.FULL: HostView(BASE, partial(opened, feed), hiding, notes=notes)})
+        return SingleHostRouter({Role.FULL: HostView(BASE, partial(opened, feed), hiding, notes=notes)})
     feed.start(tell_news)
     known = {state.place.name for state in feed.states} if isinstance(feed, DirectFeed) else set()
 
@@ -161,7 +158,7 @@ def _places(
         above = (("Hosts", f"{BASE}hosts"),)
         return HostView(base, partial(opened, path), hiding, notes=notes, above=above, name=name)
 
-    return ManyHosts(BASE, FleetView(BASE, feed, reach, hiding, troubles), reach, open_host)
+    return FleetRouter(BASE, FleetView(BASE, feed, reach, hiding, troubles), reach, open_host)
 
 
 class _ServedFeed(LiveFeed):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from urllib.parse import parse_qsl, urlencode
 
-COLUMNS = (60, 80, 100, 120, 140, 160, 200, 240)
+PAGE_WIDTHS = (60, 80, 100, 120, 140, 160, 200, 240)
 """The widths of pages, in cells: few, so that many viewers share one."""
 
 WINDOWS_SECONDS = (60, 300, 900, 3600)
-_LONGEST_QUERY = 1000
-LONGEST_TEXT = 200
-_LARGEST = 2**31
+_MAX_QUERY_LENGTH = 1000
+MAX_TEXT_LENGTH = 200
+_MAX_NUMBER = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class PageQuery:
     """A page and what is chosen on it."""
 
     page: str
@@ -41,30 +41,30 @@ class Choice:
 
     def told(self, **changes: object) -> list[tuple[str, object]]:
         """What of it is not as usual, by name, with changes."""
-        chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _USUAL.items()]
+        chosen = [(name, usual, changes.get(name, getattr(self, name))) for name, usual in _DEFAULTS.items()]
         return [(name, value) for name, usual, value in chosen if value is not None and value != usual]
 
 
-_USUAL = {field.name: field.default for field in fields(Choice) if field.name != "page"}
-_NUMBERS = {name for name, usual in _USUAL.items() if not isinstance(usual, str)}
+_DEFAULTS = {field.name: field.default for field in fields(PageQuery) if field.name != "page"}
+_NUMBER_NAMES = {name for name, usual in _DEFAULTS.items() if not isinstance(usual, str)}
 
 
-def choice_of(page: str, query: str) -> Choice:
+def parse_page_query(page: str, query: str) -> PageQuery:
     """The choice in an address; what is unknown in it is passed over. ValueError says what can't be meant."""
-    if len(query) > _LONGEST_QUERY:
+    if len(query) > _MAX_QUERY_LENGTH:
         raise ValueError("the address is too long")
     given: dict[str, object] = {}
     for name, text in parse_qsl(query, keep_blank_values=True, max_num_fields=50):
-        if name in _NUMBERS:
-            if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) < _LARGEST):
+        if name in _NUMBER_NAMES:
+            if not (text.isascii() and text.isdecimal() and len(text) < 12 and int(text) < _MAX_NUMBER):
                 raise ValueError(f"{name}: give a number")
             given[name] = int(text)
-        elif name in _USUAL:
-            if len(text) > LONGEST_TEXT:
+        elif name in _DEFAULTS:
+            if len(text) > MAX_TEXT_LENGTH:
                 raise ValueError(f"{name}: too long")
             given[name] = text.strip() if name == "filter" else text
-    if given.get("columns", COLUMNS[0]) not in COLUMNS:
-        raise ValueError(f"columns: give one of {', '.join(map(str, COLUMNS))}")
+    if given.get("columns", PAGE_WIDTHS[0]) not in PAGE_WIDTHS:
+        raise ValueError(f"columns: give one of {', '.join(map(str, PAGE_WIDTHS))}")
     if given.get("window", WINDOWS_SECONDS[0]) not in WINDOWS_SECONDS:
         raise ValueError(f"window: give one of {', '.join(map(str, WINDOWS_SECONDS))} seconds")
-    return Choice(page, **given)  # type: ignore[arg-type]
+    return PageQuery(page, **given)  # type: ignore[arg-type]

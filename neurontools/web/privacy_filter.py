@@ -12,7 +12,7 @@ from neurontools.model import EndedProcess, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Hiding:
+class PrivacyFilter:
     """What is shown all the same."""
 
     shows_commands: bool = False
@@ -55,10 +55,10 @@ def _without_users(state: HostState) -> HostState:
     return state if state.summary is None else replace(state, summary=state.summary.without_users)
 
 
-class HidingTimeline(Timeline):
+class FilteredTimeline(Timeline):
     """A timeline whose snapshots are without what is hidden."""
 
-    def __init__(self, limit_bytes: int, hiding: Hiding) -> None:
+    def __init__(self, limit_bytes: int, hiding: PrivacyFilter) -> None:
         super().__init__(limit_bytes)
         self._hiding = hiding
         self._shown: tuple[Snapshot, Snapshot] | None = None

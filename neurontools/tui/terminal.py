@@ -1,10 +1,14 @@
-"""What is drawn, written at once where the terminal takes it, else by Textual's thread, which may wait."""
+"""Terminal around Textual: output that never blocks, keys typed between two pages, signals that end the application."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Protocol, TextIO
+
+from textual.app import App
 
 
 class TerminalOutput:
@@ -70,3 +74,63 @@ class TerminalOutput:
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
+
+
+_MOST_KEYS = 256
+
+TypedKey = tuple[str, str | None]
+"""A key by Textual's name, and the character that it types."""
+
+
+class TypedAhead:
+    """Has the keys for the page that comes, from `begin` until that takes them. For the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.is_kept = False  # the page was left for another one, which is to have what is typed
+        self._waiting: list[TypedKey] = []
+        self._unread: list[TypedKey] = []
+
+    def begin(self) -> None:
+        """The page has been left: what is typed from now on is for the next one."""
+        self.is_kept = True
+
+    def keep(self, key: str, character: str | None, *, is_unread: bool = False) -> None:
+        """Keep a key. One that had been read when the page was left, and waited for it, goes before the others."""
+        kept = self._unread if is_unread else self._waiting
+        if len(kept) < _MOST_KEYS:
+            kept.append((key, character))
+
+    def deliver(self, press: Callable[[str, str | None], object], later: Iterable[TypedKey] = ()) -> None:
+        """Press what was kept, then `later`; those behind one with which the page is left are kept for the next."""
+        keys = [*self._waiting, *self._unread, *later]
+        self.forget()
+        for key, character in keys:
+            if self.is_kept:
+                self.keep(key, character)
+            else:
+                press(key, character)
+
+    def forget(self) -> None:
+        """The page that this was for has not come."""
+        self.is_kept = False
+        self._waiting, self._unread = [], []
+
+
+class ExitSignals(Protocol):
+    """Signals that nobody else obeys while the application runs."""
+
+    def on_signal(self, callback: Callable[[int], object]) -> None:
+        """Calls `callback` in a signal handler with the number of each signal, those that came before first."""
+
+
+def exit_on_signals(app: App[Any], endings: ExitSignals | None) -> None:
+    """Have an application that is mounted end by these."""
+    if endings is None:
+        return
+    loop = asyncio.get_running_loop()
+
+    def end(number: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed: it has ended
+            loop.call_soon_threadsafe(lambda: app.exit(return_code=128 + number))
+
+    endings.on_signal(end)

@@ -1,31 +1,36 @@
-"""A host in a browser: the pages of neuron-top from a feed, without cursor and keys."""
+"""Renderers of the browser pages: of one host, and of many."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from neurontools.client.history.feed import Feed, Link
+from neurontools.fleet.feed import FleetFeed
+from neurontools.fleet.groups import USER, ways
 from neurontools.model.finding import Severity
 from neurontools.model.health import counts
 from neurontools.tui.dashboard_state import SENSELESS, DashboardState
-from neurontools.tui.settings import Settings
+from neurontools.tui.settings import DashboardSettings
 from neurontools.views.drawing.glyphs import BLOCKS
 from neurontools.views.drawing.line import Page, Target, fit, foreign
 from neurontools.views.drawing.scene import Scene
 from neurontools.views.drawing.tabs import tab_bar
+from neurontools.views.fleet.listing import listed
+from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
 from neurontools.views.frame import title
 from neurontools.views.pages import PAGES, page_named
 from neurontools.views.processes.columns import BY_KEY
-from neurontools.web.choice import LONGEST_TEXT, WINDOWS_SECONDS, Choice
-from neurontools.web.hiding import Hiding
-from neurontools.web.markup import Frame
-from neurontools.web.rows import Kind, Row, rows_of
-from neurontools.web.rows import Link as LinkOf
+from neurontools.web.markup import Link as LinkOf
+from neurontools.web.markup import PageFrame, Row, RowKind, rows_of
+from neurontools.web.page_query import MAX_TEXT_LENGTH, WINDOWS_SECONDS, PageQuery
+from neurontools.web.privacy_filter import PrivacyFilter
 
 PAGE_NAMES = tuple(page.name for page in PAGES)
-_USUAL_LINES = 50  # of a page whose lists are short
-_MOST_LINES = 2000
+_DEFAULT_LINES = 50  # of a page whose lists are short
+_MAX_LINES = 2000
 
 
 class HostView:
@@ -40,7 +45,7 @@ class HostView:
         self,
         base: str,
         open_feed: Callable[[], Feed],
-        hiding: Hiding,
+        hiding: PrivacyFilter,
         *,
         notes: tuple[str, ...] = (),
         above: tuple[tuple[str, str], ...] = (),
@@ -53,7 +58,7 @@ class HostView:
         self._open_feed = open_feed
         self._hiding = hiding
         self._feed: Feed | None = None
-        self._states: dict[Choice, DashboardState] = {}
+        self._states: dict[PageQuery, DashboardState] = {}
 
     @property
     def page_names(self) -> tuple[str, ...]:
@@ -84,7 +89,7 @@ class HostView:
         if feed is not None:
             feed.close()
 
-    def draw(self, choice: Choice) -> tuple[str, tuple[Row, ...]]:
+    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
         """As in View."""
         feed = self._feed
         if feed is None:
@@ -95,25 +100,25 @@ class HostView:
         try:
             scene = state.scene()
             if scene is None:
-                return "neuron-top", _told(feed.status.text or "waiting for the first snapshot", width)
+                return "neuron-top", _message_rows(feed.status.text or "waiting for the first snapshot", width)
             scene.has_keys = False
             scene.ended = self._hiding.ended(scene.ended)
             scene.cursor = -1 if choice.page not in ("topology", "history") else scene.cursor
             return self._drawn(scene, choice, width)
         except SENSELESS as error:
-            return "neuron-top", _told(f"this moment can't be drawn: {type(error).__name__}: {error}", width)
+            return "neuron-top", _message_rows(f"this moment can't be drawn: {type(error).__name__}: {error}", width)
 
-    def _drawn(self, scene: Scene, choice: Choice, width: int) -> tuple[str, tuple[Row, ...]]:
+    def _drawn(self, scene: Scene, choice: PageQuery, width: int) -> tuple[str, tuple[Row, ...]]:
         link = self._link(scene, choice)
         page = page_named(choice.page)
-        body = page.draw(scene, width, _USUAL_LINES)
+        body = page.draw(scene, width, _DEFAULT_LINES)
         hidden = body.list_count - body.list_height
         if hidden > 0:
-            body = page.draw(scene, width, min(_MOST_LINES, _USUAL_LINES + hidden))
+            body = page.draw(scene, width, min(_MAX_LINES, _DEFAULT_LINES + hidden))
         rows = [*rows_of(title(scene, width), link), *rows_of(body, link)]
         if scene.clock.trouble:
             rows += rows_of(_line(scene.clock.trouble, "bad", width), link)
-        rows += rows_of(tab_bar(scene, width), link, Kind.TABS)
+        rows += rows_of(tab_bar(scene, width), link, RowKind.TABS)
         return self._window_title(scene), tuple(rows)
 
     def _window_title(self, scene: Scene) -> str:
@@ -126,7 +131,7 @@ class HostView:
         badge = f"{', '.join(told)}: " if told else ""
         return f"{badge}{foreign(self._name or instance.instance_id or instance.instance_type, 60)} - neuron-top"
 
-    def frame(self, choice: Choice, title: str) -> Frame:
+    def frame(self, choice: PageQuery, title: str) -> PageFrame:
         """As in View."""
         above = [(text, address, False) for text, address in self._above]
         links = [(page_named(name).title, self.address(choice, name), name == choice.page) for name in self.page_names]
@@ -144,22 +149,22 @@ class HostView:
         search = None
         if choice.page == "processes" and choice.details is None:
             search = choice.filter, tuple((name, str(value)) for name, value in choice.told(filter=""))
-        return Frame(title, (*above, *links), tuple(options), search, self._notes, foreign(self._name, 80))
+        return PageFrame(title, (*above, *links), tuple(options), search, self._notes, foreign(self._name, 80))
 
-    def _either(self, choice: Choice, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
+    def _either(self, choice: PageQuery, name: str, no: str, yes: str) -> tuple[tuple[str, str, bool], ...]:
         """The two sides of a choice."""
         is_chosen = bool(getattr(choice, name))
         sides: tuple[dict[str, Any], ...] = ({name: 0}, {name: 1})
         addresses = [self.address(choice, **side) for side in sides]
         return (no, addresses[0], not is_chosen), (yes, addresses[1], is_chosen)
 
-    def _state(self, choice: Choice, feed: Feed) -> DashboardState:
+    def _state(self, choice: PageQuery, feed: Feed) -> DashboardState:
         """The state of the dashboard that shows what was chosen."""
         state = self._states.get(choice)
         if state is None:
             if len(self._states) >= 64:
                 self._states.clear()
-            settings = Settings(window_seconds=float(choice.window), is_descending=bool(choice.descending))
+            settings = DashboardSettings(window_seconds=float(choice.window), is_descending=bool(choice.descending))
             if choice.sort in BY_KEY:
                 settings.sort = choice.sort
             state = self._states[choice] = DashboardState(feed, settings, BLOCKS, is_read_only=True)
@@ -171,7 +176,7 @@ class HostView:
         state.pid, state.details_pid = choice.pid, choice.details
         return state
 
-    def _link(self, scene: Scene, choice: Choice) -> LinkOf:
+    def _link(self, scene: Scene, choice: PageQuery) -> LinkOf:
         """Where the targets of a page lead."""
         rows = None
 
@@ -196,7 +201,7 @@ class HostView:
                 row = rows[int(argument)] if int(argument) < len(rows) else None
                 if row is None:
                     return ""
-                if row.rank is None and len(row.key) > LONGEST_TEXT:
+                if row.rank is None and len(row.key) > MAX_TEXT_LENGTH:
                     return ""
                 if row.rank is None:
                     return self.address(choice, open="" if row.is_open else row.key)
@@ -205,11 +210,11 @@ class HostView:
 
         return link
 
-    def address(self, choice: Choice, page: str = "", **changes: object) -> str:
+    def address(self, choice: PageQuery, page: str = "", **changes: object) -> str:
         """The address of another choice; a page begins without what was chosen on the one before."""
         if page and page != choice.page:
             kept = {"columns": choice.columns, "pid": choice.pid, "device": choice.device, **changes}
-            return f"{self.base}{page}{Choice(page, **kept).query()}"  # type: ignore[arg-type]
+            return f"{self.base}{page}{PageQuery(page, **kept).query()}"  # type: ignore[arg-type]
         return f"{self.base}{choice.page}{choice.query(**changes)}"
 
 
@@ -217,10 +222,135 @@ def _line(text: str, style: str, width: int) -> Page:
     return Page([fit(((f" {foreign(text)}", style),), width)])
 
 
-def _told(text: str, width: int) -> tuple[Row, ...]:
-    above = rows_of(_line("neuron-top", "title", width), _nowhere)
-    return (*above, *rows_of(_line(text, "strong", width), _nowhere))
+def _message_rows(text: str, width: int) -> tuple[Row, ...]:
+    above = rows_of(_line("neuron-top", "title", width), _no_link)
+    return (*above, *rows_of(_line(text, "strong", width), _no_link))
 
 
-def _nowhere(_target: Target) -> str:
+def _no_link(_target: Target) -> str:
     return ""
+
+
+_MAX_HOSTS_PER_PAGE = 500  # on a page
+_MIN_REDRAW_SECONDS = 1.0
+
+
+class FleetView:
+    """Draws the page of many hosts. `base` is where pages are, with a slash at its end. Belongs to one thread.
+
+    `reach` tells at which socket a host can be asked by now, without waiting for anything. `hiding` is what viewers
+    aren't shown.
+    """
+
+    page_names = ("hosts",)
+
+    def __init__(
+        self,
+        base: str,
+        feed: FleetFeed,
+        reach: Callable[[str], str | None],
+        hiding: PrivacyFilter,
+        troubles: tuple[str, ...] = (),
+    ) -> None:
+        self.base = base
+        self._feed = feed
+        self._reach = reach
+        self._hiding = hiding
+        self._troubles = troubles
+
+    @property
+    def pause_seconds(self) -> float:
+        """As in View: as often as the hosts say something, for all of their ages have grown then."""
+        return max(_MIN_REDRAW_SECONDS, self._feed.interval_seconds) if self._feed.is_settled else _MIN_REDRAW_SECONDS
+
+    def wake(self) -> None:
+        """As in View: the feed runs anyway."""
+
+    def follow(self) -> None:
+        """As in View."""
+
+    def rest(self) -> None:
+        """As in View."""
+
+    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
+        """As in View."""
+        every = self._hiding.hosts(self._feed.states)
+        sort = choice.sort if choice.sort in SORTS else next(iter(SORTS))
+        group_by = choice.group if choice.group in self._ways() else ""
+        if group_by == USER:
+            self._feed.want_users()
+        found = [state for state in every if passes(state, choice.filter)]
+        rows = listed(found, SORTS[sort], group_by, (choice.open,))
+        shown = rows[choice.first : choice.first + _MAX_HOSTS_PER_PAGE]
+        scene = FleetScene(
+            rows=shown,
+            all_states=every,
+            jobs=self._hiding.jobs(self._feed.jobs),
+            now_seconds=time.monotonic(),
+            now_unix_seconds=time.time(),
+            interval_seconds=self._feed.interval_seconds,
+            sort=sort,
+            group_by=group_by,
+            filter_text=choice.filter,
+            notes=(*self._troubles[:1], *self._feed.notes),
+            glyphs=BLOCKS,
+        )
+        # The rows of hosts, and as much room for what is above them as it takes on a large screen.
+        page = fleet_page(scene, choice.columns, len(shown) + 8 + max(8, min(len(every), _MAX_HOSTS_PER_PAGE)))
+        del page.lines[-1:]  # keys
+
+        def link(target: Target) -> str:
+            if target.action != "row" or int(target.argument) >= len(shown):
+                return ""
+            row = shown[int(target.argument)]
+            if row.group is None:
+                return "" if self._reach(row.key) is None else self.host_address(choice, row.key)
+            return (
+                self.address(choice, open="" if row.key == choice.open else row.key) if _fits_in_query(row.key) else ""
+            )
+
+        return f"{len(every)} host{'s' * (len(every) != 1)} - neuron-top", rows_of(page, link)
+
+    def frame(self, choice: PageQuery, title: str) -> PageFrame:
+        """As in View."""
+        count = len(self._feed.states)
+        sorts = tuple(
+            (name, self.address(choice, sort=name), name == (choice.sort or next(iter(SORTS)))) for name in SORTS
+        )
+        known = ("", *self._ways())
+        chosen = choice.group if choice.group in known else ""
+        groups = tuple(
+            (foreign(way, 40) or "none", self.address(choice, group=way, open="", first=0), way == chosen)
+            for way in known
+            if _fits_in_query(way)
+        )
+        options = [("Order", sorts), ("Group by", groups)]
+        if count > _MAX_HOSTS_PER_PAGE:
+            pages = tuple(
+                (
+                    f"{first + 1} to {min(count, first + _MAX_HOSTS_PER_PAGE)}",
+                    self.address(choice, first=first),
+                    first == choice.first,
+                )
+                for first in range(0, count, _MAX_HOSTS_PER_PAGE)
+            )
+            options.append(("Hosts", pages))
+        others = tuple((name, str(value)) for name, value in choice.told(filter="", first=0))
+        return PageFrame(title, (("Hosts", self.address(choice), True),), tuple(options), (choice.filter, others))
+
+    def _ways(self) -> tuple[str, ...]:
+        """By what viewers can have the hosts together."""
+        return tuple([way for way in ways(self._feed.states) if way != USER or self._hiding.shows_users])
+
+    def address(self, choice: PageQuery, **changes: object) -> str:
+        """The address of another choice."""
+        return f"{self.base}hosts{choice.query(**changes)}"
+
+    def host_address(self, choice: PageQuery, name: str) -> str:
+        """Where the pages of a host are."""
+        return f"{self.base}host/{quote(name, safe='')}/overview{PageQuery('', columns=choice.columns).query()}"
+
+
+def _fits_in_query(text: str) -> bool:
+    """Whether an address can have it as a choice."""
+    return len(text) <= MAX_TEXT_LENGTH

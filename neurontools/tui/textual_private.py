@@ -1,30 +1,32 @@
-"""The terminal driver: Textual's own, on standard output, continuing the first frame that is on the screen already."""
+"""Private parts of Textual."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 import termios
+from codecs import getincrementaldecoder
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from textual import events
+from textual import constants, events
+from textual._xterm_parser import XTermParser
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
-from neurontools.tui.terminal.input import TerminalInput
-from neurontools.tui.terminal.output import TerminalOutput
-from neurontools.tui.terminal.typed_ahead import TypedAhead
+from neurontools.tui.terminal import TerminalOutput, TypedAhead
 from neurontools.util.terminal import terminal_size
 
 _ENTER_ALTERNATE_SCREEN = "\x1b[?1049h"
 _MOST_WAITING = 2  # pieces of output; Textual has its event loop wait for the terminal when there are thirty
 
 
-class Driver(LinuxDriver):
+class TerminalDriver(LinuxDriver):
     """Has our own idea of the terminal's size, which the first frame has too, and bears a terminal that goes away.
 
     From a key to its answer all happens in the event loop's thread: on a busy host each thread in between is a wait of
@@ -80,7 +82,7 @@ class Driver(LinuxDriver):
         self._is_waiting = not self._has_terminal
         if self._has_terminal:
             self._input.begin()
-        elif not _is_there(self.fileno):
+        elif not _is_terminal(self.fileno):
             self._hang_up()
 
     def _is_taken_over(self) -> bool:
@@ -140,7 +142,7 @@ class Driver(LinuxDriver):
         return terminal_size()
 
 
-def _is_there(descriptor: int) -> bool:
+def _is_terminal(descriptor: int) -> bool:
     try:
         termios.tcgetattr(descriptor)
     except termios.error:
@@ -148,7 +150,7 @@ def _is_there(descriptor: int) -> bool:
     return True
 
 
-class ContinuingDriver(Driver):
+class HandoverDriver(TerminalDriver):
     """Doesn't enter the alternate screen a second time, which would clear the first frame."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -162,3 +164,68 @@ class ContinuingDriver(Driver):
             self._app.when_taken_over()  # type: ignore[attr-defined]
             return
         super().write(data)
+
+
+_MOST_BYTES = 4096
+_MOST_LAST_READS = 16
+_AFTER_ESCAPE_SECONDS = constants.ESCAPE_DELAY + 0.001  # then Esc was a key of its own
+
+
+class TerminalInput:
+    """Reads a terminal from `begin` to `end` or `finish`. `take` gets each message; `on_end` is called when there is
+    no terminal any more."""
+
+    def __init__(self, descriptor: int, take: Callable[[Message], object], on_end: Callable[[], object]) -> None:
+        self._descriptor = descriptor
+        self._take = take
+        self._on_end = on_end
+        self._loop = asyncio.get_running_loop()
+        self._parser = XTermParser()
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._waiting: asyncio.TimerHandle | None = None
+        self._is_reading = False
+
+    def begin(self) -> None:
+        """Read from now on, whatever came before forgotten."""
+        self._parser = XTermParser()
+        self._decode = getincrementaldecoder("utf-8")("replace").decode
+        self._loop.add_reader(self._descriptor, self._read)
+        self._is_reading = True
+
+    def end(self) -> None:
+        """Read no more; may be called again."""
+        self._loop.remove_reader(self._descriptor)
+        self._is_reading = False
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
+    def finish(self) -> None:
+        """Read what has been typed already, and no more; may be called again."""
+        for _ in range(_MOST_LAST_READS):
+            if not self._is_reading or not select.select([self._descriptor], [], [], 0)[0]:
+                break
+            self._read()
+        self.end()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._descriptor, _MOST_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.end()
+            self._on_end()
+            return
+        if self._waiting is not None:
+            self._waiting.cancel()
+        for message in self._parser.feed(self._decode(data)):
+            self._take(message)
+        self._waiting = self._loop.call_later(_AFTER_ESCAPE_SECONDS, self._after_escape)
+
+    def _after_escape(self) -> None:
+        self._waiting = None
+        for message in self._parser.tick():
+            self._take(message)

@@ -1,16 +1,71 @@
-"""What each key and click does on the page of many hosts; knows nothing of Textual."""
+"""Page of many hosts in a terminal: its keys, and the Textual application around it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import BindingType
+from textual.screen import Screen
 
 from neurontools.fleet.feed import FleetFeed
 from neurontools.fleet.groups import USER, ways
+from neurontools.tui.dashboard_widget import DashboardScreen, DashboardWidget
+from neurontools.tui.terminal import ExitSignals, TypedAhead, exit_on_signals
+from neurontools.tui.textual_private import TerminalDriver
 from neurontools.views.drawing.glyphs import Glyphs
 from neurontools.views.drawing.line import Page
 from neurontools.views.fleet.listing import Listed, listed
 from neurontools.views.fleet.page import SORTS, FleetScene, fleet_page, passes
+
+_BEAT_SECONDS = 1.0  # ages grow
+_SOON_SECONDS = 0.2  # after which the first words of hosts are drawn
+
+
+class FleetApp(App[str]):
+    """The page in a terminal. It ends with the name of a host to look at, or None. The feed runs on."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "neuron-top"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(
+        self, fleet: FleetDashboard, theme_name: str, typed_ahead: TypedAhead, endings: ExitSignals | None = None
+    ) -> None:
+        super().__init__(driver_class=TerminalDriver, ansi_color=True)
+        self._endings = endings
+        self._fleet = fleet
+        self.typed_ahead = typed_ahead
+        self._board = DashboardWidget(fleet, theme_name, typed_ahead)
+        fleet.leave = self._leave
+        fleet.suspend = self.action_suspend_process
+
+    def get_default_screen(self) -> Screen[None]:
+        """The board alone."""
+        return DashboardScreen(self._board)
+
+    def on_mount(self) -> None:
+        """Draw each second, and more often while hosts are answering for the first time."""
+        self.set_interval(_BEAT_SECONDS, self._board.redraw)
+        if not self._fleet.feed.is_settled:
+            self._soon()
+        self.app_resume_signal.subscribe(self, lambda _app: self._board.redraw(whole=True))
+        exit_on_signals(self, self._endings)
+        self.typed_ahead.deliver(self._fleet.press)
+
+    def _leave(self, name: str | None) -> None:
+        if name is not None:
+            self.typed_ahead.begin()
+        self.exit(name)
+
+    def _soon(self) -> None:
+        self._board.redraw()
+        if not self._fleet.feed.is_settled:
+            self.set_timer(_SOON_SECONDS, self._soon)
+
 
 _MESSAGE_SECONDS = 8.0
 _MOST_TYPED = 200
@@ -21,7 +76,7 @@ _ALL_KEYS = (
 )
 
 
-class FleetBoard:
+class FleetDashboard:
     """What is chosen of many hosts, and the screen drawn from it. `leave` ends it, with a host to look at or None."""
 
     def __init__(

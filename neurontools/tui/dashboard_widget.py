@@ -1,4 +1,4 @@
-"""The widget that shows the dashboard: it draws by lines and refreshes only what has changed of them."""
+"""Widget that shows the dashboard, and the screen that holds it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from typing import Protocol
 
 from rich.segment import Segment
 from textual import events
+from textual.app import ComposeResult
 from textual.geometry import Region
+from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
 from neurontools.tui import painter
-from neurontools.tui.rich_style import rich_style
-from neurontools.tui.terminal.typed_ahead import TypedAhead
+from neurontools.tui.painter import rich_style
+from neurontools.tui.terminal import TypedAhead
 from neurontools.views.drawing.line import Line, Page
 
 _WHEEL_LINES = 3
 _LATE_SECONDS = 0.05  # after which a frame that a slow line had to do without is drawn
 
 
-class Shown(Protocol):
+class InteractivePage(Protocol):
     """What a board shows: the dashboard of a host, or the page of many."""
 
     def draw(self, width: int, height: int) -> Page:
@@ -36,10 +38,10 @@ class Shown(Protocol):
         """What the mouse wheel does."""
 
 
-class Board(Widget, can_focus=True):
+class DashboardWidget(Widget, can_focus=True):
     """The whole screen. `theme_name` is one of `neurontools.views.drawing.style.THEMES`."""
 
-    def __init__(self, dashboard: Shown, theme_name: str, typed_ahead: TypedAhead) -> None:
+    def __init__(self, dashboard: InteractivePage, theme_name: str, typed_ahead: TypedAhead) -> None:
         super().__init__()
         self.dashboard = dashboard
         self._typed_ahead = typed_ahead
@@ -137,3 +139,21 @@ class Board(Widget, can_focus=True):
     def _strip(self, line: Line, width: int) -> Strip:
         theme = self.theme_name
         return Strip([Segment(text, rich_style(theme, style)) for text, style in line], width)
+
+
+class DashboardScreen(Screen[None]):
+    """Holds the board, which has the focus all the time."""
+
+    AUTO_FOCUS = "DashboardWidget"
+
+    def __init__(self, board: DashboardWidget) -> None:
+        super().__init__()
+        self._board = board
+
+    def compose(self) -> ComposeResult:
+        """The board."""
+        yield self._board
+
+    def on_key(self, event: events.Key) -> None:
+        """Give the board what was typed before it had the focus; what it has had and does not know does nothing."""
+        self._board.on_key(event)

@@ -21,7 +21,7 @@ _COST_SECONDS = 1.0
 _LONGEST_APART_SECONDS = 60.0
 
 
-class Beside:
+class AuxiliaryData:
     """Reads and remembers these; each only while a page asks for it. For the thread of the dashboard."""
 
     def __init__(self, feed: Feed) -> None:

@@ -1,1 +1,0 @@
-"""What the keys do, by what they are about; a dashboard has all of it."""

@@ -1,1 +1,0 @@
-"""neuron-top's page of many hosts in a terminal."""

@@ -1,0 +1,117 @@
+"""Browser access: cross-site protection, security headers and signed session cookies."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from neurontools.net.http.access import Access
+from neurontools.net.http.host_check import HostCheck
+from neurontools.net.http.request import Request
+from neurontools.net.http.response import Response, refusal
+
+SECURITY_HEADERS = (
+    (
+        "Content-Security-Policy",
+        (
+            "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+            "form-action 'self'; base-uri 'none'; frame-ancestors 'none'; "
+            "require-trusted-types-for 'script'; trusted-types 'none'"
+        ),
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+_PORTS = {"http": "80", "https": "443"}
+
+
+class RequestGuard:
+    """Refuses what no page of ours and no person's own navigation sends."""
+
+    def __init__(self, hosts: HostCheck) -> None:
+        self._hosts = hosts
+
+    def refused(self, request: Request) -> Response | None:
+        """The refusal; None for a request that may be answered."""
+        if not request.authority or not self._hosts.admits(request.authority):
+            return refusal(421, f"not for {request.authority[:100]!a}; ask for this host by its address or its name")
+        if not _is_same_origin_request(request):
+            return refusal(403, "asked for by a page of somebody else")
+        return None
+
+
+def _is_same_origin_request(request: Request) -> bool:
+    """Whether a page of ours asks, or a person who follows a link or types an address; or no browser at all."""
+    origin, site = request.header("origin"), request.header("sec-fetch-site") or "none"
+    # Pages that send no referrer send their forms with the origin "null", as ours do.
+    is_own_form = origin == "null" and site == "same-origin"
+    if origin and not is_own_form and not _origin_matches(origin, request.authority):
+        return False
+    if site in ("same-origin", "none"):
+        return True
+    is_visit = request.header("sec-fetch-mode") == "navigate" and request.header("sec-fetch-dest") == "document"
+    return is_visit and request.method == "GET"
+
+
+def _origin_matches(origin: str, authority: str) -> bool:
+    """Whether an origin is this host and port; a proxy before us may have another scheme."""
+    scheme, separator, place = origin.partition("://")
+    usual = _PORTS.get(scheme)
+    if not separator or usual is None:
+        return False
+    return _with_port(place, usual) == _with_port(authority, usual)
+
+
+def _with_port(authority: str, usual: str) -> str:
+    host, colon, port = authority.lower().rpartition(":")
+    return f"{authority.lower()}:{usual}" if not colon or port.endswith("]") else f"{host}:{port}"
+
+
+SESSION_SECONDS = 7 * 86_400
+_PURPOSE = "neurontools web session until "
+
+
+class BrowserSessions:
+    """Who may see the pages: who sends the token, or a cookie that was given for it."""
+
+    def __init__(self, access: Access, now: Callable[[], float] = time.time) -> None:
+        self._access = access
+        self._now = now
+        # A name with this prefix can only be set over TLS, by this host, for all of it.
+        self._name = "neurontools-session" if access.context is None else "__Host-neurontools-session"
+
+    def admits(self, request: Request) -> bool:
+        """Whether a request is of somebody who may see the pages."""
+        return self._access.admits(request.header("authorization")) or self._has_session(request.header("cookie"))
+
+    def begin(self, request: Request) -> str | None:
+        """The Set-Cookie for who sends the token in a form; None for who doesn't."""
+        try:
+            given = parse_qs(request.body.decode("ascii"), max_num_fields=4).get("token", [""])[0]
+        except ValueError:
+            return None
+        if not given or not given.isascii() or not self._access.admits(f"Bearer {given}"):
+            return None
+        until = str(int(self._now()) + SESSION_SECONDS)
+        secure = "" if self._access.context is None else "; Secure"
+        value = f"{until}.{self._access.signature(_PURPOSE + until)}"
+        return f"{self._name}={value}; Path=/; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+
+    def _has_session(self, cookies: str) -> bool:
+        if not self._access.asks_for_token or self._name not in cookies:
+            return False
+        try:
+            morsel = SimpleCookie(cookies).get(self._name)
+        except CookieError:
+            return False
+        until, _, signature = ("" if morsel is None else morsel.value).partition(".")
+        if not (until.isascii() and until.isdecimal() and len(until) < 12 and signature.isascii()):
+            return False
+        is_signed = hmac.compare_digest(signature, self._access.signature(_PURPOSE + until))
+        return is_signed and self._now() < int(until)

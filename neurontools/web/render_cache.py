@@ -1,0 +1,274 @@
+"""Cache of rendered pages: each is drawn once for all its viewers, within a budget of drawings."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Protocol
+
+from neurontools.net.http.compression import Document, Part
+from neurontools.web.markup import Row
+from neurontools.web.page_query import PageQuery
+
+MAX_VIEWERS = 32
+_MAX_PAGES = 64
+_HEARTBEAT_SECONDS = 10.0  # a stream is never silent for longer, so that a viewer knows when it is dead
+_ROUND_SECONDS = 1.0  # between two looks at what is to be drawn
+_EARLY_FRACTION = 0.85  # of a pause: news may come a little early, and shall not wait for the next round
+_MAX_REDRAWS_PER_ROUND = 8  # pictures; the others take turns
+_DRAWINGS_A_SECOND, _MOST_DRAWINGS_SAVED = 8.0, 32.0  # for those who come, beside the rounds
+_IDLE_SECONDS = 30.0  # after which a view that nobody asked for is let go
+
+_log = logging.getLogger(__name__)
+
+
+class PageRenderer(Protocol):
+    """What can be looked at: a host, or many."""
+
+    @property
+    def pause_seconds(self) -> float:
+        """Between two drawings of a picture."""
+
+    def draw(self, choice: PageQuery) -> tuple[str, tuple[Row, ...]]:
+        """The title of the window, and the rows."""
+
+    def wake(self) -> None:
+        """Somebody looks: be ready to draw."""
+
+    def follow(self) -> None:
+        """Take in what is new, also while nothing is drawn."""
+
+    def rest(self) -> None:
+        """Nobody has looked for a while: give back what drawing takes."""
+
+
+class CapacityExceeded(Exception):
+    """There is no room for one more; the text says for what."""
+
+
+class RenderCache:
+    """Pictures by view and choice. Belongs to the event loop's thread; `news` may be called in it alone."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._pictures: OrderedDict[tuple[PageRenderer, PageQuery], RenderedPage] = OrderedDict()
+        self._asked_at: dict[PageRenderer, float] = {}
+        self._has_news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._saved = _MOST_DRAWINGS_SAVED
+        self._saved_at = now()
+        self.viewers = 0
+
+    def news(self) -> None:
+        """Something to draw has changed."""
+        self._has_news.set()
+
+    def close(self) -> None:
+        """Draw no more."""
+        if self._task is not None:
+            self._task.cancel()
+        for view in self._asked_at:
+            view.rest()
+        self._asked_at.clear()
+
+    def picture(self, view: PageRenderer, choice: PageQuery) -> RenderedPage:
+        """The picture, as it was a round ago at the latest; Crowded where too much is asked for."""
+        now = self._ask(view)
+        key = (view, choice)
+        picture = self._pictures.get(key)
+        if picture is None or (not picture.viewers and now - picture.drawn_at_seconds >= _ROUND_SECONDS):
+            self._spend(now)
+            if picture is None:
+                picture = self._pictures[key] = RenderedPage(lambda: view.draw(choice))
+                self._forget_some()
+            picture.redraw(now)
+        self._pictures.move_to_end(key)
+        self._begin()
+        return picture
+
+    def stream(self, view: PageRenderer, choice: PageQuery, since: str) -> AsyncGenerator[bytes, None]:
+        """Server-sent events: what has changed since a version, as it does; who reads slowly skips to the latest.
+
+        Crowded when as many look on as may, or where the picture can't be had.
+        """
+        if self.viewers >= MAX_VIEWERS:
+            raise CapacityExceeded(f"{MAX_VIEWERS} viewers look on, and more may not")
+        return self._events(view, choice, self.picture(view, choice), since)
+
+    async def _events(
+        self, view: PageRenderer, choice: PageQuery, picture: RenderedPage, since: str
+    ) -> AsyncGenerator[bytes, None]:
+        if self.viewers >= MAX_VIEWERS:  # since it was asked for
+            return
+        self._ask(view)
+        picture = self._pictures.setdefault((view, choice), picture)
+        self._begin()
+        self.viewers += 1
+        picture.viewers += 1
+        try:
+            number = picture.number_of(since)
+            yield b"retry: 1000\n\n" if number == picture.number else b""
+            while True:
+                if number < picture.number:
+                    event, number = picture.event_since(number), picture.number
+                    yield event
+                try:
+                    async with asyncio.timeout(_HEARTBEAT_SECONDS):
+                        await picture.newer_than(number)
+                except TimeoutError:
+                    yield b"event: beat\ndata:\n\n"
+        finally:
+            self.viewers -= 1
+            picture.viewers -= 1
+            self._asked_at[view] = self._now()
+
+    def _ask(self, view: PageRenderer) -> float:
+        """Takes note that somebody looks, and when that is."""
+        now = self._now()
+        if view not in self._asked_at:
+            view.wake()
+        self._asked_at[view] = now
+        return now
+
+    def _spend(self, now: float) -> None:
+        self._saved = min(_MOST_DRAWINGS_SAVED, self._saved + (now - self._saved_at) * _DRAWINGS_A_SECOND)
+        self._saved_at = now
+        if self._saved < 1:
+            raise CapacityExceeded("too many pages are asked for at a time")
+        self._saved -= 1
+
+    def _forget_some(self) -> None:
+        for key in [key for key, picture in self._pictures.items() if not picture.viewers]:
+            if len(self._pictures) <= _MAX_PAGES:
+                break
+            del self._pictures[key]
+
+    def _begin(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._rounds())
+
+    async def _rounds(self) -> None:
+        """Draw what is looked at whenever there is news, and each second else, since ages grow; until nobody looks."""
+        while self._asked_at:
+            began = self._now()
+            self._has_news.clear()
+            for view in self._asked_at:
+                view.follow()
+            # Those that wait longest come first.
+            watched = [
+                picture
+                for (view, _), picture in self._pictures.items()
+                if picture.viewers and began - picture.drawn_at_seconds >= _EARLY_FRACTION * view.pause_seconds
+            ]
+            watched.sort(key=lambda picture: picture.drawn_at_seconds)
+            for picture in watched[:_MAX_REDRAWS_PER_ROUND]:
+                try:
+                    picture.redraw(began)
+                except Exception:
+                    # A fault in one picture must not stop the others; its viewers keep the one before.
+                    picture.drawn_at_seconds = began
+                    _log.exception("a picture could not be drawn")
+                await asyncio.sleep(0)  # others are answered between two
+            self._let_rest()
+            await asyncio.sleep(max(0.0, _EARLY_FRACTION * _ROUND_SECONDS - (self._now() - began)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ROUND_SECONDS):
+                    await self._has_news.wait()
+
+    def _let_rest(self) -> None:
+        now = self._now()
+        for view, asked_at in list(self._asked_at.items()):
+            of_view = [key for key in self._pictures if key[0] is view]
+            if any(self._pictures[key].viewers for key in of_view):
+                self._asked_at[view] = now
+            elif now - asked_at > _IDLE_SECONDS:
+                for key in of_view:
+                    del self._pictures[key]
+                del self._asked_at[view]
+                view.rest()
+
+
+_EPOCH = secrets.token_hex(4)
+"""Versions of another process mean nothing to this one: who comes with such a one gets all."""
+
+
+class RenderedPage:
+    """What is drawn of a choice. `draw` makes title and rows. Belongs to the event loop's thread."""
+
+    def __init__(self, draw: Callable[[], tuple[str, tuple[Row, ...]]]) -> None:
+        self._draw = draw
+        self._epoch = f"{_EPOCH}{secrets.token_hex(3)}"
+        self._changed_at: list[int] = []  # the version in which each row is as it is
+        self._whole_since = 0  # the version since which rows only changed, each in its place
+        self._events: dict[int, bytes] = {}
+        self._changed = asyncio.Event()
+        self._page: tuple[int, Document] | None = None
+        self.rows: tuple[Row, ...] = ()
+        self.title = ""
+        self.number = 0
+        self.drawn_at_seconds = float("-inf")
+        self.viewers = 0
+
+    @property
+    def version(self) -> str:
+        """Names what is shown now, in this process alone."""
+        return f"{self._epoch}.{self.number}"
+
+    def redraw(self, now_seconds: float) -> None:
+        """Draw it anew, and wake who waits for that, if anything is different."""
+        title, rows = self._draw()
+        self.drawn_at_seconds = now_seconds
+        if rows == self.rows and title == self.title:
+            return
+        self.number += 1
+        if _row_shapes(rows) != _row_shapes(self.rows):
+            self._whole_since = self.number
+            self._changed_at = [self.number] * len(rows)
+        else:
+            for place, (row, before) in enumerate(zip(rows, self.rows, strict=True)):
+                if row != before:
+                    self._changed_at[place] = self.number
+        self.rows, self.title = rows, title
+        self._events.clear()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    def number_of(self, version: str) -> int:
+        """The number of a version; 0, before all, of one of another process."""
+        epoch, _, number = version.partition(".")
+        is_known = epoch == self._epoch and number.isascii() and number.isdecimal() and len(number) < 12
+        return min(int(number), self.number) if is_known else 0
+
+    def event_since(self, number: int) -> bytes:
+        """The event that brings who has seen a version to the latest; the same bytes for all who have."""
+        event = self._events.get(number)
+        if event is None:
+            told: dict[str, object] = {"title": self.title}
+            if number < self._whole_since:
+                told["whole"] = self.rows
+            else:
+                told["rows"] = [(place, row) for place, row in enumerate(self.rows) if self._changed_at[place] > number]
+            text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+            event = self._events[number] = f"event: rows\nid: {self.version}\ndata: {text}\n\n".encode()
+        return event
+
+    def page(self, made: Callable[[], bytes]) -> Document:
+        """The page that is sent first; made once for all who ask for it as it is now."""
+        if self._page is None or self._page[0] != self.number:
+            self._page = self.number, Document([Part(made())])
+        return self._page[1]
+
+    async def newer_than(self, number: int) -> None:
+        """Wait until there is a version behind this one."""
+        while self.number <= number:
+            await self._changed.wait()
+
+
+def _row_shapes(rows: Sequence[Row]) -> list[tuple[str, int]]:
+    return [(kind, len(cells)) for kind, cells in rows]
