@@ -1,30 +1,87 @@
-"""What measured rows tell of a model: how much of the peak it reaches, and what an execution costs the host."""
+"""The parameters of the step-time model: published ranges for any model, or a fit to measured rows of this model."""
 
 from __future__ import annotations
 
 import json
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from neurontools.estimate import prior
-from neurontools.estimate.counted_run import CountedRun
-from neurontools.estimate.failure import EstimateError
-from neurontools.estimate.interval import Interval
-from neurontools.estimate.machine import Machine
+from neurontools.estimate.counted_run import CountedRun, EstimateError
+from neurontools.estimate.instances import InstanceHardware
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A range of values from `low` to `high`, both included, in one unit; `low` is at most `high`."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ValueError(f"from {self.low} to {self.high} is no interval")
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> Interval:
+        return Interval(self.low * factor, self.high * factor)
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    @property
+    def middle(self) -> float:
+        """The geometric mean of both ends."""
+        return float((self.low * self.high) ** 0.5)
+
+    def inverse(self, numerator: float = 1.0) -> Interval:
+        """Returns the interval of `numerator / x` for each x in this interval, which must be above 0."""
+        return Interval(numerator / self.high, numerator / self.low)
+
+    def text(self, unit: Callable[[float], str]) -> str:
+        """Formats both ends with `unit`, such as "1.2 ms to 3.4 ms"; only one if both look the same."""
+        low, high = unit(self.low), unit(self.high)
+        return low if low == high else f"{low} to {high}"
+
+
+ETA = Interval(0.297 / 1.8, 0.297 * 1.8)
+"""The share of the peak FLOPS that training reaches. Seven families of published rows reach 0.15 to 0.70; the interval
+is their geometric mean, 0.297, with a factor of 1.8 in both directions."""
+
+LAUNCH_SECONDS = 0.27e-3
+"""The time to launch a small graph, fitted on AWS's published inference rows."""
+
+TENSOR_SECONDS = 67e-6
+"""The most that each tensor adds to the launch of a training graph: 611 tensors took 28 to 41 ms in the ViT article.
+Nothing is published for other models, so the low end of an estimate leaves it out."""
+
+BUS_BYTES_PER_SECOND = Interval(52.8e9, 103.9e9)
+"""Bus bandwidth of an all-reduce inside an instance, for 2 and 16 ranks: AWS's guide to nccom-test."""
+
+COLLECTIVE_SECONDS = Interval(58e-6, 300e-6)
+"""The time of a small all-reduce, for 2 and 16 ranks: the same guide."""
+
+FAMILIES_HELD, FAMILIES = 5, 7
+"""For how many families of published training rows the interval contains the measured step: `scripts/estimate-errors`.
+"""
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "tf32": "tf32", "fp8": "float8_e4m3fn"}
-_LEAST_SPREAD = 0.10  # the mean error within one model, of the rows of the ViT article that the fit had not seen
-_MOST_SPREAD = 0.5  # rows that no two numbers describe better than this are of different models
-_MOST_BYTES = 2**20
+_LEAST_SPREAD = 0.10  # mean error of the held-out rows of the ViT article, which are all of one model
+_MOST_SPREAD = 0.5  # rows that no fit describes better than this are of different models
+_MAX_FILE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """A measured training: its type, element type, batch of a worker, and samples a second of all its workers."""
+    """A measured training run. `batch` is per worker; `samples_per_second` is the sum of all workers.
+
+    Without `workers`, the row has as many workers as the run to estimate.
+    """
 
     instance_type: str
     dtype: str
@@ -43,8 +100,8 @@ class CalibrationRow:
 
 
 @dataclass(frozen=True, slots=True)
-class _Point:
-    """A row as equations: seconds of a step, those that its compute takes at the peak, and its executions."""
+class _MeasuredStep:
+    """A row as input of the fits: its step time, the time of its compute at the peak, and its executions per step."""
 
     seconds: float
     peak_seconds: float
@@ -52,10 +109,10 @@ class _Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """One form of the model, fitted: `slowdown` times a step's time at the peak, and `host_seconds` an execution.
+class StepTimeFit:
+    """A fitted step-time model: compute takes `slowdown` times its time at the peak, an execution `host_seconds`.
 
-    `overlaps`: both go on at once, so the longer is what a step takes.
+    With `overlaps`, host and device work at the same time and the longer one counts; otherwise their times add up.
     """
 
     overlaps: bool
@@ -63,34 +120,38 @@ class Form:
     host_seconds: float
 
     def seconds(self, peak_seconds: float, executions: float) -> float:
-        """The time of a step."""
+        """Returns the modelled time of a step."""
         device, host = peak_seconds * self.slowdown, self.host_seconds * executions
         return max(device, host) if self.overlaps else device + host
 
-    def error(self, points: Sequence[_Point]) -> float:
-        """By how much a row is off in the geometric mean: 0.1 is a tenth, too long or too short."""
-        return _geometric(_factor(self.seconds(p.peak_seconds, p.executions), p.seconds) for p in points) - 1
+    def error(self, steps: Sequence[_MeasuredStep]) -> float:
+        """Returns the geometric mean of the relative errors: 0.1 is 10% too long or too short."""
+        ratios = [self.seconds(step.peak_seconds, step.executions) / step.seconds for step in steps]
+        return _geometric_mean(max(ratio, 1 / ratio) for ratio in ratios) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What rows of one model say, in two forms: host and device at once, and one after the other."""
+    """Two fits to the measured rows of one model: host and device overlapping, and one after the other."""
 
-    overlapping: Form
-    adding: Form
-    spread: float  # a ratio: what the rows leave open within the model
+    overlapping: StepTimeFit
+    adding: StepTimeFit
+    spread: float  # a ratio: the error that remains within one model
     row_count: int
 
     @classmethod
     def of(cls, rows: Sequence[CalibrationRow], flops_per_sample: float, run_workers: int = 1) -> Calibration:
-        """Fits rows of a model with so many FLOPs a sample; EstimateError where they contradict each other."""
+        """Fits both models to rows of one training script.
+
+        Raises EstimateError if the rows contradict each other, or a row is faster than its hardware.
+        """
         if not rows:
             raise EstimateError(
                 "there is no row to calibrate on; give one with type, dtype, batch and samples a second"
             )
-        points = [_point(row, flops_per_sample, run_workers) for row in rows]
-        overlapping, adding = _overlapping(points), _adding(points)
-        error = min(overlapping.error(points), adding.error(points))
+        steps = [_measured_step(row, flops_per_sample, run_workers) for row in rows]
+        overlapping, adding = _fit_overlapping(steps), _fit_adding(steps)
+        error = min(overlapping.error(steps), adding.error(steps))
         if error > _MOST_SPREAD:
             raise EstimateError(
                 f"the rows contradict each other: the best fit is off by {100 * error:.0f}% on average; "
@@ -100,31 +161,31 @@ class Calibration:
 
     @property
     def eta(self) -> Interval:
-        """The share of the peak that compute reaches."""
-        return _ordered(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
+        """The share of the peak FLOPS that compute reaches."""
+        return _interval_between(1 / self.overlapping.slowdown, 1 / self.adding.slowdown)
 
     @property
     def execution_seconds(self) -> Interval:
-        """What an execution costs the host."""
-        return _ordered(self.overlapping.host_seconds, self.adding.host_seconds)
+        """The host's time for one execution."""
+        return _interval_between(self.overlapping.host_seconds, self.adding.host_seconds)
 
 
 def read_rows(path: Path) -> list[CalibrationRow]:
-    """Rows of a file: TOML with [[row]], or what `neuron-run --summary-json` wrote on a real instance.
+    """Reads rows from a TOML file with [[row]] tables, or from a `neuron-run --summary-json` of a real instance.
 
-    EstimateError says what is wrong with it.
+    Raises EstimateError, with the path and the cause, if the file is unusable.
     """
     try:
         with path.open("rb") as opened:
-            data = opened.read(_MOST_BYTES + 1)
+            data = opened.read(_MAX_FILE_BYTES + 1)
         text = data.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise EstimateError(f"{path}: {getattr(error, 'strerror', None) or 'not UTF-8'}; give a file of rows") from None
-    if len(data) > _MOST_BYTES:
+    if len(data) > _MAX_FILE_BYTES:
         raise EstimateError(f"{path}: larger than 1 MiB; give a file of a few rows")
     try:
         if text.lstrip().startswith("{"):
-            return [_of_summary(json.loads(text))]
+            return [_row_from_summary(json.loads(text))]
         rows = tomllib.loads(text).get("row")
     except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         if isinstance(error, EstimateError):
@@ -132,14 +193,14 @@ def read_rows(path: Path) -> list[CalibrationRow]:
         raise EstimateError(f"{path}: {str(error).splitlines()[0]}; write [[row]] tables") from None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise EstimateError(f"{path}: there is no [[row]]; each has instance_type, dtype, batch and samples_per_second")
-    return [_row(path, row) for row in rows]
+    return [_row_from_table(path, row) for row in rows]
 
 
-def _row(path: Path, table: Mapping[str, Any]) -> CalibrationRow:
-    known = {each.name for each in fields(CalibrationRow)}
-    unknown = sorted(table.keys() - known)
+def _row_from_table(path: Path, table: Mapping[str, Any]) -> CalibrationRow:
+    allowed = {each.name for each in fields(CalibrationRow)}
+    unknown = sorted(table.keys() - allowed)
     if unknown:
-        raise EstimateError(f"{path}: a row has no {unknown[0]!r}; there are {', '.join(sorted(known))}")
+        raise EstimateError(f"{path}: a row has no {unknown[0]!r}; there are {', '.join(sorted(allowed))}")
     missing = sorted({"instance_type", "dtype", "batch", "samples_per_second"} - table.keys())
     if missing:
         raise EstimateError(f"{path}: a row has no {missing[0]}; add it")
@@ -149,22 +210,22 @@ def _row(path: Path, table: Mapping[str, Any]) -> CalibrationRow:
         raise EstimateError(f"{path}: {error}") from None
 
 
-def _of_summary(document: Any) -> CalibrationRow:
+def _row_from_summary(document: Any) -> CalibrationRow:
     if not isinstance(document, dict):
-        raise EstimateError("this is no summary of neuron-run")
+        raise EstimateError("this is not a summary of neuron-run")
     run = CountedRun.from_summary(document)
     if any(rank.get("is_simulated") for rank in document["ranks"]):
         raise EstimateError(
             "its times are those of simulated NeuronCores, on a CPU; give rows that were measured on an instance"
         )
     dtype = max(run.flops_by_dtype, key=lambda each: run.flops_by_dtype[each])
-    names = {long: short for short, long in _DTYPES.items()}
+    short_names = {long: short for short, long in _DTYPES.items()}
     rate = document.get("samples_per_second")
-    if run.batch_samples is None or not rate or dtype not in names or not document.get("instance_type"):
-        raise EstimateError("this summary doesn't tell instance type, batch, element type and samples a second")
+    if run.batch_samples is None or not rate or dtype not in short_names or not document.get("instance_type"):
+        raise EstimateError("this summary lacks the instance type, batch, element type or samples a second")
     return CalibrationRow(
         instance_type=str(document["instance_type"]),
-        dtype=names[dtype],
+        dtype=short_names[dtype],
         batch=run.batch_samples,
         samples_per_second=float(rate),
         batches_per_execution=run.batches_per_execution or 1.0,
@@ -172,65 +233,59 @@ def _of_summary(document: Any) -> CalibrationRow:
     )
 
 
-def _point(row: CalibrationRow, flops_per_sample: float, run_workers: int) -> _Point:
-    machine = Machine.of(row.instance_type)
+def _measured_step(row: CalibrationRow, flops_per_sample: float, run_workers: int) -> _MeasuredStep:
+    hardware = InstanceHardware.from_catalog(row.instance_type)
     workers = row.workers or run_workers
-    if workers > machine.core_count:
-        raise EstimateError(f"a row has {workers} workers on {row.instance_type}, which has {machine.core_count} cores")
+    if workers > hardware.core_count:
+        raise EstimateError(
+            f"a row has {workers} workers on {row.instance_type}, which has {hardware.core_count} cores"
+        )
     seconds = row.batch * workers / row.samples_per_second
-    peak_seconds = machine.seconds_at_peak({_DTYPES[row.dtype]: flops_per_sample * row.batch})
+    peak_seconds = hardware.seconds_at_peak({_DTYPES[row.dtype]: flops_per_sample * row.batch})
     if seconds < peak_seconds:
         raise EstimateError(
             f"a row has {row.samples_per_second:g} samples a second, more than {row.instance_type} could do at "
             "its peak; correct its batch, dtype or workers"
         )
-    return _Point(seconds, peak_seconds, 1 / row.batches_per_execution)
+    return _MeasuredStep(seconds, peak_seconds, 1 / row.batches_per_execution)
 
 
-def _overlapping(points: Sequence[_Point]) -> Form:
-    """The best of all ways to part the rows into those that compute binds and those that the host binds."""
-    ordered = sorted(points, key=lambda p: p.executions / p.peak_seconds)
-    best: Form | None = None
+def _fit_overlapping(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
+    """Splits the rows into compute-bound and host-bound ones in every order-preserving way; returns the best fit."""
+    ordered = sorted(steps, key=lambda step: step.executions / step.peak_seconds)
+    fits = []
     for count in range(1, len(ordered) + 1):
-        device, host = ordered[:count], ordered[count:]
-        slowdown = _geometric(p.seconds / p.peak_seconds for p in device)
-        host_seconds = _geometric(p.seconds / p.executions for p in host) if host else 0.0
-        fit = Form(overlaps=True, slowdown=slowdown, host_seconds=host_seconds)
-        if best is None or fit.error(points) < best.error(points):
-            best = fit
-    if best is None:
-        raise EstimateError("there is no row to calibrate on")
-    return best
+        compute_bound, host_bound = ordered[:count], ordered[count:]
+        slowdown = _geometric_mean(step.seconds / step.peak_seconds for step in compute_bound)
+        host_seconds = _geometric_mean(step.seconds / step.executions for step in host_bound) if host_bound else 0.0
+        fits.append(StepTimeFit(overlaps=True, slowdown=slowdown, host_seconds=host_seconds))
+    return min(fits, key=lambda fit: fit.error(steps))
 
 
-def _adding(points: Sequence[_Point]) -> Form:
-    """Least squares of the relative errors, with neither part below 0 and compute no faster than the peak."""
-    rows = [(p.peak_seconds / p.seconds, p.executions / p.seconds) for p in points]
+def _fit_adding(steps: Sequence[_MeasuredStep]) -> StepTimeFit:
+    """Least squares of the relative errors, with a slowdown of at least 1 and host_seconds of at least 0."""
+    rows = [(step.peak_seconds / step.seconds, step.executions / step.seconds) for step in steps]
     aa = sum(a * a for a, _ in rows)
     ab = sum(a * b for a, b in rows)
     bb = sum(b * b for _, b in rows)
     a1, b1 = sum(a for a, _ in rows), sum(b for _, b in rows)
     determinant = aa * bb - ab * ab
     if determinant <= 1e-9 * aa * bb:
-        # All rows are alike: nothing tells compute from host, so compute is as fast here as it was anywhere.
-        slowdown = min(a1 / aa, 1 / prior.ETA.high)
-        return Form(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
+        # Rows of equal ratios can't separate compute from host: assume the fastest compute that was ever published.
+        slowdown = min(a1 / aa, 1 / ETA.high)
+        return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=max((b1 - slowdown * ab) / bb, 0.0))
     slowdown, host = (bb * a1 - ab * b1) / determinant, (aa * b1 - ab * a1) / determinant
     if slowdown < 1:
         slowdown, host = 1.0, max((b1 - ab) / bb, 0.0)
     elif host < 0:
         slowdown, host = a1 / aa, 0.0
-    return Form(overlaps=False, slowdown=slowdown, host_seconds=host)
+    return StepTimeFit(overlaps=False, slowdown=slowdown, host_seconds=host)
 
 
-def _factor(one: float, other: float) -> float:
-    return max(one / other, other / one)
-
-
-def _geometric(values: Any) -> float:
+def _geometric_mean(values: Iterable[float]) -> float:
     logarithms = [math.log(value) for value in values]
     return math.exp(sum(logarithms) / len(logarithms))
 
 
-def _ordered(one: float, other: float) -> Interval:
+def _interval_between(one: float, other: float) -> Interval:
     return Interval(min(one, other), max(one, other))

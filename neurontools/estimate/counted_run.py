@@ -1,4 +1,4 @@
-"""What neuron-run counted of a training: the same on any device."""
+"""The counters of a training run under neuron-run, per step and worker; they are the same on any device."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neurontools.estimate.failure import EstimateError
-
 
 @dataclass(frozen=True, slots=True)
 class CountedRun:
-    """Work of one optimizer step of one worker, and the HBM that the worker with the most of it took.
+    """The work of one optimizer step of the worker with the most FLOPs, and the largest HBM peak of all workers.
 
-    It is that of usual steps, where the run has some: what an evaluation executes between two steps is left out.
-    `flops_by_dtype` has torch's names of element types. `executions` and `tensors` are how often a graph is executed in
-    a step and how many inputs and outputs those executions have. `moved_bytes` are the sizes of these. `batch_samples`
-    is the size of a batch as the loader gave it and `samples` what a step takes: more where gradients are accumulated;
-    both None where no loader of torch_xla was used. Parts of the memory are None where no optimizer has stepped.
+    Counts steady-state steps if the run has any, which leaves out evaluations between steps. `flops_by_dtype` uses
+    torch's names of element types. `executions` counts executed graphs per step, `tensors` their inputs and outputs,
+    and `moved_bytes` the bytes of those. `batch_samples` is the loader's batch size. `samples` is per step, and larger
+    than a batch if gradients are accumulated. Both are None without a loader of torch_xla. The parts of the memory are
+    None before the first optimizer step.
     """
 
     worker_count: int
@@ -41,11 +39,11 @@ class CountedRun:
 
     @classmethod
     def from_summary(cls, document: Mapping[str, Any]) -> CountedRun:
-        """Reads a document of `neuron-run --summary-json`; EstimateError where it has no training step in it."""
+        """Parses the output of `neuron-run --summary-json`; raises EstimateError if it has no training step."""
         ranks = document.get("ranks")
         if not isinstance(ranks, list) or not all(isinstance(rank, dict) for rank in ranks):
             raise EstimateError(
-                "this is no summary of neuron-run: it has no list of ranks; write one with --summary-json"
+                "this is not a summary of neuron-run: it has no list of ranks; write one with --summary-json"
             )
         trained = [rank for rank in ranks if _number(rank, "steps_total")]
         if not trained:
@@ -89,17 +87,17 @@ class CountedRun:
 
     @property
     def flops(self) -> float:
-        """FLOPs of a step of one worker."""
+        """The FLOPs of a step of one worker."""
         return sum(self.flops_by_dtype.values())
 
     @property
     def batches_per_execution(self) -> float | None:
-        """Batches that one execution takes; None where no loader tells them."""
+        """Batches per execution; None without a loader of torch_xla."""
         return None if self.batches is None else self.batches / self.executions
 
     @property
     def fixed_bytes(self) -> int | None:
-        """HBM that doesn't depend on the batch; None where it isn't known."""
+        """The HBM that doesn't depend on the batch size; None if unknown."""
         parts = (self.weight_bytes, self.gradient_bytes, self.optimizer_state_bytes)
         known = [part for part in parts if part is not None]
         return sum(known) if len(known) == len(parts) else None
@@ -110,5 +108,11 @@ def _number(document: Mapping[str, Any], name: str) -> float:
     if value is None:
         return 0.0
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise EstimateError(f"this is no summary of neuron-run: {name} is not a number; write one with --summary-json")
+        raise EstimateError(
+            f"this is not a summary of neuron-run: {name} is not a number; write one with --summary-json"
+        )
     return float(value)
+
+
+class EstimateError(ValueError):
+    """What was given can't be used; the text is one line with the thing, the cause and the next step."""

@@ -1,37 +1,348 @@
-"""An estimate for one instance type: what is counted, what is listed and what is estimated, apart."""
+"""Estimates of a counted run on an instance type: memory fit, step time, cost, and the effect of changes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
-from neurontools.estimate.calibration import Calibration
-from neurontools.estimate.cost import Cost, cost
+from neurontools.estimate.calibration import (
+    BUS_BYTES_PER_SECOND,
+    COLLECTIVE_SECONDS,
+    ETA,
+    LAUNCH_SECONDS,
+    TENSOR_SECONDS,
+    Calibration,
+    Interval,
+)
 from neurontools.estimate.counted_run import CountedRun
-from neurontools.estimate.fit import Fit, fit
-from neurontools.estimate.interval import Interval
-from neurontools.estimate.machine import Machine
-from neurontools.estimate.prices import Price, list_prices
-from neurontools.estimate.step_time import StepTime, step_time
-from neurontools.estimate.what_if import WhatIf, what_ifs
+from neurontools.estimate.instances import InstanceHardware, Price, list_prices
+
+NOT_PREDICTED = (
+    ("autocast (AMP)", "cost 26% where it was measured, and the model has no term for it"),
+    ("FP8", "at best as fast as BF16 on Trainium1 and Inferentia2; cost 8% where it was measured"),
+    ("compiler flags, SDK release", "the speed of one script varied from -22% to +21% between releases"),
+    ("input pipeline", "loading is measured on this CPU, not on the instance's"),
+    ("more than one instance", "no suitable measurement is published"),
+)
+"""Changes whose effect the model can't predict, with the reasons."""
+
+_SECONDS_PER_HOUR = 3600.0
+_BATCHES_PER_EXECUTION = 10  # the ViT article measured this number
+_ACCUMULATED_BATCHES = 4
+_NOTABLE_COLLECTIVE_RATIO = 0.1  # of a step
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The HBM use of the fullest core, in bytes, and the number of cores; None is unknown.
+
+    `rest_bytes` are activations, temporaries, inputs and programs. `largest_batch` is per worker, and assumes that only
+    the rest grows with the batch.
+    """
+
+    core_memory_bytes: int
+    peak_bytes: int
+    weight_bytes: int | None
+    gradient_bytes: int | None
+    optimizer_state_bytes: int | None
+    rest_bytes: int | None
+    largest_batch: int | None
+    core_count: int
+    worker_count: int
+
+    @property
+    def headroom_bytes(self) -> int:
+        """The unused HBM of the core; below 0 if the run doesn't fit."""
+        return self.core_memory_bytes - self.peak_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether HBM and cores suffice."""
+        return self.headroom_bytes >= 0 and self.worker_count <= self.core_count
+
+
+def memory_fit(run: CountedRun, hardware: InstanceHardware) -> Fit:
+    """Compares the counted HBM with that of the hardware, for one core per worker."""
+    rest = largest = None
+    if run.fixed_bytes is not None and run.peak_bytes > run.fixed_bytes:
+        rest = run.peak_bytes - run.fixed_bytes
+        if run.batch_samples:
+            largest = max(int((hardware.core_memory_bytes - run.fixed_bytes) * run.batch_samples // rest), 0)
+    return Fit(
+        core_memory_bytes=hardware.core_memory_bytes,
+        peak_bytes=run.peak_bytes,
+        weight_bytes=run.weight_bytes,
+        gradient_bytes=run.gradient_bytes,
+        optimizer_state_bytes=run.optimizer_state_bytes,
+        rest_bytes=rest,
+        largest_batch=largest,
+        core_count=hardware.core_count,
+        worker_count=run.worker_count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The modelled time of an optimizer step, in seconds, in parts and as a whole.
+
+    `host` is the time to launch executions, `compute` to multiply matrices, and `collectives` to wait for other
+    workers. `memory_seconds` is the least time to move the inputs and outputs of the graphs. `scenarios` are step
+    times, one for each combination of the ends of the unknowns. Their order is fixed, so a changed run can be compared
+    scenario by scenario.
+    """
+
+    host: Interval
+    compute: Interval
+    memory_seconds: float | None
+    collectives: Interval
+    scenarios: tuple[float, ...]
+    spread: float  # a ratio: how far a measured step may be from the nearest scenario
+
+    @property
+    def total(self) -> Interval:
+        """The shortest and the longest step time of all scenarios, with the spread."""
+        return Interval(min(self.scenarios) * (1 - self.spread), max(self.scenarios) * (1 + self.spread))
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The middle of each part in seconds, the longest first."""
+        middle = {"host launches": self.host.middle, "compute": self.compute.middle}
+        if self.memory_seconds is not None:
+            middle["memory"] = self.memory_seconds
+        if self.collectives.high:
+            middle["collectives"] = self.collectives.middle
+        return dict(sorted(middle.items(), key=lambda item: -item[1]))
+
+    @property
+    def binds(self) -> str:
+        """The name of the longest part, which limits the step."""
+        return next(iter(self.parts))
+
+
+def step_time(run: CountedRun, hardware: InstanceHardware, calibration: Calibration | None = None) -> StepTime:
+    """Models the time of one optimizer step: from parts that overlap fully to parts that run one after the other."""
+    peak_seconds = hardware.seconds_at_peak(run.flops_by_dtype)
+    memory_seconds = None
+    if hardware.memory_bytes_per_second is not None:
+        memory_seconds = run.moved_bytes / hardware.memory_bytes_per_second
+    collectives = _collective_seconds(run)
+
+    def overlapping(host: float, compute: float) -> float:
+        return max(host, compute, memory_seconds or 0.0, collectives.low)
+
+    def one_after_the_other(host: float, compute: float) -> float:
+        return host + max(compute, memory_seconds or 0.0) + collectives.high
+
+    if calibration is None:
+        compute = ETA.inverse(peak_seconds)
+        launches = run.executions * LAUNCH_SECONDS
+        host = Interval(launches, launches + run.tensors * TENSOR_SECONDS)
+        scenarios = tuple(
+            combine(host_seconds, compute_seconds)
+            for combine in (overlapping, one_after_the_other)
+            for host_seconds in (host.low, host.high)
+            for compute_seconds in (compute.low, compute.high)
+        )
+        return StepTime(host, compute, memory_seconds, collectives, scenarios, 0.0)
+    fits = (calibration.overlapping, calibration.adding)
+    scenarios = tuple(
+        combine(fit.host_seconds * run.executions, fit.slowdown * peak_seconds)
+        for combine, fit in zip((overlapping, one_after_the_other), fits, strict=True)
+    )
+    return StepTime(
+        host=calibration.execution_seconds * run.executions,
+        compute=calibration.eta.inverse(peak_seconds),
+        memory_seconds=memory_seconds,
+        collectives=collectives,
+        scenarios=scenarios,
+        spread=calibration.spread,
+    )
+
+
+def _collective_seconds(run: CountedRun) -> Interval:
+    """The time of ring all-reduces that nothing else delays: a latency for each, and the transfer of their bytes."""
+    if run.worker_count < 2 or not run.collectives:
+        return Interval(0.0, 0.0)
+    latency = COLLECTIVE_SECONDS * run.collectives
+    ring_bytes = 2 * (run.worker_count - 1) / run.worker_count * run.collective_bytes
+    return latency + BUS_BYTES_PER_SECOND.inverse(ring_bytes) if ring_bytes else latency
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingCost:
+    """The cost of training at one price of the whole instance, in US dollars; None if samples are unknown."""
+
+    price: Price
+    thousand_steps_usd: Interval
+    million_samples_usd: Interval | None
+    epoch_usd: Interval | None
+
+
+def instance_usd(usd_per_hour: float, seconds: float) -> float:
+    """Returns the US dollars for so many seconds of an instance."""
+    return usd_per_hour * seconds / _SECONDS_PER_HOUR
+
+
+def training_cost(
+    price: Price, step_seconds: Interval, samples_per_step: float | None, epoch_samples: int | None
+) -> TrainingCost:
+    """Computes the cost from the step time; `samples_per_step` is the sum of all workers."""
+    step_usd = step_seconds * instance_usd(price.usd_per_hour, 1.0)
+    sample_usd = step_usd * (1 / samples_per_step) if samples_per_step else None
+    return TrainingCost(
+        price=price,
+        thousand_steps_usd=step_usd * 1e3,
+        million_samples_usd=None if sample_usd is None else sample_usd * 1e6,
+        epoch_usd=None if sample_usd is None or epoch_samples is None else sample_usd * epoch_samples,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The predicted effect of one change.
+
+    `speedup` is the ratio of samples per second after and before; None if the change affects only memory.
+    """
+
+    change: str
+    speedup: Interval | None
+    peak_bytes: int | None  # None: unknown
+    why: str
+
+
+def what_ifs(run: CountedRun, hardware: InstanceHardware, calibration: Calibration | None) -> list[WhatIf]:
+    """Predicts all changes that apply to this run on this hardware."""
+    baseline = _Baseline(run, hardware, calibration, step_time(run, hardware, calibration))
+    return [effect for predict in _CHANGES if (effect := predict(baseline)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Baseline:
+    """The run without changes."""
+
+    run: CountedRun
+    hardware: InstanceHardware
+    calibration: Calibration | None
+    step: StepTime
+
+    def speedup(self, changed: CountedRun, work: float = 1.0) -> Interval:
+        """Returns the ratio of samples per second of a changed run, whose steps take `work` times the samples.
+
+        Compares scenario by scenario, because the unknowns are the same in both runs.
+        """
+        after = step_time(changed, self.hardware, self.calibration)
+        ratios = [work * before / now for before, now in zip(self.step.scenarios, after.scenarios, strict=True)]
+        return Interval(min(ratios), max(ratios))
+
+
+def _bfloat16_effect(baseline: _Baseline) -> WhatIf | None:
+    run = baseline.run
+    float32_flops = run.flops_by_dtype.get("float32", 0.0)
+    if float32_flops <= run.flops / 2:
+        return None
+    flops = {dtype: count for dtype, count in run.flops_by_dtype.items() if dtype != "float32"}
+    flops["bfloat16"] = flops.get("bfloat16", 0.0) + float32_flops
+    peaks = baseline.hardware.peak_flops
+    ratio = peaks["bfloat16"] / peaks["float32"]
+    return WhatIf(
+        "bfloat16 (model.to(torch.bfloat16))",
+        baseline.speedup(replace(run, flops_by_dtype=flops, moved_bytes=run.moved_bytes / 2)),
+        run.peak_bytes // 2,
+        f"{float32_flops / run.flops:.0%} of the FLOPs are float32, whose peak is {ratio:.1f} times lower",
+    )
+
+
+def _batches_per_execution_effect(baseline: _Baseline) -> WhatIf | None:
+    run = baseline.run
+    if run.batches_per_execution is None or not 0.5 <= run.batches_per_execution <= 2:
+        return None
+    factor = _BATCHES_PER_EXECUTION
+    return WhatIf(
+        f"batches_per_execution={factor}",
+        baseline.speedup(replace(run, executions=run.executions / factor, tensors=run.tensors / factor)),
+        None,
+        f"{run.executions:.2g} execution(s) a step, each launched with {run.tensors / run.executions:.0f} tensors",
+    )
+
+
+def _all_cores_effect(baseline: _Baseline) -> WhatIf | None:
+    run, cores = baseline.run, baseline.hardware.core_count
+    if run.worker_count >= cores:
+        return None
+    reduced_bytes = run.collective_bytes or run.gradient_bytes or 0
+    changed = replace(run, worker_count=cores, collectives=max(run.collectives, 1.0), collective_bytes=reduced_bytes)
+    return WhatIf(
+        f"one worker per core ({cores})",
+        baseline.speedup(changed, cores / run.worker_count),
+        run.peak_bytes,
+        f"you use {run.worker_count} of {cores} cores and pay for all; gradients are reduced once a step",
+    )
+
+
+def _accumulation_effect(baseline: _Baseline) -> WhatIf | None:
+    run, step = baseline.run, baseline.step
+    if not run.collectives or step.collectives.high < _NOTABLE_COLLECTIVE_RATIO * step.total.low:
+        return None
+    changed = replace(
+        run,
+        collectives=run.collectives / _ACCUMULATED_BATCHES,
+        collective_bytes=run.collective_bytes / _ACCUMULATED_BATCHES,
+    )
+    return WhatIf(
+        f"gradient accumulation over {_ACCUMULATED_BATCHES} batches",
+        baseline.speedup(changed),
+        run.peak_bytes,
+        f"gradients are reduced in {run.collectives:.3g} collectives a step; it changes what the optimizer sees",
+    )
+
+
+def _checkpointing_effect(baseline: _Baseline) -> WhatIf | None:
+    run = baseline.run
+    if run.peak_bytes < baseline.hardware.core_memory_bytes / 2:
+        return None
+    recomputed = {dtype: flops * 4 / 3 for dtype, flops in run.flops_by_dtype.items()}
+    return WhatIf(
+        "activation checkpointing",
+        baseline.speedup(replace(run, flops_by_dtype=recomputed)),
+        None,
+        "the forward pass is computed twice; how much memory it saves depends on where it is used",
+    )
+
+
+def _larger_batch_effect(baseline: _Baseline) -> WhatIf | None:
+    """Applies only if compute binds: the time of a batch is then proportional to its samples."""
+    step = baseline.step
+    if baseline.calibration is None or step.host.high >= step.compute.low or baseline.run.samples is None:
+        return None
+    return WhatIf("a larger batch", Interval(1.0, 1.0), None, "compute binds, so a sample takes as long: no effect")
+
+
+_CHANGES: tuple[Callable[[_Baseline], WhatIf | None], ...] = (  # only changes whose predicted sign is certain
+    _bfloat16_effect,
+    _batches_per_execution_effect,
+    _all_cores_effect,
+    _accumulation_effect,
+    _checkpointing_effect,
+    _larger_batch_effect,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a run would need, take and cost on one instance type.
+    """The memory fit, speed and cost of a run on one instance type.
 
-    `fit` is counted, `prices` in `costs` are of a list, the rest is estimated. `mfu` is the share of the peak of
-    bfloat16, as everywhere else; `costs` is empty where no price is published.
+    `fit` is counted, the prices in `costs` are list prices, everything else is estimated. `mfu` is relative to the
+    bfloat16 peak. `costs` is empty if no price is published.
     """
 
     instance_type: str
     run: CountedRun
-    machine: Machine
+    machine: InstanceHardware
     fit: Fit
     step: StepTime
     samples_per_second: Interval | None
     mfu: Interval | None
-    costs: tuple[Cost, ...]
+    costs: tuple[TrainingCost, ...]
     what_ifs: tuple[WhatIf, ...]
     calibration: Calibration | None
 
@@ -44,24 +355,24 @@ def estimate(
     prices: Sequence[Price] = (),
     epoch_samples: int | None = None,
 ) -> Estimate:
-    """Estimates a run on an instance type; EstimateError for a type that isn't known.
+    """Estimates a run on an instance type; raises EstimateError for an unknown type.
 
-    `prices` are one's own; those of this type are shown before the catalog's.
+    `prices` of this type precede those of the catalog.
     """
-    machine = Machine.of(instance_type)
-    step = step_time(run, machine, calibration)
+    hardware = InstanceHardware.from_catalog(instance_type)
+    step = step_time(run, hardware, calibration)
     samples = None if run.samples is None else run.samples * run.worker_count
-    peak = machine.peak_flops.get("bfloat16")
-    own = [price for price in prices if price.instance_type == instance_type]
+    peak = hardware.peak_flops.get("bfloat16")
+    all_prices = [price for price in prices if price.instance_type == instance_type] + list_prices(instance_type)
     return Estimate(
         instance_type=instance_type,
         run=run,
-        machine=machine,
-        fit=fit(run, machine),
+        machine=hardware,
+        fit=memory_fit(run, hardware),
         step=step,
         samples_per_second=None if samples is None else step.total.inverse(samples),
         mfu=None if peak is None else step.total.inverse(run.flops / peak),
-        costs=tuple(cost(price, step.total, samples, epoch_samples) for price in (*own, *list_prices(instance_type))),
-        what_ifs=tuple(what_ifs(run, machine, calibration)),
+        costs=tuple(training_cost(price, step.total, samples, epoch_samples) for price in all_prices),
+        what_ifs=tuple(what_ifs(run, hardware, calibration)),
         calibration=calibration,
     )

@@ -1,4 +1,4 @@
-"""Estimates as text for people."""
+"""Estimates as text for people, and as data for --summary-json."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 from datetime import date
+from typing import Any
 
-from neurontools.estimate import prior
-from neurontools.estimate.cost import Cost
-from neurontools.estimate.estimate import Estimate
-from neurontools.estimate.interval import Interval
-from neurontools.estimate.prices import ON_DEMAND
-from neurontools.estimate.what_if import NOT_PREDICTED
+from neurontools.estimate.calibration import ETA, FAMILIES, FAMILIES_HELD, Interval
+from neurontools.estimate.estimate import NOT_PREDICTED, Estimate, TrainingCost
+from neurontools.estimate.instances import ON_DEMAND
 from neurontools.util.formats import Column, ascii_table
 from neurontools.util.units import UNKNOWN, bytes_text, count_text, duration_text, flops_text, percent_text
 
@@ -21,25 +19,25 @@ _WIDTH = 100
 _SHORT_NAMES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 
 
-def text(estimates: Sequence[Estimate], today: date) -> str:
-    """One estimate whole; several as a table, and then what they share."""
+def format_estimates(estimates: Sequence[Estimate], today: date) -> str:
+    """Formats one estimate in full, several as a table; `today` tells which prices are old."""
     if not estimates:
         return ""
     first = estimates[0]
-    lines = _counted(first)
+    lines = _counter_lines(first)
     if len(estimates) > 1:
         lines += ["", *ascii_table(_COLUMNS, [[each] for each in estimates]).splitlines()]
     else:
-        lines += ["", *_whole(first)]
-        lines += ["", *_what_ifs(first)]
+        lines += ["", *_full_lines(first)]
+        lines += ["", *_what_if_lines(first)]
     lines.append("")
-    for sentence in _honesty(estimates, today):
+    for sentence in _caveats(estimates, today):
         lines += textwrap.wrap(sentence, _WIDTH, subsequent_indent="  ")
     return "\n".join(lines) + "\n"
 
 
 def dollars(usd: float) -> str:
-    """Dollars with three digits that mean something: "$0.0123", "$4.56", "$1,234"."""
+    """Formats US dollars with three significant digits: "$0.0123", "$4.56", "$1,234"."""
     if usd >= 100:
         return f"${usd:,.0f}"
     if usd >= 1 or usd <= 0:
@@ -47,7 +45,7 @@ def dollars(usd: float) -> str:
     return f"${usd:.{2 - math.floor(math.log10(usd))}f}"
 
 
-def _counted(estimate: Estimate) -> list[str]:
+def _counter_lines(estimate: Estimate) -> list[str]:
     run = estimate.run
     dtypes = ", ".join(
         f"{flops / run.flops:.0%} {_SHORT_NAMES.get(dtype, dtype)}" for dtype, flops in run.flops_by_dtype.items()
@@ -58,11 +56,11 @@ def _counted(estimate: Estimate) -> list[str]:
         ("a step", f"{flops_text(run.flops).replace('FLOPS', 'FLOP')} ({dtypes}), {run.executions:.3g} execution(s)"),
     ]
     if run.collectives:
-        rows.append(("", f"{run.collectives:.3g} collective(s) of {bytes_text(round(run.collective_bytes))} in all"))
-    return _aligned(rows)
+        rows.append(("", f"{run.collectives:.3g} collective(s) of {bytes_text(round(run.collective_bytes))} in total"))
+    return _align_columns(rows)
 
 
-def _whole(estimate: Estimate) -> list[str]:
+def _full_lines(estimate: Estimate) -> list[str]:
     fit, step = estimate.fit, estimate.step
     verdict = "fits" if fit.fits else "DOES NOT FIT"
     if fit.worker_count > fit.core_count:
@@ -81,95 +79,93 @@ def _whole(estimate: Estimate) -> list[str]:
         (estimate.instance_type, verdict),
         (
             "  HBM (counted)",
-            f"{_memory(estimate)} a core, {_headroom(fit.headroom_bytes)}",
+            f"{_memory_text(estimate)} a core, {_headroom_text(fit.headroom_bytes)}",
         ),
-        ("", ", ".join(parts) or "its parts are not known"),
+        ("", ", ".join(parts) or "its parts are unknown"),
         (
             "  largest batch",
             UNKNOWN
             if fit.largest_batch is None
-            else f"{count_text(fit.largest_batch)} a worker, if all but weights, gradients and optimizer grow with it",
+            else f"{count_text(fit.largest_batch)} a worker, if all but weights, gradients and optimizer grows with it",
         ),
         ("  cores (counted)", f"{fit.worker_count} used of {fit.core_count} paid"),
-        ("  step (estimate)", step.total.text(duration_text) + f"; {_terms(estimate)}"),
-        ("  samples/s", _interval(estimate.samples_per_second, _rate)),
-        ("  MFU", _interval(estimate.mfu, _mfu)),
+        ("  step (estimate)", step.total.text(duration_text) + f"; {_binding_text(estimate)}"),
+        ("  samples/s", _interval_text(estimate.samples_per_second, _rate_text)),
+        ("  MFU", _interval_text(estimate.mfu, _mfu_text)),
     ]
     for cost in estimate.costs:
-        rows += [("  price (list)", cost.price.text()), *(("", f"  {line}") for line in _cost(cost))]
+        rows += [("  price (list)", cost.price.text()), *(("", f"  {line}") for line in _cost_lines(cost))]
     if not estimate.costs:
         rows.append(("  price", "none is published; give your own with --prices"))
-    return _aligned(rows)
+    return _align_columns(rows)
 
 
-def _memory(estimate: Estimate) -> str:
+def _memory_text(estimate: Estimate) -> str:
     return f"{bytes_text(estimate.fit.peak_bytes)} of {bytes_text(estimate.fit.core_memory_bytes)}"
 
 
-def _headroom(headroom_bytes: int) -> str:
+def _headroom_text(headroom_bytes: int) -> str:
     if headroom_bytes < 0:
         return f"{bytes_text(-headroom_bytes)} too much"
     return f"{bytes_text(headroom_bytes)} left"
 
 
-def _terms(estimate: Estimate) -> str:
+def _binding_text(estimate: Estimate) -> str:
     (longest, seconds), *others = estimate.step.parts.items()
-    told = f"{longest} binds"
+    sentence = f"{longest} binds"
     if others:
         name, next_seconds = others[0]
         share = next_seconds / seconds if seconds else 0.0
-        told += f", {name} is {share:.0%} of that" if share >= _LEAST_SHARE else ", all else is far below"
-    return told
+        sentence += f", {name} is {share:.0%} of that" if share >= _LEAST_SHARE else ", all else is below 1%"
+    return sentence
 
 
-def _cost(cost: Cost) -> list[str]:
-    told = [f"{cost.thousand_steps_usd.text(dollars)} for 1,000 steps"]
+def _cost_lines(cost: TrainingCost) -> list[str]:
+    lines = [f"{cost.thousand_steps_usd.text(dollars)} for 1,000 steps"]
     if cost.million_samples_usd is not None:
-        told.append(f"{cost.million_samples_usd.text(dollars)} for a million samples")
+        lines.append(f"{cost.million_samples_usd.text(dollars)} for a million samples")
     if cost.epoch_usd is not None:
-        told.append(f"{cost.epoch_usd.text(dollars)} an epoch")
-    return told
+        lines.append(f"{cost.epoch_usd.text(dollars)} an epoch")
+    return lines
 
 
-def _what_ifs(estimate: Estimate) -> list[str]:
+def _what_if_lines(estimate: Estimate) -> list[str]:
     if not estimate.what_ifs:
-        return ["what if: nothing of what can be told applies"]
+        return ["what if: no change with a predictable effect applies"]
     rows = []
     for each in estimate.what_ifs:
         effect = UNKNOWN if each.speedup is None else f"{each.speedup.text(_two_digits)} times the samples/s"
         rows += [(f"  {each.change}", effect), ("", f"  {each.why}")]
-    return ["what if (estimate)", *_aligned(rows)]
+    return ["what if (estimate)", *_align_columns(rows)]
 
 
-def _honesty(estimates: Sequence[Estimate], today: date) -> list[str]:
+def _caveats(estimates: Sequence[Estimate], today: date) -> list[str]:
     first = estimates[0]
     lines = []
     if first.calibration is None:
-        eta = f"{prior.ETA.low:.2f} to {prior.ETA.high:.2f}"
+        eta = f"{ETA.low:.2f} to {ETA.high:.2f}"
         lines.append(
-            f"Times are estimates for a model that nobody measured: {eta} of the peak, and what the host launches. "
-            f"Such an interval held {prior.FAMILIES_HELD} of {prior.FAMILIES} families of published rows; --calibrate "
-            "narrows it."
+            f"Times are estimates for an unmeasured model: {eta} of the peak, plus the launches of the host. Such an "
+            f"interval contained the measurement for {FAMILIES_HELD} of {FAMILIES} families of published rows; "
+            "--calibrate narrows it."
         )
     else:
         count = first.calibration.row_count
         lines.append(
             f"Times are calibrated on {count} measured row(s): {first.calibration.eta.text(_two_digits)} of the peak, "
-            f"{first.calibration.execution_seconds.text(duration_text)} an execution, {first.calibration.spread:.0%} "
-            "more or less."
+            f"{first.calibration.execution_seconds.text(duration_text)} an execution, plus or minus "
+            f"{first.calibration.spread:.0%}."
         )
     if first.run.flops_by_dtype.get("float32"):
-        lines.append("float32 is multiplied at its own peak: --auto-cast is none by default since SDK 2.27.")
-    lines.append(
-        "Compiling takes minutes once a cache, and data, evaluation and checkpoints come on top: none of it is in here."
-    )
+        lines.append("float32 is multiplied at the float32 peak: --auto-cast is none by default since SDK 2.27.")
+    lines.append("Not included: compilation (minutes, once per cache), data loading, evaluation and checkpoints.")
     old = sorted({c.price.source for e in estimates for c in e.costs if c.price.is_old(today)})
-    lines += [f"Warning: prices of {source} are older than a year; give today's with --prices." for source in old]
-    lines.append("Not predicted: " + "; ".join(f"{what} ({why})" for what, why in NOT_PREDICTED) + ".")
+    lines += [f"Warning: prices of {source} are older than a year; give current ones with --prices." for source in old]
+    lines.append("Not predicted: " + "; ".join(f"{change} ({why})" for change, why in NOT_PREDICTED) + ".")
     return lines
 
 
-def _interval(interval: Interval | None, unit: Callable[[float], str]) -> str:
+def _interval_text(interval: Interval | None, unit: Callable[[float], str]) -> str:
     return UNKNOWN if interval is None else interval.text(unit)
 
 
@@ -177,15 +173,15 @@ def _two_digits(value: float) -> str:
     return f"{value:.2f}"
 
 
-def _mfu(ratio: float) -> str:
+def _mfu_text(ratio: float) -> str:
     return percent_text(ratio, 1 if ratio >= 0.01 else 4)
 
 
-def _rate(value: float) -> str:
+def _rate_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+def _align_columns(rows: Sequence[tuple[str, str]]) -> list[str]:
     width = max(len(name) for name, _ in rows)
     return [f"{name:<{width}}  {value}".rstrip() for name, value in rows]
 
@@ -197,22 +193,78 @@ def _price_cell(estimate: Estimate) -> str:
     return f"${price.usd_per_hour:,.4g}" + ("" if price.kind == ON_DEMAND else f" ({price.kind})")
 
 
-def _cost_cell(estimate: Estimate, read: Callable[[Cost], Interval | None]) -> str:
-    return _interval(read(estimate.costs[0]), dollars) if estimate.costs else UNKNOWN
+def _cost_cell(estimate: Estimate, amount: Callable[[TrainingCost], Interval | None]) -> str:
+    return _interval_text(amount(estimate.costs[0]), dollars) if estimate.costs else UNKNOWN
 
 
 _COLUMNS: tuple[Column[Estimate], ...] = (
     Column(("INSTANCE", "TYPE"), lambda e: e.instance_type),
-    Column(
-        ("HBM A CORE", "(counted)"),
-        _memory,
-    ),
+    Column(("HBM A CORE", "(counted)"), _memory_text),
     Column(("FITS",), lambda e: "yes" if e.fit.fits else "NO"),
     Column(("CORES", "USED"), lambda e: f"{e.fit.worker_count} of {e.fit.core_count}"),
     Column(("STEP", "(estimate)"), lambda e: e.step.total.text(duration_text)),
     Column(("BINDS",), lambda e: e.step.binds),
-    Column(("SAMPLES/S", "(estimate)"), lambda e: _interval(e.samples_per_second, _rate)),
+    Column(("SAMPLES/S", "(estimate)"), lambda e: _interval_text(e.samples_per_second, _rate_text)),
     Column(("LIST PRICE", "AN HOUR"), _price_cell),
     Column(("1,000 STEPS", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.thousand_steps_usd)),
     Column(("A MILLION SAMPLES", "(estimate)"), lambda e: _cost_cell(e, lambda cost: cost.million_samples_usd)),
 )
+
+
+def estimate_document(estimate: Estimate) -> dict[str, Any]:
+    """Returns one estimate as JSON data; an interval is a list of its two ends, and None is unknown."""
+    fit, step = estimate.fit, estimate.step
+    return {
+        "instance_type": estimate.instance_type,
+        "counted": {
+            "fits": fit.fits,
+            "core_memory_bytes": fit.core_memory_bytes,
+            "hbm_peak_bytes": fit.peak_bytes,
+            "weight_bytes": fit.weight_bytes,
+            "gradient_bytes": fit.gradient_bytes,
+            "optimizer_state_bytes": fit.optimizer_state_bytes,
+            "rest_bytes": fit.rest_bytes,
+            "headroom_bytes": fit.headroom_bytes,
+            "largest_batch": fit.largest_batch,
+            "worker_count": fit.worker_count,
+            "core_count": fit.core_count,
+            "flops_by_dtype": dict(estimate.run.flops_by_dtype),
+            "executions_per_step": estimate.run.executions,
+        },
+        "estimated": {
+            "step_seconds": _ends(step.total),
+            "host_seconds": _ends(step.host),
+            "compute_seconds": _ends(step.compute),
+            "memory_seconds": step.memory_seconds,
+            "collective_seconds": _ends(step.collectives),
+            "binds": step.binds,
+            "samples_per_second": _ends(estimate.samples_per_second),
+            "mfu_ratio": _ends(estimate.mfu),
+        },
+        "costs": [_cost_document(cost) for cost in estimate.costs],
+        "what_ifs": [
+            {"change": each.change, "speedup": _ends(each.speedup), "peak_bytes": each.peak_bytes, "why": each.why}
+            for each in estimate.what_ifs
+        ],
+        "not_predicted": [change for change, _ in NOT_PREDICTED],
+        "calibrated_on_rows": None if estimate.calibration is None else estimate.calibration.row_count,
+        "coverage": None if estimate.calibration is not None else [FAMILIES_HELD, FAMILIES],
+    }
+
+
+def _cost_document(cost: TrainingCost) -> dict[str, Any]:
+    price = cost.price
+    return {
+        "kind": price.kind,
+        "usd_per_hour": price.usd_per_hour,
+        "region": price.region,
+        "date": None if price.read_on is None else price.read_on.isoformat(),
+        "source": price.source,
+        "thousand_steps_usd": _ends(cost.thousand_steps_usd),
+        "million_samples_usd": _ends(cost.million_samples_usd),
+        "epoch_usd": _ends(cost.epoch_usd),
+    }
+
+
+def _ends(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]

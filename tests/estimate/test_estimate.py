@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.estimate import Calibration, CalibrationRow, CountedRun, EstimateError, Interval, estimate
-from neurontools.estimate.machine import Machine
-from neurontools.estimate.step_time import step_time
+from neurontools.estimate.estimate import step_time
+from neurontools.estimate.instances import InstanceHardware
 from tests.harness.counted_runs import GIB, counted, summary
 
 TRN1 = "trn1.32xlarge"
@@ -79,7 +79,7 @@ def test_more_workers_than_cores_do_not_fit() -> None:
 
 
 def test_a_machine_has_logical_cores_and_their_share_of_the_memory() -> None:
-    trn1, trn2 = Machine.of(TRN1), Machine.of("trn2.48xlarge")
+    trn1, trn2 = InstanceHardware.from_catalog(TRN1), InstanceHardware.from_catalog("trn2.48xlarge")
     assert (trn1.core_count, trn1.core_memory_bytes) == (32, 16 * GIB)
     assert (trn2.core_count, trn2.core_memory_bytes) == (64, 24 * GIB)
     assert (trn1.peak_flops["float32"], trn1.peak_flops["bfloat16"]) == (23.75e12, 95e12)
@@ -89,18 +89,18 @@ def test_a_machine_has_logical_cores_and_their_share_of_the_memory() -> None:
     assert trn1.seconds_at_peak({"float64": 23.75e12}) == 1  # without a rate of its own
     for name, told in (("trn9.large", "trn9.large"), ("inf1.xlarge", "nothing trains on them")):
         with pytest.raises(EstimateError, match=told):
-            Machine.of(name)
+            InstanceHardware.from_catalog(name)
 
 
 def test_a_step_is_between_all_at_once_and_one_after_the_other() -> None:
-    step = step_time(counted(), Machine.of(TRN1))
+    step = step_time(counted(), InstanceHardware.from_catalog(TRN1))
     assert step.total.low == pytest.approx(step.compute.low)
     assert step.total.high == pytest.approx(step.compute.high + step.host.high)
     assert step.binds == "compute"
 
 
 def test_many_executions_are_bound_by_the_host_and_what_graphs_move_by_the_memory() -> None:
-    machine = Machine.of(TRN1)
+    machine = InstanceHardware.from_catalog(TRN1)
     assert (
         step_time(counted(executions_total=10_000, executed_tensors_total=4_000_000), machine).binds == "host launches"
     )
@@ -111,7 +111,7 @@ def test_many_executions_are_bound_by_the_host_and_what_graphs_move_by_the_memor
 
 
 def test_collectives_wait_only_where_there_are_others() -> None:
-    machine = Machine.of(TRN1)
+    machine = InstanceHardware.from_catalog(TRN1)
     alone = counted(collectives_total=10, collective_bytes=10 * GIB)
     assert step_time(alone, machine).collectives.high == 0
     two = step_time(replace(alone, worker_count=2), machine).collectives
@@ -137,8 +137,8 @@ TALKATIVE = {"workers": 32, "collectives_total": 1000, "collective_bytes": 100 *
         ("bfloat16", {}, 1, 4, {"flops_by_dtype": {"bfloat16": 20e12}}),
         ("batches_per_execution", HOST_BOUND, 8, 10, {"executions_total": 1}),
         ("batches_per_execution", {"flops_by_dtype": {"float32": 20e15}, "flop_total": 20e15}, 1, 1.1, None),
-        ("a", {}, 1.01, 32, {"workers": 32}),  # a worker on each core
-        ("gradients", TALKATIVE, 1, 4, TALKATIVE | {"collectives_total": 10, "collective_bytes": 1000}),
+        ("one", {}, 1.01, 32, {"workers": 32}),  # a worker on each core
+        ("gradient", TALKATIVE, 1, 4, TALKATIVE | {"collectives_total": 10, "collective_bytes": 1000}),
         (
             "activation",
             {"hbm_peak_bytes": 12 * GIB},

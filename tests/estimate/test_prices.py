@@ -12,20 +12,11 @@ from pathlib import Path
 import pytest
 
 from neurontools import catalog
-from neurontools.estimate import (
-    Calibration,
-    CalibrationRow,
-    EstimateError,
-    Interval,
-    estimate,
-    prior,
-    read_prices,
-    read_rows,
-)
-from neurontools.estimate.cost import cost
-from neurontools.estimate.document import document
-from neurontools.estimate.prices import list_prices
-from neurontools.estimate.report import dollars, text
+from neurontools.estimate import Calibration, CalibrationRow, EstimateError, Interval, estimate, read_prices, read_rows
+from neurontools.estimate.calibration import FAMILIES, FAMILIES_HELD
+from neurontools.estimate.estimate import training_cost
+from neurontools.estimate.instances import list_prices
+from neurontools.estimate.report import dollars, estimate_document, format_estimates
 from tests.harness.counted_runs import GIB, counted, summary
 from tests.harness.paths import ROOT
 
@@ -65,13 +56,13 @@ def test_one_s_own_prices_come_first(tmp_path: Path) -> None:
 
 def test_costs_follow_from_time_and_samples() -> None:
     price = list_prices("inf2.xlarge")[0]
-    made = cost(price, Interval(1.0, 2.0), 16.0, 3_600_000)
+    made = training_cost(price, Interval(1.0, 2.0), 16.0, 3_600_000)
     assert made.thousand_steps_usd.low == pytest.approx(0.7582 / 3.6)
     assert made.million_samples_usd is not None
     assert made.epoch_usd is not None
     assert made.million_samples_usd.high == pytest.approx(2 * 0.7582 / 3600 / 16 * 1e6)
     assert made.epoch_usd.high == pytest.approx(3.6 * made.million_samples_usd.high)
-    unknown = cost(price, Interval(1.0, 2.0), None, 3_600_000)
+    unknown = training_cost(price, Interval(1.0, 2.0), None, 3_600_000)
     assert (unknown.million_samples_usd, unknown.epoch_usd) == (None, None)
 
 
@@ -116,22 +107,22 @@ def test_a_wrong_file_is_a_line(tmp_path: Path, read: Callable[[Path], object], 
 
 
 def test_counted_listed_and_estimated_stand_apart() -> None:
-    told = text([estimate(counted(), "trn1.32xlarge", epoch_samples=1000)], TODAY)
+    told = format_estimates([estimate(counted(), "trn1.32xlarge", epoch_samples=1000)], TODAY)
     for line in (
         "a step   2.0 TFLOP (100% fp32), 1 execution(s)",
         "HBM (counted)    10.0 GB of 16.0 GB a core, 6.0 GB left",
         "weights 1.0 GB, gradients 1.0 GB, optimizer 2.0 GB, activations and the rest 6.0 GB",
-        "16 a worker, if all but weights, gradients and optimizer grow with it",
+        "16 a worker, if all but weights, gradients and optimizer grows with it",
         "cores (counted)  1 used of 32 paid",
         "price (list)     $21.5/h on demand (us-east-1, 2026-07-20)",
-        "held 5 of 7 families",
+        "contained the measurement for 5 of 7 families",
         "Not predicted: autocast (AMP)",
     ):
         assert line in told
     assert "step (estimate)" in told
     assert " an epoch" in told
     assert "Warning" not in told
-    assert "older than a year" in text([estimate(counted(), "trn1.32xlarge")], date(2028, 1, 1))
+    assert "older than a year" in format_estimates([estimate(counted(), "trn1.32xlarge")], date(2028, 1, 1))
     assert max(map(len, told.splitlines())) <= 130
 
 
@@ -151,14 +142,14 @@ UNCOUNTED = {"samples_total": None, "batches_total": None, "batch_samples": None
 def test_what_does_not_fit_is_unknown_or_was_calibrated_is_said(
     changes: dict[str, object], instance_type: str, calibration: Calibration | None, lines: list[str]
 ) -> None:
-    told = text([estimate(counted(**changes), instance_type, calibration=calibration)], TODAY)
+    told = format_estimates([estimate(counted(**changes), instance_type, calibration=calibration)], TODAY)
     assert [line for line in lines if line not in told] == []
     assert ("families" in told) == (calibration is None)
 
 
 def test_several_types_are_a_table() -> None:
     names = ("trn1.32xlarge", "inf2.xlarge", "trn2.48xlarge", "trn2u.48xlarge")
-    told = text([estimate(counted(), name) for name in names], TODAY)
+    told = format_estimates([estimate(counted(), name) for name in names], TODAY)
     rows = [line for line in told.splitlines() if line.startswith(("| trn", "| inf"))]
     assert len(rows) == 4
     assert "(Capacity Block)" in rows[2]
@@ -172,7 +163,7 @@ def test_dollars_have_three_digits() -> None:
 
 def test_the_document_has_the_same_and_is_json() -> None:
     made = estimate(counted(), "trn1.32xlarge")
-    read = json.loads(json.dumps(document(made), allow_nan=False))
+    read = json.loads(json.dumps(estimate_document(made), allow_nan=False))
     assert read["counted"]["largest_batch"] == 16
     assert read["estimated"]["step_seconds"] == [made.step.total.low, made.step.total.high]
     assert read["costs"][0]["date"] == "2026-07-20"
@@ -190,5 +181,5 @@ def test_the_errors_against_published_trainings_are_those_of_the_documents(capsy
     assert max(float(mean[1]), float(mean[2])) <= 10
     held = re.search(r"\| held \| \| \| (\d) of (\d)", printed)
     assert held is not None
-    assert (int(held[1]), int(held[2])) == (prior.FAMILIES_HELD, prior.FAMILIES)
+    assert (int(held[1]), int(held[2])) == (FAMILIES_HELD, FAMILIES)
     assert printed.strip() in (ROOT / "docs" / "estimate.md").read_text()

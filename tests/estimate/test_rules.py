@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from neurontools.estimate import prior
-from neurontools.estimate.advice import report
-from neurontools.estimate.advice.advisor import RULES, advice
+from neurontools.estimate.advice import format_advice
+from neurontools.estimate.calibration import LAUNCH_SECONDS
+from neurontools.estimate.rules import RULES, find_advice
 from tests.harness.counted_runs import summary
 
 STEP_FLOPS, TENSORS = 806.9e9, 611
@@ -60,13 +60,13 @@ def good(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_each_stage_is_advised_what_comes_next(document: dict[str, Any], rules: set[str]) -> None:
-    assert {each.rule for each in advice(document)} == rules
+    assert {each.rule for each in find_advice(document)} == rules
 
 
 LOOP = place("mark_step", 100)
 MARKS = [place("mark_step", 100, 101), place("mark_step", 100, line=9)]
 READ, SORT, NONZERO = "read", "fallback aten::sort", "fallback aten::nonzero"
-LAUNCH_FLOPS = 100 * PEAK_FLOPS * prior.LAUNCH_SECONDS  # a hundred executions as short as a launch
+LAUNCH_FLOPS = 100 * PEAK_FLOPS * LAUNCH_SECONDS  # a hundred executions as short as a launch
 LONG_FLOPS = 100 * PEAK_FLOPS * 40e-3
 HALF = {"float32": 50 * STEP_FLOPS, "bfloat16": 50 * STEP_FLOPS}
 MORE = {"float32": 60 * STEP_FLOPS, "bfloat16": 40 * STEP_FLOPS}
@@ -96,7 +96,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("batches-per-execution", "", {**EACH, "flops": 0.99 * LAUNCH_FLOPS}),
     ("batches-per-execution", "", {**EACH, "flops": LONG_FLOPS, "executed_tensors_total": 100}),
     ("batches-per-execution", "", {**EACH, "batches_total": None}),
-    ("batches-per-execution", "7: an execution a batch, 8.5 ms at the bfloat16 peak", {**EACH, "places": [LOOP]}),
+    ("batches-per-execution", "7: one batch per execution, 8.5 ms at the bfloat16 peak", {**EACH, "places": [LOOP]}),
     ("batches-per-execution", "0.3 ms", {**EACH, "flops": 1.01 * LAUNCH_FLOPS}),
     ("batches-per-execution", "12.7 ms", {**EACH, "executions_total": 67}),
     ("batches-per-execution", "40.0 ms", {**EACH, "flops": LONG_FLOPS, "executed_tensors_total": 10**8}),
@@ -124,7 +124,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("hbm-headroom", "of HBM at the peak", {"hbm_limit_bytes": 1000, "hbm_peak_bytes": 901}),
     ("compile-cache", "", {"compile_cache_stored_total": 1}),
     ("compile-cache", "", {"compile_cache_stored_total": 0, "graphs_compiled_total": 0}),
-    ("compile-cache", "compiled and not kept: 2", {"compile_cache_stored_total": 0}),
+    ("compile-cache", "compiled but not cached: 2", {"compile_cache_stored_total": 0}),
     ("checkpoint-cost", "", {"training_seconds": 15.0, "save_seconds": 0.99}),
     ("checkpoint-cost", "", {"training_seconds": 30.0, "save_seconds": 1.49}),
     ("checkpoint-cost", "", {"training_seconds": None, "save_seconds": 9.0}),
@@ -147,10 +147,12 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 def test_a_rule_speaks_above_its_threshold(rule: str, text: str, changes: dict[str, Any]) -> None:
     document = good(**changes)
     told = [
-        f"{(each.place or '').partition(':')[2]}: {each.measured}" for each in advice(document) if each.rule == rule
+        f"{(each.place or '').partition(':')[2]}: {each.measured}"
+        for each in find_advice(document)
+        if each.rule == rule
     ]
     assert [text in each for each in told] == [True] * bool(text)
-    assert rule not in {each.rule for each in advice(document, [rule])}
+    assert rule not in {each.rule for each in find_advice(document, [rule])}
 
 
 def test_every_rule_is_here() -> None:
@@ -158,42 +160,42 @@ def test_every_rule_is_here() -> None:
 
 
 def test_what_an_idle_core_costs_is_told() -> None:
-    (found,) = advice(good(cores=[0, 1, 2, 3], cores_without_work=1))
-    assert "NEURON_RT_NUM_CORES=3, or a worker a core: neuron-run -n 4" in found.fix
+    (found,) = find_advice(good(cores=[0, 1, 2, 3], cores_without_work=1))
+    assert "NEURON_RT_NUM_CORES=3, or one worker per core: neuron-run -n 4" in found.fix
     assert "up to 1.3 times" in found.effect
 
 
 def test_neither_a_larger_batch_nor_fp8_is_ever_advised() -> None:
-    told = " ".join(f"{each.fix} {each.effect}" for each in advice(stage()))
+    told = " ".join(f"{each.fix} {each.effect}" for each in find_advice(stage()))
     assert "larger batch" not in told
     assert "fp8" not in told.lower()
 
 
 def test_fewer_than_ten_steps_tell_nothing() -> None:
-    assert advice(stage(steps=9)) == []
-    assert advice(stage(steps=10)) != []
-    assert advice({}) == []
+    assert find_advice(stage(steps=9)) == []
+    assert find_advice(stage(steps=10)) != []
+    assert find_advice({}) == []
 
 
 def test_what_costs_most_comes_first() -> None:
-    found = advice(stage(numerical_errors_total=1, host_parameters=1))
+    found = find_advice(stage(numerical_errors_total=1, host_parameters=1))
     assert found[0].rule == "nan"
     assert [each.lost_ratio for each in found] == sorted((each.lost_ratio for each in found), reverse=True)
 
 
 @pytest.mark.parametrize("places", [None, 3, [{}], [{"what": "read", "file": "a", "line": "b", "count": 3}]])
 def test_a_summary_with_odd_places_is_read(places: object) -> None:
-    assert {each.rule for each in advice(stage(places=places))} == {"float32", "batches-per-execution"}
+    assert {each.rule for each in find_advice(stage(places=places))} == {"float32", "batches-per-execution"}
 
 
 def test_facts_of_the_script_come_before_times_of_this_cpu_and_the_rest_is_counted() -> None:
-    found = advice(good(training_seconds=20.0, loader_wait_seconds=9.0, places=[place("read", 100)]))
-    whole = report.text(found)
+    found = find_advice(good(training_seconds=20.0, loader_wait_seconds=9.0, places=[place("read", 100)]))
+    whole = format_advice(found)
     assert whole.index("advice (facts of the script") < whole.index("  host-read at train.py:7: ")
-    assert whole.index("  host-read") < whole.index("advice (times of this CPU") < whole.index("  loader-wait")
+    assert whole.index("  host-read") < whole.index("advice (times measured on this CPU") < whole.index("  loader-wait")
     assert whole.count("source: ") == 2
-    first = report.text(found, 1)
+    first = format_advice(found, 1)
     assert "source: " not in first
     assert first.endswith("1 more with --advise\n")
-    assert report.text([]) == ""
+    assert format_advice([]) == ""
     assert max(map(len, whole.splitlines())) <= 100

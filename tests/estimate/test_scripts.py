@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.estimate.advice.advisor import RULES
+from neurontools.estimate.rules import RULES
 from tests.harness.neuron_run import neuron_run, summary_of
 from tests.harness.training_scripts import BEGINNING, LOOP, TRAINED
 

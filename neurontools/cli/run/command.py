@@ -122,12 +122,12 @@ def _advise(given: dict[str, str], document: dict[str, Any]) -> None:
     """Says what could be better, and adds it to the summary; with --quiet only where it was asked for."""
     if "no-advice" in given:
         return
-    from neurontools.estimate.advice import report
-    from neurontools.estimate.advice.advisor import advice
+    from neurontools.estimate.advice import format_advice
+    from neurontools.estimate.rules import find_advice
 
-    found = advice(document, _ignored(given))
+    found = find_advice(document, _ignored(given))
     document["advice"] = [each.document() for each in found]
-    told = report.text(found, None if "advise" in given else _MOST_ADVICE)
+    told = format_advice(found, None if "advise" in given else _MOST_ADVICE)
     if told and ("advise" in given or "quiet" not in given):
         tell_lines("\n" + told.rstrip("\n"))
     elif "advise" in given:
@@ -138,7 +138,7 @@ def _ignored(given: dict[str, str]) -> frozenset[str]:
     """The rules that are to say nothing."""
     if "ignore" not in given:
         return frozenset()
-    from neurontools.estimate.advice.advisor import RULES
+    from neurontools.estimate.rules import RULES
 
     named = frozenset(given["ignore"].split(","))
     for name in sorted(named.difference(RULES)):

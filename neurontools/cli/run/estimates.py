@@ -18,9 +18,8 @@ from neurontools.estimate import (
     read_prices,
     read_rows,
 )
-from neurontools.estimate.document import document
-from neurontools.estimate.machine import Machine
-from neurontools.estimate.report import text
+from neurontools.estimate.instances import InstanceHardware
+from neurontools.estimate.report import estimate_document, format_estimates
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _ALL = "all"
@@ -43,7 +42,7 @@ class Estimates:
         try:
             names = _all() if asked == _ALL else tuple(dict.fromkeys(filter(None, asked.split(","))))
             for name in names:
-                Machine.of(name)
+                InstanceHardware.from_catalog(name)
         except EstimateError as error:
             raise UserError(f"--estimate: {error}", EXIT_USAGE) from None
         if not names:
@@ -70,8 +69,8 @@ class Estimates:
         except EstimateError as error:
             summary["estimates"] = []
             return f"neuron-run: no estimate: {error}"
-        summary["estimates"] = [document(each) for each in made]
-        return text(made, datetime.now(UTC).date())
+        summary["estimates"] = [estimate_document(each) for each in made]
+        return format_estimates(made, datetime.now(UTC).date())
 
     def _calibration(self, run: CountedRun) -> Calibration | None:
         if not self.rows:

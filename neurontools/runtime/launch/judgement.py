@@ -42,10 +42,10 @@ class Judgement:
         finally:
             buffers.lock.release()
         self._next_seconds, self._judged_steps = now_seconds + _INTERVAL_SECONDS, steps.steps_total
-        from neurontools.estimate.advice.advisor import advice
+        from neurontools.estimate.rules import find_advice
 
         workers = int(os.environ.get("WORLD_SIZE", "1") or 1)
-        found = advice(
+        found = find_advice(
             {"ranks": [counted], "workers": workers, "instance_type": counted["instance_type"]}, self._ignored
         )
         reporter.set_advice([ScriptAdvice(a.rule, a.measured, a.place, a.fix, a.effect) for a in found])

@@ -1,0 +1,430 @@
+"""The rules of advice. A rule is a function from `RunFacts` to `Advice` or None, and a line in the table at the end.
+
+Each docstring states when its rule applies. docs/advice.md lists the rules for users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from neurontools.estimate.advice import Advice, EffectBasis, RunFacts, Truth
+from neurontools.estimate.calibration import LAUNCH_SECONDS
+from neurontools.util.units import bytes_text, duration_text
+
+LEAST_STEPS = 10
+"""A run with fewer steps gets no advice: too short to show a steady state."""
+
+_HALF_OF_STEPS = 0.5  # an event in more than every second step belongs to training, not to an evaluation
+
+_RECOMPILE_LEAST_GRAPHS = 3
+_RECOMPILE_STEPS_PER_GRAPH = 50
+_MOST_EXECUTIONS_PER_BATCH = 1.5
+_MOST_BATCHES_PER_EXECUTION = 1.5
+_SHORT_EXECUTION_SECONDS = 40e-3  # the measured host time of one execution of a training graph
+_HOST_BOUND_RATIO = 0.3
+_FALLBACK_PREFIX = "fallback "
+_FLOAT32_LEAST_SHARE = 0.5
+_FLOAT32_LEAST_COMPUTE_RATIO = 0.3
+_LOADER_WAIT_RATIO = 0.1
+_LOADER_WAIT_LEAST_SECONDS = 20e-3  # per step; a busy CPU alone can cause shorter waits
+_MOST_COLLECTIVES_PER_STEP = 20
+_SMALL_COLLECTIVE_BYTES = 2**20
+_MEMORY_GROWTH_RATIO = 0.05
+_MEMORY_GROWTH_LEAST_BYTES = 1 << 20  # a few kept scalars are no leak
+_HBM_PEAK_RATIO = 0.9
+_CHECKPOINT_RATIO = 0.05
+_CHECKPOINT_LEAST_SECONDS = 1.0
+_OUTSIDE_LOOP_RATIO = 0.5
+_OUTSIDE_LOOP_LEAST_SECONDS = 30.0  # imports and loading a model take this long
+
+
+def _recompile(facts: RunFacts) -> Advice | None:
+    """At least three new graphs at one line, and more than one in 50 steps; evaluations have graphs of their own."""
+    site = max(facts.call_sites_of("graph"), key=lambda each: each.count, default=None)
+    late_graphs = 0 if site is None else site.count
+    if late_graphs < _RECOMPILE_LEAST_GRAPHS or late_graphs * _RECOMPILE_STEPS_PER_GRAPH <= facts.run.steps_total:
+        return None
+    changes = facts.rank.get("graph_changes") or []
+    changed = f"; in the last one {changes[-1]}" if changes else ""
+    return Advice(
+        rule="recompile",
+        truth=Truth.SCRIPT,
+        measured=f"{late_graphs} new graphs after the fifth step of {facts.run.steps_total}{changed}",
+        place=None if site is None else site.text,
+        fix="give every step the same shapes: pad to one size or a few sizes, use DataLoader(drop_last=True), and "
+        "keep changing numbers in tensors",
+        effect="each new graph is compiled once per cache, which takes minutes on hardware",
+        effect_is=EffectBasis.DOCUMENTED,
+        source="Neuron's guide to training with PyTorch; PyTorch/XLA's troubleshooting guide",
+        lost_ratio=1.0,
+    )
+
+
+def _host_read(facts: RunFacts) -> Advice | None:
+    """The host reads values (.item(), print, an if on a tensor) in more than every second step.
+
+    All reads of an evaluation between two steps count for one step.
+    """
+    sites = facts.call_sites_of("read")
+    if sum(site.steps for site in sites) <= _HALF_OF_STEPS * facts.run.steps_total:
+        return None
+    reads = sum(site.count for site in sites)
+    return Advice(
+        rule="host-read",
+        truth=Truth.SCRIPT,
+        measured=f"the host read a value {reads} times in {facts.run.steps_total} steps, and waited for the device",
+        place=sites[0].text,
+        fix="read only every few steps, or after the step: xm.add_step_closure(print, args=(loss,))",
+        effect="the host traces ahead of the device again, and batches_per_execution above 1 becomes possible",
+        effect_is=EffectBasis.DOCUMENTED,
+        source="PyTorch/XLA's metrics analysis (0.5 a step); Neuron's guide to training with PyTorch",
+        lost_ratio=0.9 * facts.host_ratio + 0.01,
+    )
+
+
+def _two_executions(facts: RunFacts) -> Advice | None:
+    """More than 1.5 executions per batch, explained by no read or fallback: one mark_step too many.
+
+    Without a count of batches, the line of the loop with the most mark_steps counts as one per batch, because a script
+    may accumulate gradients.
+    """
+    run = facts.run
+    explained = sum(site.count for site in (*facts.call_sites_of("read"), *facts.call_sites_of("fallback")))
+    marks = facts.call_sites_of("mark_step")
+    in_loop = [site for site in marks if site.steps > _HALF_OF_STEPS * run.steps_total]
+    batches = run.batches
+    if batches is None:
+        batches = max((site.count for site in in_loop), default=0) / run.steps_total
+    batches = max(batches, 1.0)
+    is_explained = explained > _HALF_OF_STEPS * run.steps_total
+    if run.executions <= _MOST_EXECUTIONS_PER_BATCH * batches or is_explained or not marks:
+        return None
+    # A loop over an MpDeviceLoader calls mark_step at its own line, so another line has the surplus call.
+    surplus = in_loop[-1] if in_loop else marks[0]
+    return Advice(
+        rule="two-executions",
+        truth=Truth.SCRIPT,
+        measured=f"{run.executions / batches:.1f} executions for each batch; one is enough",
+        place=surplus.text,
+        fix="call mark_step once per batch; MpDeviceLoader and xm.optimizer_step(barrier=True) call it themselves",
+        effect="half the launches, and intermediate results need no round trip through HBM",
+        effect_is=EffectBasis.DOCUMENTED,
+        source="Neuron's guide to training with PyTorch: one execution per iteration",
+        lost_ratio=0.5 * facts.host_ratio + 0.005,
+    )
+
+
+def _batches_per_execution(facts: RunFacts) -> Advice | None:
+    """One batch per execution, which is short at the bfloat16 peak or keeps the host busy for 30% of the step.
+
+    Executions shorter than the launch of a small graph are toys, and nothing is published about them.
+    """
+    run = facts.run
+    batches = run.batches_per_execution
+    if batches is None or not 0.5 < batches <= _MOST_BATCHES_PER_EXECUTION:
+        return None
+    peak_seconds = facts.hardware.seconds_at_peak({"bfloat16": run.flops}) / run.executions
+    is_short = LAUNCH_SECONDS <= peak_seconds < _SHORT_EXECUTION_SECONDS
+    if not is_short and (peak_seconds < LAUNCH_SECONDS or facts.host_ratio < _HOST_BOUND_RATIO):
+        return None
+    return Advice(
+        rule="batches-per-execution",
+        truth=Truth.SCRIPT,
+        measured=f"one batch per execution, {1e3 * peak_seconds:.1f} ms at the bfloat16 peak of {facts.hardware.name}",
+        place=facts.main_call_site("mark_step"),
+        fix="MpDeviceLoader(loader, device, batches_per_execution=10); watch HBM and the compile time",
+        effect="2.6 times the samples/s for a ViT-B/16 on inf2.xlarge",
+        effect_is=EffectBasis.PUBLISHED,
+        source="the ViT article, step 6; Neuron's guide to training with PyTorch",
+        lost_ratio=0.3,
+    )
+
+
+def _fallback(facts: RunFacts) -> Advice | None:
+    """An operator that the device can't run falls back to the host in more than every second step."""
+    least_steps = _HALF_OF_STEPS * facts.run.steps_total
+    sites = [site for site in facts.call_sites_of(_FALLBACK_PREFIX) if site.steps > least_steps]
+    if not sites:
+        return None
+    first = sites[0]
+    others = f", and others at {len(sites) - 1} more place(s)" if len(sites) > 1 else ""
+    return Advice(
+        rule="fallback",
+        truth=Truth.SCRIPT,
+        measured=f"{first.event.removeprefix(_FALLBACK_PREFIX)} ran on the host {first.count} times in "
+        f"{facts.run.steps_total} steps{others}",
+        place=first.text,
+        fix="use an operator whose shape doesn't depend on values (torch.where, a mask), or move it out of the step",
+        effect="the step becomes one graph again, without copies to the host and back",
+        effect_is=EffectBasis.COUNTED,
+        source="PyTorch/XLA's troubleshooting guide",
+        lost_ratio=0.5 * facts.host_ratio + 0.05,
+    )
+
+
+def _float32(facts: RunFacts) -> Advice | None:
+    """More than half of the FLOPs are float32, at a quarter of the bfloat16 peak, and compute takes 30% of a step."""
+    run = facts.run
+    float32_share = run.flops_by_dtype.get("float32", 0.0) / run.flops
+    if float32_share <= _FLOAT32_LEAST_SHARE or 1 - facts.host_ratio < _FLOAT32_LEAST_COMPUTE_RATIO:
+        return None
+    return Advice(
+        rule="float32",
+        truth=Truth.SCRIPT,
+        measured=f"{float32_share:.0%} of the FLOPs are float32; --auto-cast is none by default since SDK 2.27",
+        place=None,
+        fix="model.to(torch.bfloat16), or NEURON_CC_FLAGS=--auto-cast=matmult; "
+        "NEURON_RT_STOCHASTIC_ROUNDING_EN=1 keeps small updates",
+        effect="1.48 times the samples/s for a ViT-B/16 on inf2.xlarge, 3.9 times with batches_per_execution=10",
+        effect_is=EffectBasis.PUBLISHED,
+        source="the ViT article, steps 5 and 6; the data sheets of the devices",
+        lost_ratio=0.35 * (1 - facts.host_ratio),
+    )
+
+
+def _optimizer_on_host(facts: RunFacts) -> Advice | None:
+    """Any parameter with a gradient is on the host."""
+    count = facts.counter("host_parameters")
+    if not count:
+        return None
+    return Advice(
+        rule="optimizer-on-host",
+        truth=Truth.SCRIPT,
+        measured=f"an optimizer updates {count:.0f} parameter(s) on the host",
+        place=None,
+        fix="move the whole model with model.to(device) before creating the optimizer",
+        effect="the update becomes part of the step's graph",
+        effect_is=EffectBasis.COUNTED,
+        source="PyTorch's documentation of torch.optim",
+        lost_ratio=0.2,
+    )
+
+
+def _loader_wait(facts: RunFacts) -> Advice | None:
+    """Steps wait for batches for 10% of the training time on this CPU, and for 20 ms per step."""
+    waited, training = facts.counter("loader_wait_seconds"), facts.counter("training_seconds")
+    least_seconds = max(_LOADER_WAIT_RATIO * training, _LOADER_WAIT_LEAST_SECONDS * facts.run.steps_total)
+    if not training or waited < least_seconds:
+        return None
+    return Advice(
+        rule="loader-wait",
+        truth=Truth.CPU,
+        measured=f"steps waited {duration_text(waited)} of {duration_text(training)} for batches",
+        place=facts.main_call_site("mark_step"),
+        fix="DataLoader(num_workers=…, persistent_workers=True), and compute once what is the same in each epoch",
+        effect="at most the time waited; 0.6% with synthetic data",
+        effect_is=EffectBasis.GUESS,
+        source="xprof's threshold (10% of a step); the ViT article, step 2",
+        lost_ratio=min(waited / training, 1.0) / 2,
+    )
+
+
+def _small_collectives(facts: RunFacts) -> Advice | None:
+    """More than 20 collectives per step, of less than 1 MiB on average: their latency dominates."""
+    run = facts.run
+    if run.collectives <= _MOST_COLLECTIVES_PER_STEP:
+        return None
+    mean_bytes = run.collective_bytes / run.collectives
+    if mean_bytes >= _SMALL_COLLECTIVE_BYTES:
+        return None
+    return Advice(
+        rule="small-collectives",
+        truth=Truth.SCRIPT,
+        measured=f"{run.collectives:.0f} collectives a step of {bytes_text(round(mean_bytes))} on average",
+        place=None,
+        fix="reduce gradients in buckets: xm.optimizer_step does, and so does DistributedDataParallel with a larger "
+        "bucket_cap_mb",
+        effect=f"{1e3 * 58e-6 * run.collectives:.1f} to {1e3 * 300e-6 * run.collectives:.1f} ms less latency per step",
+        effect_is=EffectBasis.COUNTED,
+        source="AWS's guide to nccom-test",
+        lost_ratio=min(facts.step.collectives.middle / facts.step.total.middle, 1.0),
+    )
+
+
+def _memory_growth(facts: RunFacts) -> Advice | None:
+    """HBM reaches a new maximum in more than half of the steps, and ends 5% above its level after the warm-up.
+
+    Usual causes are a loss that keeps its graph alive, and lists of results.
+    """
+    first, last = facts.counter("hbm_warm_bytes"), facts.counter("hbm_latest_bytes")
+    rises, steps = facts.counter("hbm_rises_total"), facts.run.steps_total
+    least_growth = max(_MEMORY_GROWTH_RATIO * first, _MEMORY_GROWTH_LEAST_BYTES)
+    if last - first < least_growth or rises <= _HALF_OF_STEPS * steps:
+        return None
+    return Advice(
+        rule="memory-growth",
+        truth=Truth.SCRIPT,
+        measured=f"HBM grew from {bytes_text(int(first))} to {bytes_text(int(last))}, in {rises:.0f} of {steps} steps",
+        place=facts.main_call_site("mark_step"),
+        fix="keep values without their graphs: total += loss.detach(); drop results that you no longer need",
+        effect="the run does not end out of memory",
+        effect_is=EffectBasis.COUNTED,
+        source="SageMaker's rule GPUMemoryIncrease (5% in 10 steps)",
+        lost_ratio=0.2,
+    )
+
+
+def _hbm_headroom(facts: RunFacts) -> Advice | None:
+    """The peak is above 90% of a core's HBM."""
+    limit, peak = facts.counter("hbm_limit_bytes"), facts.run.peak_bytes
+    if not limit or peak <= _HBM_PEAK_RATIO * limit:
+        return None
+    return Advice(
+        rule="hbm-headroom",
+        truth=Truth.SCRIPT,
+        measured=f"{bytes_text(peak)} of {bytes_text(int(limit))} of HBM at the peak",
+        place=None,
+        fix="a smaller batch, torch_xla.utils.checkpoint, or bfloat16; neuronx-cc may need more memory than this run",
+        effect="no failed allocation on hardware",
+        effect_is=EffectBasis.GUESS,
+        source="torch-tb-profiler's threshold (90%)",
+        lost_ratio=0.15,
+    )
+
+
+def _compile_cache(facts: RunFacts) -> Advice | None:
+    """Graphs were compiled, and none was stored in the compile cache."""
+    graphs = int(facts.counter("graphs_compiled_total"))
+    if facts.rank.get("compile_cache_stored_total") != 0 or not graphs:
+        return None
+    return Advice(
+        rule="compile-cache",
+        truth=Truth.SCRIPT,
+        measured=f"graphs compiled but not cached: {graphs}; the compile cache is off or unusable",
+        place=None,
+        fix="remove --no_cache from NEURON_CC_FLAGS, and set NEURON_COMPILE_CACHE_URL to a persistent directory",
+        effect="minutes for each graph on hardware; 40 to 13 min for BERT's pre-training",
+        effect_is=EffectBasis.PUBLISHED,
+        source="Neuron's tutorial on BERT's pre-training",
+        lost_ratio=0.1,
+    )
+
+
+def _checkpoint_cost(facts: RunFacts) -> Advice | None:
+    """Saving checkpoints takes 5% of the training time, and a second."""
+    saving, training = facts.counter("save_seconds"), facts.counter("training_seconds")
+    if not training or saving < max(_CHECKPOINT_RATIO * training, _CHECKPOINT_LEAST_SECONDS):
+        return None
+    return Advice(
+        rule="checkpoint-cost",
+        truth=Truth.CPU,
+        measured=f"torch.save took {duration_text(saving)}, beside {duration_text(training)} of training",
+        place=facts.main_call_site("save"),
+        fix="save less often, from one rank (xm.save), or in the background (torch.distributed.checkpoint.async_save)",
+        effect="at most the time spent",
+        effect_is=EffectBasis.GUESS,
+        source="Neuron's guide to training with PyTorch",
+        lost_ratio=min(saving / training, 1.0) / 2,
+    )
+
+
+def _outside_loop(facts: RunFacts) -> Advice | None:
+    """Half of the run, and at least 30 s, is before the first training step or after the last."""
+    wall, training = facts.counter("wall_seconds"), facts.counter("training_seconds")
+    outside = wall - training
+    if not training or outside < max(_OUTSIDE_LOOP_RATIO * wall, _OUTSIDE_LOOP_LEAST_SECONDS):
+        return None
+    return Advice(
+        rule="outside-loop",
+        truth=Truth.CPU,
+        measured=f"{duration_text(outside)} of {duration_text(wall)} were before the first step or after the last",
+        place=facts.main_call_site("mark_step"),
+        fix="prepare data once and store it (tokenised, resized); evaluate less often; keep the compile cache",
+        effect="you pay for the instance while it prepares",
+        effect_is=EffectBasis.GUESS,
+        source="the article on BERT's fine-tuning, by its own times; SageMaker's rule MaxInitializationTime",
+        lost_ratio=outside / wall / 2,
+    )
+
+
+def _nan(facts: RunFacts) -> Advice | None:
+    """Any execution had NaN in its results."""
+    count = facts.counter("numerical_errors_total")
+    if not count:
+        return None
+    return Advice(
+        rule="nan",
+        truth=Truth.SCRIPT,
+        measured=f"{count:.0f} executions had NaN in their results",
+        place=None,
+        fix="NEURON_FAIL_ON_NAN=1 stops at the first NaN; then try a lower learning rate, gradient clipping, or a "
+        "wider data type",
+        effect="all training after the first NaN is lost",
+        effect_is=EffectBasis.COUNTED,
+        source="the Neuron runtime's status EXEC_COMPLETED_WITH_NUM_ERR",
+        lost_ratio=2.0,
+    )
+
+
+def _idle_cores(facts: RunFacts) -> Advice | None:
+    """Any NeuronCore of the process executed nothing."""
+    idle = int(facts.counter("cores_without_work"))
+    held = len(facts.rank.get("cores") or ())
+    if not idle or not held:
+        return None
+    return Advice(
+        rule="idle-cores",
+        truth=Truth.SCRIPT,
+        measured=f"{idle} of {held} NeuronCores were held and computed nothing",
+        place=None,
+        fix=f"NEURON_RT_NUM_CORES={held - idle}, or one worker per core: neuron-run -n {held}",
+        effect=f"up to {held / (held - idle):.1f} times the samples/s, or cores for other jobs",
+        effect_is=EffectBasis.COUNTED,
+        source="the executions of this run",
+        lost_ratio=0.4,
+    )
+
+
+def _deprecated_variable(facts: RunFacts) -> Advice | None:
+    """XLA_USE_BF16 or XLA_DOWNCAST_BF16 is set."""
+    names = facts.rank.get("deprecated_variables") or []
+    if not names:
+        return None
+    return Advice(
+        rule="deprecated-variable",
+        truth=Truth.SCRIPT,
+        measured=f"{' and '.join(map(str, names))} is set; SDK 2.24 was the last to support it",
+        place=None,
+        fix="model.to(torch.bfloat16), or torch.autocast",
+        effect="about 11% fewer samples/s in AWS's BERT pre-training, but it works with later SDKs",
+        effect_is=EffectBasis.PUBLISHED,
+        source="Neuron's release notes; pytorch/xla issue 8545",
+        lost_ratio=0.02,
+    )
+
+
+_RULES: dict[str, Callable[[RunFacts], Advice | None]] = {
+    "recompile": _recompile,
+    "host-read": _host_read,
+    "two-executions": _two_executions,
+    "batches-per-execution": _batches_per_execution,
+    "fallback": _fallback,
+    "float32": _float32,
+    "optimizer-on-host": _optimizer_on_host,
+    "loader-wait": _loader_wait,
+    "small-collectives": _small_collectives,
+    "memory-growth": _memory_growth,
+    "hbm-headroom": _hbm_headroom,
+    "compile-cache": _compile_cache,
+    "checkpoint-cost": _checkpoint_cost,
+    "outside-loop": _outside_loop,
+    "nan": _nan,
+    "idle-cores": _idle_cores,
+    "deprecated-variable": _deprecated_variable,
+}
+RULES = tuple(_RULES)
+"""The names of all rules."""
+
+
+def find_advice(document: Mapping[str, Any], ignored: Collection[str] = ()) -> list[Advice]:
+    """Applies the rules to a summary of neuron-run, and returns their advice in descending order of `lost_ratio`.
+
+    Skips the rules named in `ignored`. Returns no advice for a run of fewer than `LEAST_STEPS` steps.
+    """
+    facts = RunFacts.from_summary(document)
+    if facts is None or facts.run.steps_total < LEAST_STEPS:
+        return []
+    rules = [rule for name, rule in _RULES.items() if name not in ignored]
+    found = [advice for rule in rules if (advice := rule(facts)) is not None]
+    return sorted(found, key=lambda advice: -advice.lost_ratio)
