@@ -15,8 +15,7 @@ from neurond.system.kernel_log import KernelLog
 from neurond.verdicts.changes import Changes
 from neurond.verdicts.kernel_errors import KernelErrors
 
-from neurontools.driver.kernel_log.hardware_error import HardwareError
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model import Finding, Health, Severity
 from neurontools.model.finding import Kind
 from neurontools.model.host_verdict import Asked

@@ -15,8 +15,8 @@ from statistics import median
 from measuring import Figure, compile_sources, report
 from neurond.sources.sysfs.tree_layout import TreeLayout
 
-from neurontools.driver.sysfs.device_directory import device_directories
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.devices import list_device_directories
+from neurontools.driver.environment import Roots
 from neurontools.testing import DriverTree
 
 INSTANCE_TYPE = "trn2.48xlarge"
@@ -29,7 +29,7 @@ RUBBISH_FILES = 20_000
 def main() -> None:
     compile_sources()
     with DriverTree(INSTANCE_TYPE, driver_version="2.31.7.0") as tree:
-        devices = [Path(directory.path) for directory in device_directories(tree.roots)]
+        devices = [Path(directory.path) for directory in list_device_directories(tree.roots)]
         usual = _cpu_ms(lambda: _find(tree.roots))
         one = _cpu_ms(lambda: _walk(devices[:1]))
         every = _cpu_ms(lambda: _walk(devices))
@@ -62,7 +62,7 @@ def main() -> None:
 
 def _find(roots: Roots) -> None:
     layout = TreeLayout(VERSION, GENERATION)
-    for directory in device_directories(roots):
+    for directory in list_device_directories(roots):
         layout.places(directory, CORES)
 
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from neurontools.driver.nrt.environment import InvalidCoreRequest
+from neurontools.driver.environment import InvalidCoreRequest
 from neurontools.model import DeviceMemory
 from neurontools.runtime import CoresUnavailable, Reporter
 from neurontools.util.errors import UserError

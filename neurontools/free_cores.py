@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from neurontools.catalog.topology import Topology, TopologyKind
 from neurontools.client.daemon_client import Client, connect
-from neurontools.driver.nrt.environment import logical_neuroncore_config
+from neurontools.driver.environment import logical_neuroncore_config
 from neurontools.model import LogicalNeuronCore, Snapshot, health, logical_cores
 from neurontools.model.finding import Severity
 from neurontools.rpc.ask import NoDaemon, TimedOut

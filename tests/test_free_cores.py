@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools import client, free_cores
-from neurontools.driver.nrt.core_request import parse_visible_cores
+from neurontools.driver.neuron_runtime import parse_visible_cores
 from neurontools.model import Snapshot
 from tests.harness.running_daemon import Attachment, RunningDaemon, StartDaemon
 from tests.harness.scenario_host import ScenarioHost

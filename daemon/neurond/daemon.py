@@ -56,7 +56,7 @@ from neurond.verdicts.announcer import Announcer
 from neurond.verdicts.changes import Changes
 from neurond.verdicts.judge import Judge
 from neurond.verdicts.thresholds import Thresholds
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
 from neurontools.faults.request import FaultRequest
 from neurontools.rpc import socket_path
 from neurontools.util.errors import UserError
@@ -389,7 +389,7 @@ def _written_kernel_log(settings: Settings, first: Snapshot) -> KernelLogFile | 
     """Where injected faults make the kernel log their lines; None: nowhere."""
     path = settings.export_kernel_log
     if path is None and settings.export_sysfs is not None:
-        from neurontools.driver.sysfs.exported_tree import KERNEL_LOG
+        from neurontools.driver.tree_export import KERNEL_LOG
 
         path = f"{settings.export_sysfs}/{KERNEL_LOG}"
     if path is None:

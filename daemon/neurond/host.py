@@ -61,11 +61,11 @@ def watched_host(
 def _own_devices(settings: Settings, on_ownership_change: Callable[[], None]) -> WatchedHost:
     # Not needed to simulate, so a simulating daemon doesn't carry it.
     from neurond.sources.sysfs import SysfsSource
-    from neurontools.driver.sysfs.device_directory import device_directories
-    from neurontools.driver.sysfs.roots import Roots
+    from neurontools.driver.devices import list_device_directories
+    from neurontools.driver.environment import Roots
 
     roots = Roots(settings.sysfs_root, settings.proc_root, settings.dev_root)
-    if not device_directories(roots):
+    if not list_device_directories(roots):
         where = "on this host" if roots.sys == "/sys" else f"under {roots.devices}"
         raise UserError(
             f"no Neuron devices found {where}; simulate some with --simulate trn1.32xlarge "

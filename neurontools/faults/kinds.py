@@ -7,8 +7,8 @@ concluded from what the runtime advises.
 
 from __future__ import annotations
 
-from neurontools.driver.kernel_log import hardware_error
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.kernel_log import DMA_ERROR, HBM_ERROR, NEURONCORE_ERROR, SRAM_ERROR
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.faults.kind import Amount, Effect, FaultKind, Lasting, LogLine
 
 _ERRORS = "TDRV:exec_request_process_errors"
@@ -49,7 +49,7 @@ _ALL = (
         (LogLine(_ERRORS, _NC),),
         ecc=("sram_uncorrected_total",),
         counter="hw_nc_ue_error",
-        kernel_error=hardware_error.SRAM,
+        kernel_error=SRAM_ERROR,
         findings=("ecc_uncorrected", "core_errors", "hardware_errors", "needs_reset"),
     ),
     FaultKind(
@@ -60,7 +60,7 @@ _ALL = (
         NrtStatus.EXEC_HW_ERR_NC_UE,
         (LogLine(_ERRORS, _NC),),
         counter="hw_nc_ue_error",
-        kernel_error=hardware_error.NEURONCORE,
+        kernel_error=NEURONCORE_ERROR,
         findings=("core_errors", "hardware_errors", "needs_reset"),
     ),
     FaultKind(
@@ -72,7 +72,7 @@ _ALL = (
         (LogLine(_ERRORS, f"{_HBM}Please terminate this instance to recover from bad hardware."),),
         ecc=("mem_uncorrected_total",),
         counter="hw_hbm_ue_error",
-        kernel_error=hardware_error.HBM,
+        kernel_error=HBM_ERROR,
         findings=("ecc_uncorrected", "core_errors", "hardware_errors", "needs_reset"),
     ),
     FaultKind(
@@ -94,7 +94,7 @@ _ALL = (
         NrtStatus.EXEC_HW_ERR_DMA_ABORT,
         (LogLine(_ERRORS, "[MLA {device}][NC {core}] DMA TX engine {engine} is in an abort state"),),
         counter="hw_dma_abort_error",
-        kernel_error=hardware_error.DMA,
+        kernel_error=DMA_ERROR,
         findings=("core_errors", "hardware_errors", "needs_reset"),
         source="https://github.com/aws-neuron/aws-neuron-sdk/issues/1390",
     ),

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from neurontools.driver.sysfs.exported_tree import DRIVER_VERSION, ExportedTree
-from neurontools.driver.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
+from neurontools.driver.environment import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
+from neurontools.driver.tree_export import DRIVER_VERSION, ExportedTree
 from neurontools.model import NeuronCore, Process, Snapshot
 from neurontools.testing.idle_host import idle_host
 

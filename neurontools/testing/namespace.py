@@ -23,7 +23,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from neurontools.driver.sysfs.exported_device import DEVICE_MAJOR
+from neurontools.driver.tree_export import DEVICE_MAJOR
 from neurontools.util.errors import EXIT_PERMISSION, EXIT_USAGE, UserError
 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000

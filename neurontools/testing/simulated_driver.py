@@ -10,8 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from neurontools.driver.sysfs.exported_tree import DRIVER_VERSION
-from neurontools.driver.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
+from neurontools.driver.environment import DEV_ROOT, PROC_ROOT, SYSFS_ROOT, Roots
+from neurontools.driver.tree_export import DRIVER_VERSION
 from neurontools.testing import child
 from neurontools.testing.driver_tree import temporary_directory
 

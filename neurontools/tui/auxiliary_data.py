@@ -9,8 +9,7 @@ import time
 
 from neurontools.client.history.ended import EndedBook, EndedFetch
 from neurontools.client.history.feed import Feed, LiveFeed
-from neurontools.driver.proc.own_cost import OwnCost
-from neurontools.driver.proc.surroundings import Surroundings, surroundings
+from neurontools.driver.process_context import OwnUsage, ProcessContext, read_process_context
 from neurontools.model import EndedProcess, Snapshot, VcpuTimes, VcpuUsage
 from neurontools.model.vcpu_time import difference
 from neurontools.views.drawing.figures import Figures
@@ -28,10 +27,10 @@ class AuxiliaryData:
         self._feed = feed
         self._book = EndedBook()
         self._fetch: EndedFetch | None = None
-        self._surroundings: tuple[float, Surroundings] | None = None
+        self._surroundings: tuple[float, ProcessContext] | None = None
         self._times: tuple[float, tuple[VcpuTimes, ...]] = (0.0, ())
         self._vcpus: tuple[float, tuple[VcpuUsage, ...]] = (-1.0, ())
-        self._own = OwnCost()
+        self._own = OwnUsage()
         self._own_at_seconds = float("-inf")
 
     def ended(self, snapshot: Snapshot) -> tuple[EndedProcess, ...]:
@@ -67,17 +66,19 @@ class AuxiliaryData:
             self._own.measure()
         return Cost(self._own.vcpu_ratio, self._own.resident_bytes)
 
-    def surroundings(self, figures: Figures, pid: int | None) -> Surroundings | None:
+    def process_context(self, figures: Figures, pid: int | None) -> ProcessContext | None:
         """Environment and tree of a process as this user may see them; read again every few seconds."""
         of = figures.by_pid.get(pid) if pid is not None else None
         if of is None or pid is None:
             return None
         if not isinstance(self._feed, LiveFeed):
-            return Surroundings(pid, "a recording has neither environment nor tree: they are read where a process runs")
+            return ProcessContext(
+                pid, "a recording has neither environment nor tree: they are read where a process runs"
+            )
         if of.process.synthetic:
-            return Surroundings(pid, "synthetic: there is no such process")
+            return ProcessContext(pid, "synthetic: there is no such process")
         now_seconds = time.monotonic()
         known = self._surroundings
         if known is None or known[1].pid != pid or now_seconds - known[0] >= _AGAIN_SECONDS:
-            known = self._surroundings = now_seconds, surroundings(pid, of.process.started_at_unix_seconds)
+            known = self._surroundings = now_seconds, read_process_context(pid, of.process.started_at_unix_seconds)
         return known[1]

@@ -217,7 +217,7 @@ class DashboardState:
 
             scene.verdicts = verdicts(snapshot)
         if self.is_of_surroundings:
-            scene.surroundings = self.beside.surroundings(self._figures, self.details_pid)
+            scene.surroundings = self.beside.process_context(self._figures, self.details_pid)
         elif self.page in _JOB_PAGES:
             self._follow_selected(scene)
         elif self.page == "usage":

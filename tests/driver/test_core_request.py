@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.driver.nrt.core_request import HIGHEST_CORE, CoreRequest, parse_visible_cores
-from neurontools.driver.nrt.environment import InvalidCoreRequest
+from neurontools.driver.environment import InvalidCoreRequest
+from neurontools.driver.neuron_runtime import HIGHEST_CORE, CoreRequest, parse_visible_cores
 
 VISIBLE = "NEURON_RT_VISIBLE_CORES"
 NUMBER = "NEURON_RT_NUM_CORES"

@@ -14,12 +14,16 @@ from neurond.sources.sysfs.owner_tracker import OwnerTracker
 from neurond.sources.sysfs.pacing import Pacing
 
 from neurontools import catalog
-from neurontools.driver.sysfs.device_directory import DeviceDirectory
-from neurontools.driver.sysfs.found_process import FoundProcess
-from neurontools.driver.sysfs.owners import OpenDevices, OwnerScan, hidden_warning, scan
-from neurontools.driver.sysfs.pci import placements
-from neurontools.driver.sysfs.process_files import ProcessFiles
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.devices import DeviceDirectory, read_placements
+from neurontools.driver.environment import Roots
+from neurontools.driver.process_context import FoundProcess
+from neurontools.driver.processes import (
+    OpenDevices,
+    OwnerScan,
+    ProcessFiles,
+    hidden_processes_warning,
+    scan_device_owners,
+)
 
 _HOLD = "import os, sys; os.open(sys.argv[1], os.O_RDWR); print('open', flush=True); sys.stdin.read()"
 
@@ -58,7 +62,7 @@ def _directories(*numbers: str) -> list[DeviceDirectory]:
 
 
 def test_a_real_process_is_found_by_its_open_device(holder: subprocess.Popen[str]) -> None:
-    owners, _ = scan(Roots(), _directories("505:0", "505:1", "505:2", "1:3"))
+    owners, _ = scan_device_owners(Roots(), _directories("505:0", "505:1", "505:2", "1:3"))
     assert OpenDevices(holder.pid, (3,)) in owners
     # The device number beats the name: in its own mount namespace a container's device 3 may be the host's device 1.
     scanning = OwnerScan(Roots(), _directories("505:0", "1:3", "505:2", "505:3"))
@@ -99,7 +103,10 @@ def test_links_of_descriptors(tmp_path: Path) -> None:
     _process(tmp_path, 3, "/dev/neuron9", "/dev/neuronx", "/dev/neuron", "/tmp/neuron0.txt", "/dev/neuron00000", "loop")
     (tmp_path / "self").symlink_to("1")
     roots = Roots(proc=str(tmp_path), dev=str(tmp_path))
-    assert scan(roots, _directories("505:0", "505:1")) == ([OpenDevices(1, (0,)), OpenDevices(2, (0, 1))], 0)
+    assert scan_device_owners(roots, _directories("505:0", "505:1")) == (
+        [OpenDevices(1, (0,)), OpenDevices(2, (0, 1))],
+        0,
+    )
 
 
 def test_processes_that_are_not_for_us_to_see_are_counted(holder: subprocess.Popen[str]) -> None:
@@ -107,13 +114,13 @@ def test_processes_that_are_not_for_us_to_see_are_counted(holder: subprocess.Pop
         pytest.skip("only root can become somebody else")
     os.seteuid(65534)
     try:
-        owners, hidden = scan(Roots(), _directories("1:3"))
+        owners, hidden = scan_device_owners(Roots(), _directories("1:3"))
         assert OwnerScan(Roots(), _directories("1:3")).devices_of(holder.pid) is None
     finally:
         os.seteuid(0)
     assert holder.pid not in [owner.pid for owner in owners]
     assert hidden > 0
-    assert hidden_warning(hidden).endswith("run as root or with CAP_SYS_PTRACE")
+    assert hidden_processes_warning(hidden).endswith("run as root or with CAP_SYS_PTRACE")
 
 
 def test_the_runtime_version_is_in_the_name_of_the_library(tmp_path: Path) -> None:
@@ -227,7 +234,7 @@ def test_where_devices_are_on_the_bus(
         _device(tmp_path, bdf, **{"device": f"0x{kind.family.pci.device_ids[0]}"} | files)
 
     def shown(of: catalog.InstanceType | None) -> list[tuple[object, ...]]:
-        placed = placements(roots, kind.family, of, list(range(len(expected))))
+        placed = read_placements(roots, kind.family, of, list(range(len(expected))))
         return [(each.bdf, each.cpu_affinity, each.numa_node, each.inferred) for each in placed.values()]
 
     assert shown(kind) == expected

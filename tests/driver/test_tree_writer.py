@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from neurontools.driver.sysfs.tree_writer import TreeWriter
+from neurontools.driver.tree_writer import TreeWriter
 from neurontools.util.errors import EXIT_FAILURE, UserError
 
 
@@ -104,7 +104,7 @@ def test_the_operating_systems_own_trees_are_refused_also_through_a_link(tmp_pat
 def test_a_tree_whose_maker_was_killed_is_taken_over(tmp_path: Path) -> None:
     place = tmp_path / "tree"
     script = (
-        "import sys, time; from neurontools.driver.sysfs.tree_writer import TreeWriter; t = TreeWriter(sys.argv[1]);"
+        "import sys, time; from neurontools.driver.tree_writer import TreeWriter; t = TreeWriter(sys.argv[1]);"
         "t.write('old/file', '1'); print('made', flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", script, str(place)], stdout=subprocess.PIPE) as maker:

@@ -13,8 +13,7 @@ from typing import Protocol
 
 import pytest
 
-from neurontools.driver.kernel_log.hardware_error import hardware_error
-from neurontools.driver.kernel_log.record import parsed
+from neurontools.driver.kernel_log import parse_hardware_error, parse_kernel_record
 from neurontools.faults.kind import Effect, Lasting
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
@@ -163,7 +162,7 @@ def inject(daemon: RunningDaemon, kind: str, **options: float) -> InjectedFault:
 
 def kernel_log(tree: Path) -> list[str]:
     lines = (tree / "dev/kmsg").read_bytes().splitlines(keepends=True)
-    return [record.text for line in lines if (record := parsed(line)) is not None]
+    return [record.text for line in lines if (record := parse_kernel_record(line)) is not None]
 
 
 def findings(daemon: RunningDaemon) -> set[tuple[str, bool]]:
@@ -202,7 +201,7 @@ def test_an_error_in_hbm_is_met_by_the_next_execution_and_shows_everywhere(
     assert "NRT_EXEC_HW_ERR_HBM_UE(1201): (FATAL-RT-UNDEFINED-STATE)" in errors
     wait_until(lambda: count("neuron1/neuron_core1/stats/status/hw_hbm_ue_error/total") == 1)
     (line,) = kernel_log(tree)
-    error = hardware_error(line)
+    error = parse_hardware_error(line)
     assert error is not None
     assert (error.name, error.device_index, error.core_index) == ("HBM_UNCORRECTABLE_ERROR", 1, 1)
     assert error.serial_number == daemon.snapshot().devices[1].serial_number

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neurontools.driver.kernel_log import hardware_error
+from neurontools.driver.kernel_log import HARDWARE_ERRORS
 from neurontools.faults.kind import Effect, FaultKind, Lasting
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.plan import USUAL_MIX, BadPlan, FaultPlan, parse_plan, story
@@ -26,7 +26,7 @@ FACTS = {"device": 3, "core": 1, "engine": 0, "timeout_ms": 30000, "model": "mod
 def test_what_a_kind_names_is_there_and_fits_its_effect(kind: FaultKind) -> None:
     assert set(kind.ecc) <= set(EccCounters.__slots__)
     assert kind.counter is None or f"{kind.counter}_total" in StatusCounters.__slots__
-    assert kind.kernel_error is None or kind.kernel_error in hardware_error.NAMES
+    assert kind.kernel_error is None or kind.kernel_error in HARDWARE_ERRORS
     assert set(kind.findings) <= set(Kind)
     for line in kind.log:
         assert line.function.startswith("TDRV:")

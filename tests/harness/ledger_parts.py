@@ -7,7 +7,7 @@ from neurond.ownership.ledger import Ledger
 from neurond.ownership.shape import Shape
 
 from neurontools import model
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 
 TRN1 = Shape(2, 2, 2, 16 * 2**30, 1, (1,))
 TRN2 = Shape(2, 8, 4, 1000, 2, (1, 2))

@@ -22,8 +22,7 @@ from neurond.journal.audit import Audit
 from neurond.journal.kept import audit_file
 from neurond.startup.configuration import resolve
 
-from neurontools.driver.kernel_log.hardware_error import HardwareError
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
 from neurontools.model import Finding, Severity
 from neurontools.model.finding import Kind

@@ -19,9 +19,9 @@ from neurond.load import SCENARIOS
 from neurond.sources.sysfs import SysfsSource
 
 from neurontools import catalog
-from neurontools.driver.sysfs.exported_tree import ExportedTree
-from neurontools.driver.sysfs.host_snapshot import read_host
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
+from neurontools.driver.inventory import read_host_snapshot
+from neurontools.driver.tree_export import ExportedTree
 from neurontools.model import (
     Device,
     DeviceMemory,
@@ -363,7 +363,7 @@ _THINGS: st.SearchStrategy[Callable[[Path], None]] = st.one_of(
 def _read_in_all_ways(roots: Roots) -> None:
     """Reads in both ways, thrice, and shows what was read."""
     with suppress(UserError):
-        snapshot = read_host(roots)
+        snapshot = read_host_snapshot(roots)
         if snapshot is not None:
             to_message(snapshot)
             device_list_table(snapshot, topology=True, all_processes=True)

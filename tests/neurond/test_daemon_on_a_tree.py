@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from neurontools.client import Client
-from neurontools.driver.sysfs.exported_device import DEVICE_MAJOR
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
+from neurontools.driver.tree_export import DEVICE_MAJOR
 from neurontools.model import DeviceMemory, EccCounters, Finding, HostMemory, Severity, Snapshot, SourceKind, health
 from neurontools.rpc import neuron_pb2
 from neurontools.testing import DriverTree, SimulatedDriver, process_on

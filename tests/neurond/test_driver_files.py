@@ -15,7 +15,7 @@ from neurond.sources.sysfs import SysfsSource
 from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget, may_be_replaced
 from neurond.sources.sysfs.metadata_service import MetadataService
 
-from neurontools.driver.sysfs.small_file import parse_count
+from neurontools.driver.sysfs_files import parse_count
 from neurontools.testing import DriverTree
 from tests.harness.answering_server import Asked, Reply, answering
 

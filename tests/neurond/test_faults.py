@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from neurond.faults.faults import MOST_FAULTS, Faults, NoSuchFault, NoTarget, Surroundings, TooMany
 from neurond.ownership.ledger import Ledger
 
-from neurontools.driver.kernel_log.hardware_error import HardwareError
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.kernel_log import HardwareError
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.faults.kinds import KINDS
 from neurontools.faults.request import FaultRequest
 from neurontools.model import EccCounters, FaultState, InjectedFault, StatusCounters

@@ -20,8 +20,7 @@ from neurond.system.host_reader import HostReader
 from neurond.system.jobs import group_of
 from neurond.system.kernel_log import KernelLog
 
-from neurontools.driver.kernel_log.hardware_error import HardwareError
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.faults.request import FaultRequest
 from neurontools.model import Job
 from neurontools.model.finding import Kind

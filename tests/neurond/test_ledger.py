@@ -14,7 +14,7 @@ from neurond.ownership.ledger import CoreCounters, Ledger
 from neurond.ownership.shape import Shape
 
 from neurontools import model
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from tests.harness.examples import examples
 from tests.harness.ledger_parts import LARGEST, TRN1, TRN2, entered, ledger_of, report_of, tensors
 

@@ -20,7 +20,7 @@ from neurond.ownership.shape import Shape
 from neurond.snapshots.process_record import process_record
 from neurond.system.processes import MAX_COMMAND_CHARACTERS, ProcessFacts, ProcessTable
 
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.model import (
     DeviceMemory,
     HostMemory,

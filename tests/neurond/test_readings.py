@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from neurond.sources.sysfs import SysfsSource
 
-from neurontools.driver.sysfs.exported_tree import DRIVER_VERSION
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
+from neurontools.driver.tree_export import DRIVER_VERSION
 from neurontools.model import Device, DeviceMemory, EccCounters, NeuronCore, ReportedHealth
 from neurontools.testing import DriverTree, process_on
 from neurontools.util.errors import UserError

@@ -27,7 +27,7 @@ from neurond.snapshots.store import Store
 from neurond.sources.simulated import SimulatedSource, shape_of
 
 from neurontools import catalog, model
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.fleet.summary import HostSummary
 from neurontools.model import ExecutionCounters
 from neurontools.rpc import neuron_pb2 as pb

@@ -17,7 +17,7 @@ from neurond.sources.simulated import SimulatedSource, shape_of
 from neurond.verdicts.thresholds import Thresholds
 
 from neurontools import catalog, model
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.model import DeviceMemory, SourceKind
 from tests.harness.scenario_host import STARTED_AT_SECONDS, STARTED_AT_UNIX_SECONDS, ScenarioHost
 

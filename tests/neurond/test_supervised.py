@@ -20,8 +20,7 @@ import pytest
 from neurond.service.socket_files import SocketFiles
 from neurond.system.supervisor import watchdog_seconds
 
-from neurontools.driver.kernel_log.hardware_error import HardwareError
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import HardwareError, KernelRecord
 from neurontools.model.finding import Kind
 from neurontools.util.errors import EXIT_FAILURE, EXIT_PERMISSION, UserError
 from tests.harness.running_daemon import Attachment, StartDaemon

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from neurond.sources.sysfs import SysfsSource
 
-from neurontools.driver.sysfs.host_snapshot import read_host
-from neurontools.driver.sysfs.tree_walk import MAX_ENTRIES_PER_DIRECTORY
+from neurontools.driver.inventory import read_host_snapshot
+from neurontools.driver.sysfs_layout import MAX_ENTRIES_PER_DIRECTORY
 from neurontools.model import DeviceMemory, EccCounters, HostMemory
 from neurontools.testing import DriverTree, process_on
 from tests.harness.examples import examples
@@ -251,7 +251,7 @@ def test_names_in_a_tree_reach_no_log_in_a_form_that_a_terminal_obeys(tree: Driv
     # Without a daemon, and with the firmware silent, only the device itself tells its family.
     move(device, {"info": "about/this/device"})
     tree.write("sys/devices/virtual/dmi/id/product_name", "\n")
-    snapshot = read_host(tree.roots)
+    snapshot = read_host_snapshot(tree.roots)
     assert snapshot is not None
     assert snapshot.instance.instance_type.startswith("trn2")
 

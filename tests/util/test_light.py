@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from neurontools.driver.sysfs.host_snapshot import read_host
+from neurontools.driver.inventory import read_host_snapshot
 from neurontools.model import memory
 from neurontools.testing import DriverTree, process_on
 from neurontools.util import light_imports
@@ -24,7 +24,7 @@ from neurontools.views.device_list import device_list_json, device_list_table
 def test_the_command_prints_what_the_real_dataclasses_make(instance_type: str) -> None:
     with DriverTree(instance_type) as tree:
         tree.set_processes(process_on(7, "python train.py", cores=(0,), runtime_version="2.34.10", tag="x"))
-        snapshot = read_host(tree.roots)
+        snapshot = read_host_snapshot(tree.roots)
         assert snapshot is not None
         expected = {
             (): device_list_table(snapshot),

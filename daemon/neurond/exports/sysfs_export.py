@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from neurontools.driver.sysfs.exported_tree import ExportedTree
+from neurontools.driver.tree_export import ExportedTree
 from neurontools.model import Snapshot
 
 _END_SECONDS = 5.0

@@ -14,7 +14,7 @@ from neurond.faults.held_fault import HeldFault
 from neurond.faults.traces import Traces
 from neurond.ownership.holding import Holding
 from neurond.ownership.ledger import Ledger, UnknownToken
-from neurontools.driver.kernel_log.hardware_error import HardwareError
+from neurontools.driver.kernel_log import HardwareError
 from neurontools.faults.request import FaultRequest
 from neurontools.model import EccCounters, InjectedFault, ReportedHealth, StatusCounters
 

@@ -9,8 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from neurontools.driver.kernel_log.hardware_error import TERMINATE_INSTANCE, HardwareError
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import TERMINATE_INSTANCE, HardwareError, KernelRecord
 from neurontools.util.errors import UserError
 
 MOST_BYTES = 16 * 2**20  # a script that meets a fault again and again must not fill the disk

@@ -11,7 +11,7 @@ from neurond.load.scenarios import SCENARIOS, STEP_SECONDS
 from neurond.ownership.holding import Holding
 from neurond.ownership.ledger import Ledger, OutOfDeviceMemory
 from neurond.system.processes import ProcessFacts
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.model import EccCounters, Job
 
 # Above the highest PID Linux can give (2^22), so an invented process is never taken for a real one.

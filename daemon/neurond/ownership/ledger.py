@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from neurond.ownership.holding import CoreReport, Holding, Report
 from neurond.ownership.memory_table import memory_table
 from neurond.ownership.shape import Shape
-from neurontools.driver.nrt.core_request import CoreRequest
-from neurontools.driver.nrt.environment import LNC, NUM_CORES, VISIBLE_CORES
-from neurontools.driver.nrt.status import core_count_not_available, cores_not_available
+from neurontools.driver.environment import LNC, NUM_CORES, VISIBLE_CORES
+from neurontools.driver.neuron_runtime import CoreRequest, core_count_not_available, cores_not_available
 
 _NOTHING = CoreReport()
 _MOST_DEPARTED = 4096

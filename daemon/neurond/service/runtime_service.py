@@ -13,7 +13,7 @@ from neurond.ownership.holding import Holding
 from neurond.service.report_reader import read_report
 from neurond.snapshots.ticks import Ticks
 from neurond.system.steady_clock import SteadyClock
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.rpc import neuron_pb2
 from neurontools.util.version import __version__
 

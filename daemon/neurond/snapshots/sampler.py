@@ -20,8 +20,8 @@ from neurond.system.host_reader import HostReader
 from neurond.system.jobs import Jobs
 from neurond.system.processes import ProcessTable, user_name
 from neurond.system.steady_clock import SteadyClock
-from neurontools.driver.proc.own_cost import OwnCost
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
+from neurontools.driver.process_context import OwnUsage
 from neurontools.model import Host, Process, Snapshot, SourceKind
 from neurontools.util.version import __version__
 
@@ -57,7 +57,7 @@ class Sampler:
         self._sequence = 0
         self._host = Host()
         self._host_warnings: tuple[str, ...] = ()
-        self._own_cost = OwnCost()
+        self._own_cost = OwnUsage()
         self._ended: deque[Process] = deque(maxlen=_MOST_ENDED)
         self.departures: tuple[Departure, ...] = ()
         self.ended: tuple[Process, ...] = ()

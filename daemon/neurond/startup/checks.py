@@ -19,7 +19,7 @@ from neurond.settings import Settings
 from neurond.sources.simulated import shape_of
 from neurontools import catalog
 from neurontools.catalog.ultraserver import asked_place
-from neurontools.driver.sysfs.tree_writer import check_directory
+from neurontools.driver.tree_writer import check_directory
 from neurontools.net.http.openness import is_loopback, refuse_open
 from neurontools.net.sockets.listen_address import listen_address
 from neurontools.util.errors import EXIT_USAGE, UserError

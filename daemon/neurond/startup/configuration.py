@@ -19,8 +19,13 @@ from neurond.settings import Settings
 from neurond.startup.checks import check
 from neurond.startup.tables import Configuration, DaemonTable, shown
 from neurontools import catalog
-from neurontools.driver.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
-from neurontools.driver.sysfs.roots import DEV_ROOT, PROC_ROOT, SYSFS_ROOT
+from neurontools.driver.environment import (
+    DEV_ROOT,
+    PROC_ROOT,
+    SYSFS_ROOT,
+    InvalidCoreRequest,
+    logical_neuroncore_config,
+)
 from neurontools.rpc import socket_path
 from neurontools.util.errors import EXIT_USAGE, UserError
 

@@ -12,7 +12,7 @@ import os
 import stat
 from pathlib import Path
 
-from neurontools.driver.kernel_log.record import KernelRecord, parsed
+from neurontools.driver.kernel_log import KernelRecord, parse_kernel_record
 
 _MOST_RECORDS = 2000  # at a tick
 _MOST_BYTES = 256 * 1024
@@ -59,7 +59,7 @@ class KernelLog:
         found = []
         for line in lines:
             if any(mark in line for mark in _OURS):
-                record = parsed(line)
+                record = parse_kernel_record(line)
                 if record is not None:
                     found.append(record)
         return found

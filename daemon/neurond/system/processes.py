@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import psutil
 
 from neurond.system.steady_clock import SteadyClock
-from neurontools.driver.sysfs.process_files import ProcessFiles, boot_unix_seconds
+from neurontools.driver.processes import ProcessFiles, read_boot_time
 from neurontools.model import Job, Process
 
 MAX_COMMAND_CHARACTERS = 4096
@@ -105,7 +105,7 @@ def is_alive(proc: str, process: Process) -> bool:
     times = ProcessFiles(proc, process.pid).times()
     if times is None or process.started_at_unix_seconds is None:
         return times is not None
-    boot = boot_unix_seconds(proc)
+    boot = read_boot_time(proc)
     started = process.started_at_unix_seconds
     return boot is None or abs(boot + times.started_after_boot_seconds - started) < _SAME_START_SECONDS
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from neurontools.driver.sysfs.small_file import parse_count, read_bytes, read_text
+from neurontools.driver.sysfs_files import parse_count, read_bytes, read_text
 from neurontools.model import RdmaPort
 
 READ_SECONDS = 5.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from neurontools.driver.sysfs.small_file import read_all
+from neurontools.driver.sysfs_files import read_whole_file
 from neurontools.model import Disk, NetworkInterface
 
 READ_SECONDS = 5.0
@@ -122,7 +122,7 @@ def _rate(before: int, now: int, seconds: float) -> float | None:
 def _content(paths: tuple[str, ...]) -> bytes:
     for path in paths:
         try:
-            return read_all(path, _MAX_BYTES)
+            return read_whole_file(path, _MAX_BYTES)
         except FileNotFoundError:
             continue
     return b""

@@ -19,7 +19,7 @@ from neurond.verdicts.latencies import Latencies
 from neurond.verdicts.orphans import Orphans
 from neurond.verdicts.slow_ranks import slow_ranks
 from neurond.verdicts.thresholds import Thresholds
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import KernelRecord
 from neurontools.model import EccCounters, Finding, Health, Process, Snapshot, SourceKind
 
 _ANCHORS = 6  # snapshots kept for what is judged by growth

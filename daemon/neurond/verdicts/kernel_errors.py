@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from neurontools.driver.kernel_log.driver_line import Told, driver_line
-from neurontools.driver.kernel_log.hardware_error import DMA, HardwareError, hardware_error
-from neurontools.driver.kernel_log.record import KernelRecord
+from neurontools.driver.kernel_log import (
+    DMA_ERROR,
+    DriverEvent,
+    HardwareError,
+    KernelRecord,
+    parse_driver_line,
+    parse_hardware_error,
+)
 from neurontools.model import Finding, NeuronCore, Severity, Snapshot
 from neurontools.model.finding import Kind
 from neurontools.util.terminal import excerpt
@@ -15,17 +20,17 @@ from neurontools.util.terminal import excerpt
 _MOST_KEPT = 256
 _MOST_NAME_CHARACTERS = 40
 _KNOWN_PARTS = {
-    Told.DMA_TIMEOUT: (
+    DriverEvent.DMA_TIMEOUT: (
         Severity.WARNING,
         "a DMA transfer of the device timed out (kernel log)",
         "if executions on it fail or hang, end its processes and reset it or reload the driver",
     ),
-    Told.RESET_FAILED: (
+    DriverEvent.RESET_FAILED: (
         Severity.WARNING,
         "a reset of the device failed (kernel log)",
         "if its executions fail: end the processes on it and reload the driver; else stop and start the instance",
     ),
-    Told.RESET_DONE: (Severity.NOTICE, "the device was reset (kernel log)", "nothing has to be done"),
+    DriverEvent.RESET_DONE: (Severity.NOTICE, "the device was reset (kernel log)", "nothing has to be done"),
 }
 
 _Key = tuple[str, int | None, int | None]  # what, the device, the core on it
@@ -62,24 +67,26 @@ class KernelErrors:
 
     def _take(self, record: KernelRecord, snapshot: Snapshot) -> None:
         at_seconds = min(record.microseconds / 1e6, snapshot.taken_at_seconds)
-        error = hardware_error(record.text)
+        error = parse_hardware_error(record.text)
         if error is not None:
             part = excerpt(error.name, _MOST_NAME_CHARACTERS)
             key = part, error.device_index, error.core_index
             self._keep(key, _Kept(at_seconds, self._of_hardware(error, part, at_seconds, snapshot), lasts=True))
             return
-        line = driver_line(record.text)
+        line = parse_driver_line(record.text)
         if line is None:
             return
-        if line.told is Told.STARTED:
+        if line.told is DriverEvent.STARTED:
             self._kept.clear()
             return
-        if line.told is Told.RESET_DONE:  # which is what helps against an aborted transfer
-            for key in [key for key in self._kept if key[1] == line.device_index and key[0] in (DMA, *Told)]:
+        if line.told is DriverEvent.RESET_DONE:  # which is what helps against an aborted transfer
+            for key in [
+                key for key in self._kept if key[1] == line.device_index and key[0] in (DMA_ERROR, *DriverEvent)
+            ]:
                 del self._kept[key]
         severity, reason, action = _KNOWN_PARTS[line.told]
         finding = Finding(
-            Kind.WAS_RESET if line.told is Told.RESET_DONE else Kind.KERNEL_ERROR,
+            Kind.WAS_RESET if line.told is DriverEvent.RESET_DONE else Kind.KERNEL_ERROR,
             severity,
             reason,
             action,
@@ -116,7 +123,7 @@ class KernelErrors:
             Severity.CRITICAL,
             f"the kernel log tells of {part}{where}{whose}",
             "end the processes on this device and reset it"
-            if error.name == DMA
+            if error.name == DMA_ERROR
             else "move the work off this device; stop and start the instance to get another host",
             _unix_seconds(at_seconds, snapshot),
             where_indices,

@@ -33,7 +33,7 @@ def connected(
         answer = first_answer(ask, os.environ)
         if answer is not None:
             return answer
-        from neurontools.driver.sysfs.roots import Roots
+        from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
             return ask(socket_path.candidates(os.environ)[0])  # which says what is missing

@@ -17,8 +17,8 @@ from neurontools.cli.doctor.check import Check, Place
 from neurontools.cli.doctor.driver import driver_version
 from neurontools.cli.doctor.redaction import Redactor
 from neurontools.cli.doctor.report import report_json, report_text
-from neurontools.driver.kernel_log.record import parsed
-from neurontools.driver.sysfs.device_directory import device_directories
+from neurontools.driver.devices import list_device_directories
+from neurontools.driver.kernel_log import parse_kernel_record
 from neurontools.util.formats import json_text
 from neurontools.util.terminal import escape_controls_by_line
 
@@ -79,7 +79,7 @@ def _packages() -> str:
 
 def _tree(place: Place) -> str:
     """The names of the first device's files, which tell the layout; nothing that is in them."""
-    directories = device_directories(place.roots) if place.roots.has_devices else []
+    directories = list_device_directories(place.roots) if place.roots.has_devices else []
     if not directories:
         return ""
     top, lines = directories[0].path, []
@@ -107,7 +107,7 @@ def _kernel_log(place: Place) -> str:
                 if not data:
                     break
                 for line in data.split(b"\n"):
-                    record = parsed(line)
+                    record = parse_kernel_record(line)
                     if record is not None and _ABOUT_US.search(record.text):
                         kept.append(f"{record.microseconds / 1e6:.6f} {record.text}")
         finally:

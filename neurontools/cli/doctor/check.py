@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
 
 
 class Level(StrEnum):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from neurontools import catalog
 from neurontools.cli.doctor.check import Check, Level, Place
-from neurontools.driver.sysfs.device_directory import device_directories
-from neurontools.driver.sysfs.host_snapshot import read_host
-from neurontools.driver.sysfs.roots import Roots
-from neurontools.driver.sysfs.small_file import read_text
+from neurontools.driver.devices import list_device_directories
+from neurontools.driver.environment import Roots
+from neurontools.driver.inventory import read_host_snapshot
+from neurontools.driver.sysfs_files import read_text
 from neurontools.util.errors import UserError
 from neurontools.util.units import ranges_text
 
@@ -27,7 +27,7 @@ def examine(place: Place) -> Iterator[Check]:
     if not roots.has_devices:
         yield from _without_devices(on_bus, version)
         return
-    directories = device_directories(roots)
+    directories = list_device_directories(roots)
     yield Check(AREA, Level.OK, f"Neuron driver {version or 'of an unknown version'}, devices: {len(directories)}")
     if on_bus > len(directories):
         yield Check(
@@ -38,7 +38,7 @@ def examine(place: Place) -> Iterator[Check]:
         )
     yield from _files(roots, [directory.index for directory in directories])
     try:
-        snapshot = read_host(roots)
+        snapshot = read_host_snapshot(roots)
     except UserError as error:
         yield Check(AREA, Level.PROBLEM, str(error))
         return

@@ -9,19 +9,27 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from neurontools.cli.doctor.check import Check, Level, Place
-from neurontools.driver.nrt import environment as nrt
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.environment import (
+    LNC,
+    LNC_ALIAS,
+    NUM_CORES,
+    PROCESS_TAG,
+    VISIBLE_CORES,
+    InvalidCoreRequest,
+    logical_neuroncore_config,
+)
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.util.process_text import shown_value
 
 HOST, VARIABLES = "host", "variables"
 _PREFIXES = ("NEURON", "XLA_", "PJRT_", "TORCH_NEURON")
 _MOST_VARIABLES = 100
 _KNOWN = (
-    nrt.VISIBLE_CORES,
-    nrt.NUM_CORES,
-    nrt.LNC,
-    nrt.LNC_ALIAS,
-    nrt.PROCESS_TAG,
+    VISIBLE_CORES,
+    NUM_CORES,
+    LNC,
+    LNC_ALIAS,
+    PROCESS_TAG,
     "NEURON_CC_FLAGS",
     "NEURON_COMPILE_CACHE_URL",
     "NEURON_FAIL_ON_NAN",
@@ -74,7 +82,7 @@ def _variables(place: Place) -> Iterator[Check]:
         else:
             yield Check(VARIABLES, Level.OK, f"{name}={value[:200]}")
     try:
-        nrt.logical_neuroncore_config(place.environment)
+        logical_neuroncore_config(place.environment)
         CoreRequest.from_environment(place.environment)
-    except nrt.InvalidCoreRequest as error:
+    except InvalidCoreRequest as error:
         yield Check(VARIABLES, Level.PROBLEM, str(error))

@@ -110,7 +110,7 @@ class _Check:
         verdict = choice.first_answer(self._of_daemon, os.environ)
         if verdict is not None:
             return verdict
-        from neurontools.driver.sysfs.roots import Roots
+        from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
             return host_verdict.no_devices(self._asked, time())

@@ -148,7 +148,7 @@ class _Query:
 
     def answer_from_devices(self) -> str | None:
         """The document of this host's own devices, read without a daemon; None where there are none."""
-        from neurontools.driver.sysfs.roots import Roots
+        from neurontools.driver.environment import Roots
 
         if not Roots.from_environment(os.environ).has_devices:
             return None
@@ -201,11 +201,11 @@ def _logical_neuroncore_config() -> int | None:
     """The LNC that the environment sets; what reads it is imported only where something is said to the runtime."""
     if not any(name.startswith("NEURON_") for name in os.environ):
         return None
-    from neurontools.driver.nrt import environment
+    from neurontools.driver.environment import InvalidCoreRequest, logical_neuroncore_config
 
     try:
-        return environment.logical_neuroncore_config(os.environ)
-    except environment.InvalidCoreRequest as error:
+        return logical_neuroncore_config(os.environ)
+    except InvalidCoreRequest as error:
         raise UserError(str(error), EXIT_USAGE) from error
 
 

@@ -6,7 +6,7 @@ import os
 
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.telling import tell
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
 from neurontools.util import light_imports
 from neurontools.util.errors import EXIT_NOT_FOUND, UserError
 
@@ -25,10 +25,10 @@ def device_list(
     What could not be read goes to a terminal on standard error alone: programs take any text there for a failure.
     """
     light_imports.install_dataclasses()
-    from neurontools.driver.sysfs.host_snapshot import read_host
+    from neurontools.driver.inventory import read_host_snapshot
     from neurontools.views.device_list import NoSuchDevice, device_list_json, device_list_table
 
-    snapshot = read_host(Roots.from_environment(os.environ))
+    snapshot = read_host_snapshot(Roots.from_environment(os.environ))
     if snapshot is None:
         return None
     if os.isatty(2):

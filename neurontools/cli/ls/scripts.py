@@ -12,8 +12,7 @@ from neurontools.cli.daemon.private import PrivateDaemon
 from neurontools.cli.daemon.snapshots import DaemonSnapshots
 from neurontools.cli.line.devices import DeviceSelection
 from neurontools.cli.line.options import exclude_each_other
-from neurontools.driver.nrt.environment import InvalidCoreRequest, logical_neuroncore_config
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import InvalidCoreRequest, Roots, logical_neuroncore_config
 from neurontools.model import Snapshot, health
 from neurontools.util.errors import EXIT_HEALTH_UNKNOWN, EXIT_NOT_FOUND, EXIT_UNHEALTHY, EXIT_USAGE, UserError
 from neurontools.views.device_list import device_list_object

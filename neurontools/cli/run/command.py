@@ -21,8 +21,8 @@ from neurontools.cli.line.options import exclude_each_other, is_about_itself
 from neurontools.cli.line.telling import tell, tell_lines
 from neurontools.cli.run import options, profile, summary, summary_file, warden
 from neurontools.cli.run.terminal import Terminal, can_show, columns, pseudo_terminal, relay
-from neurontools.driver.nrt.core_request import parse_visible_cores
-from neurontools.driver.nrt.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.driver.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.driver.neuron_runtime import parse_visible_cores
 from neurontools.estimate.advice import EVERY_RULE, IGNORED_RULES
 from neurontools.rpc import socket_path
 from neurontools.util import signals

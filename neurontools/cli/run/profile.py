@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from neurontools.cli.line.telling import tell
-from neurontools.driver.nrt.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_RUN, PROFILE_STEPS
-from neurontools.driver.nrt.profile_steps import NoSteps, steps_of
+from neurontools.driver.environment import INSPECT_ENABLE, INSPECT_OUTPUT_DIRECTORY, PROFILE_RUN, PROFILE_STEPS
+from neurontools.driver.neuron_runtime import InvalidProfileSteps, parse_profile_steps
 from neurontools.util.errors import EXIT_USAGE, UserError
 
 _MOST_SIDE_BY_SIDE = 16  # workers: what viewers can hold
@@ -25,8 +25,8 @@ def ask_for(given: dict[str, str], environment: dict[str, str]) -> None:
     environment.pop(PROFILE_STEPS, None)
     if "profile-steps" in given:
         try:
-            steps_of(given["profile-steps"])
-        except NoSteps as error:
+            parse_profile_steps(given["profile-steps"])
+        except InvalidProfileSteps as error:
             raise UserError(f"--profile-steps {error}", EXIT_USAGE) from None
         environment[PROFILE_STEPS] = given["profile-steps"]
 

@@ -15,7 +15,7 @@ from time import monotonic, sleep
 
 from neurontools.cli.line.telling import tell
 from neurontools.client.daemon_client import connect
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.free_cores import CoreRange, free_indices, select, wait_until
 from neurontools.model import Snapshot, logical_cores
 from neurontools.rpc import socket_path

@@ -117,8 +117,8 @@ def check(given: dict[str, str]) -> None:
 
 def narrowing(given: dict[str, str], environment: Mapping[str, str]) -> Narrowing:
     """What --device and --only-visible leave to be shown; UserError when a value makes no sense."""
-    from neurontools.driver.nrt.core_request import parse_visible_cores
-    from neurontools.driver.nrt.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
+    from neurontools.driver.environment import VISIBLE_CORES, InvalidCoreRequest, logical_neuroncore_config
+    from neurontools.driver.neuron_runtime import parse_visible_cores
     from neurontools.views.drawing.narrowing import Narrowing
 
     chosen = DeviceSelection(given.get("device", ""))

@@ -11,7 +11,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.failure import ExecutionFailed
 
 EXEC_TIMEOUT = "NEURON_RT_EXEC_TIMEOUT"

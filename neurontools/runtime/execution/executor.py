@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import OperatorTime
 from neurontools.runtime.capture.course import Course, Observed
 from neurontools.runtime.capture.following import following

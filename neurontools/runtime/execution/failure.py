@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.tensors.memory import OutOfDeviceMemory
 
 

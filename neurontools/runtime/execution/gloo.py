@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution import ranks
 from neurontools.runtime.execution.collective_wait import waits
 from neurontools.runtime.execution.deadline import deadline

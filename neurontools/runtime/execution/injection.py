@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from neurontools.driver.nrt.environment import VISIBLE_CORES
-from neurontools.driver.nrt.log import failure_lines
+from neurontools.driver.environment import VISIBLE_CORES
+from neurontools.driver.neuron_runtime import execution_failure_lines
 from neurontools.faults.kind import Effect
 from neurontools.runtime.execution.collective_faults import collective_faults
 from neurontools.runtime.execution.failure import ExecutionFailed
@@ -141,5 +141,5 @@ class _Struck:
             ("Nodename", platform.node()),
             ("Visible cores", os.environ.get(VISIBLE_CORES, "N/A")),
         )
-        for line in failure_lines(self._causes(fault), fault.kind.status, facts, os.getpid(), time.time()):
+        for line in execution_failure_lines(self._causes(fault), fault.kind.status, facts, os.getpid(), time.time()):
             say(line)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from neurontools.driver.nrt.environment import LNC
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.environment import LNC
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.programs.compiler_flags import VARIABLE, CompilerFlags
 

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from neurontools.driver.nrt.environment import (
+from neurontools.driver.environment import (
     INSPECT_ENABLE,
     INSPECT_MOST_EVENTS,
     INSPECT_OUTPUT_DIRECTORY,
     PROFILE_RUN,
     PROFILE_STEPS,
 )
-from neurontools.driver.nrt.profile_steps import steps_of
+from neurontools.driver.neuron_runtime import parse_profile_steps
 
 _DEFAULT_DIRECTORY = "./output"
 _DEFAULT_EVENTS = 250_000
@@ -43,7 +43,7 @@ class Wanted:
         """None where no profile is asked for. Raises NoSteps."""
         if environment.get(INSPECT_ENABLE, "").lower() not in ("1", "true"):
             return None
-        first, last = steps_of(environment.get(PROFILE_STEPS, ""))
+        first, last = parse_profile_steps(environment.get(PROFILE_STEPS, ""))
         most = environment.get(INSPECT_MOST_EVENTS, "")
         return cls(
             Path(environment.get(INSPECT_OUTPUT_DIRECTORY) or _DEFAULT_DIRECTORY).absolute(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from neurontools.driver.nrt.core_request import CoreRequest
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.rpc import neuron_pb2
 from neurontools.runtime.reporting.accounts import sendable
 

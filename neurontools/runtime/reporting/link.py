@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from time import monotonic
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.net.sockets.descriptors import receive
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import CallError, Connection, RpcError, Status

@@ -10,8 +10,8 @@ from math import isfinite
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from neurontools.driver.nrt.core_request import CoreRequest
-from neurontools.driver.nrt.environment import PROCESS_TAG
+from neurontools.driver.environment import PROCESS_TAG
+from neurontools.driver.neuron_runtime import CoreRequest
 from neurontools.model import DeviceMemory, HostMemory, OperatorTime, ScriptAdvice, TrainingCounters
 from neurontools.rpc import neuron_pb2
 from neurontools.rpc.call import RpcError, Status

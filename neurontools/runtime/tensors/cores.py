@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from neurontools.driver.nrt.core_request import parse_visible_cores
-from neurontools.driver.nrt.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.driver.environment import NUM_CORES, VISIBLE_CORES
+from neurontools.driver.neuron_runtime import parse_visible_cores
 from neurontools.runtime.reporting.armed_faults import ArmedFaults
 from neurontools.runtime.reporting.capture_requests import CaptureRequests
 from neurontools.runtime.reporting.reporter import Reporter

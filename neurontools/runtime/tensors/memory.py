@@ -8,7 +8,7 @@ from enum import IntEnum
 
 import torch
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.reporting.kinds import DeviceMemoryCategory
 
 GIB = 1 << 30

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.model import DeviceMemory, HostMemory
 from neurontools.runtime.reporting.kinds import ErrorKind, Outcome
 from neurontools.runtime.reporting.loaded_model import LoadedModel

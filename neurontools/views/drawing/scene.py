@@ -15,7 +15,7 @@ from neurontools.views.drawing.thresholds import Thresholds
 if TYPE_CHECKING:
     from neurontools.client.history.events import Event
     from neurontools.client.history.series import Series
-    from neurontools.driver.proc.surroundings import Surroundings
+    from neurontools.driver.process_context import ProcessContext
     from neurontools.model.health import Verdict
 
 
@@ -82,7 +82,7 @@ class Scene:
     tagged: frozenset[int] = frozenset()
     details_pid: int | None = None
     is_time_shown: bool = False  # in place of the details: where the time of the process goes
-    surroundings: Surroundings | None = None  # of the process of the details, in place of its plots
+    surroundings: ProcessContext | None = None  # of the process of the details, in place of its plots
     colour_by: str = "utilization"  # of the topology: utilization, memory
     device_index: int = 0  # the device that topology and history look at
     core_index: int | None = None  # of the history: a logical core, or None for the whole device

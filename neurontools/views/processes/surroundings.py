@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neurontools.driver.proc.surroundings import Relative, Surroundings
+from neurontools.driver.process_context import ProcessContext, ProcessTreeEntry
 from neurontools.util.process_text import HIDDEN
 from neurontools.views.drawing.core_grid import heading
 from neurontools.views.drawing.line import Line, Page, clip, fit, foreign, plain, styled
@@ -14,7 +14,7 @@ _NAME_CELLS = 28
 _SEARCHED_CELLS = 1000
 
 
-def surroundings_page(scene: Scene, shown: Surroundings, width: int, height: int) -> Page:
+def surroundings_page(scene: Scene, shown: ProcessContext, width: int, height: int) -> Page:
     """The tree first, then the environment."""
     page = Page([heading(scene, "Tree and environment", width, "E plots, Esc back")])
     lines = [_problem(shown.problem, width)] if shown.problem else _lines(shown, width)
@@ -29,12 +29,12 @@ def surroundings_page(scene: Scene, shown: Surroundings, width: int, height: int
     return page
 
 
-def surroundings_entries(shown: Surroundings) -> list[Entry]:
+def surroundings_entries(shown: ProcessContext) -> list[Entry]:
     """What a search sees of the list."""
     return [Entry(str(number), plain(line)) for number, line in enumerate(_lines(shown, _SEARCHED_CELLS))]
 
 
-def _lines(shown: Surroundings, width: int) -> list[Line]:
+def _lines(shown: ProcessContext, width: int) -> list[Line]:
     lines = [_relative(shown, relative, width) for relative in shown.tree]
     if shown.environment is None:
         lines.append(_problem("the environment is not for this user to see", width))
@@ -49,7 +49,7 @@ def _problem(text: str, width: int) -> Line:
     return fit(((clip(f" {text}", width, mark=True), "dim"),), width)
 
 
-def _relative(shown: Surroundings, relative: Relative, width: int) -> Line:
+def _relative(shown: ProcessContext, relative: ProcessTreeEntry, width: int) -> Line:
     style = "strong" if relative.pid == shown.pid else "text"
     lead = "  " * relative.depth
     text = clip(f"{lead}{foreign(relative.command, 2 * width) or '-'}", max(1, width - 10), mark=True)

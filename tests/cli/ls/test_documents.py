@@ -20,7 +20,7 @@ import grpc
 import pytest
 
 from neurontools.cli.ls import command
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.environment import Roots
 from neurontools.model import Snapshot
 from neurontools.rpc.ask import ask_error
 from neurontools.rpc.call import Unreachable

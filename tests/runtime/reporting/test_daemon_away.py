@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from neurontools.driver.nrt.environment import InvalidCoreRequest
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.environment import InvalidCoreRequest
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.rpc.socket_path import attach_socket
 from neurontools.runtime import Core, CoresUnavailable, Reporter
 from neurontools.util.errors import EXIT_NO_DAEMON, UserError

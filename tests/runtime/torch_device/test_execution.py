@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.counting.metrics import metrics
 from neurontools.runtime.execution.deadline import deadline
 from neurontools.runtime.execution.failure import ExecutionFailed

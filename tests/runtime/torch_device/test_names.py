@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from neurontools.catalog import names
-from neurontools.driver.nrt.status import NrtStatus
+from neurontools.driver.neuron_runtime import NrtStatus
 from neurontools.runtime.execution.failure import ExecutionFailed
 from neurontools.runtime.execution.target import check_load, neuroncore_version
 from neurontools.runtime.launch.names import InvalidDeviceName, choose, device_name

@@ -11,7 +11,7 @@ import os
 import resource
 from collections.abc import Sequence
 
-from neurontools.driver.sysfs.small_file import open_file, parse_count
+from neurontools.driver.sysfs_files import open_file, parse_count
 
 MAX_BYTES = 64
 # Descriptors left for sockets, subscribers and everything else the daemon opens.

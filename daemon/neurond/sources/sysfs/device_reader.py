@@ -7,11 +7,28 @@ from dataclasses import dataclass, replace
 
 from neurond.sources.sysfs.counter_files import CounterFiles, DescriptorBudget
 from neurond.sources.sysfs.pacing import Pacing
-from neurontools.driver.sysfs import file_table
-from neurontools.driver.sysfs.device_directory import DeviceDirectory
-from neurontools.driver.sysfs.file_table import CORE_FILES, DEVICE_FILES, files_of, place_of
-from neurontools.driver.sysfs.layout import Places
-from neurontools.driver.sysfs.small_file import read_text
+from neurontools.driver.devices import DeviceDirectory
+from neurontools.driver.sysfs_files import (
+    CORE_FILES,
+    DEVICE_FILES,
+    DEVICE_MEMORY_CATEGORIES,
+    ECC_COUNTERS,
+    FLOP_COUNT,
+    HOST_MEMORY_CATEGORIES,
+    INFERENCE_COUNT,
+    POWER_UTILIZATION,
+    STATUS_COUNTERS,
+    TIME_IN_USE,
+    UNHEALTHY_COMPONENTS,
+    device_memory_path,
+    files_for_driver,
+    host_memory_path,
+    other_info_path,
+    path_in_version,
+    read_text,
+    status_path,
+)
+from neurontools.driver.sysfs_layout import FileLocations
 from neurontools.model import DeviceMemory, EccCounters, HostMemory, PowerUtilization, ReportedHealth, StatusCounters
 from neurontools.util.terminal import excerpt
 
@@ -23,29 +40,33 @@ _MAX_COMPONENTS = 16
 # measured when they moved, so that a busy core is not shown as idle in one interval and as twice as busy in the next.
 _PATIENCE_SECONDS = 2.0
 
-_MEMORY_COUNT = len(file_table.DEVICE_MEMORY)
-_STATUS_END = _MEMORY_COUNT + len(file_table.STATUS)
-_MEMORY_FIELDS = [f"{name}_bytes" for name in file_table.DEVICE_MEMORY]
-_STATUS_FIELDS = [f"{name}_total" for name in file_table.STATUS]
+_MEMORY_COUNT = len(DEVICE_MEMORY_CATEGORIES)
+_STATUS_END = _MEMORY_COUNT + len(STATUS_COUNTERS)
+_MEMORY_FIELDS = [f"{name}_bytes" for name in DEVICE_MEMORY_CATEGORIES]
+_STATUS_FIELDS = [f"{name}_total" for name in STATUS_COUNTERS]
 _CORE_PATHS = (
-    *(file_table.device_memory_path(name) for name in file_table.DEVICE_MEMORY),
-    *(file_table.status_path(name) for name in file_table.STATUS),
-    *(file_table.other_info_path(name) for name in (file_table.INFERENCES, file_table.FLOPS, file_table.TIME_IN_USE)),
-    *(file_table.other_info_path(name) for name in ("reset_req_count", "reset_fail_count")),
+    *(device_memory_path(name) for name in DEVICE_MEMORY_CATEGORIES),
+    *(status_path(name) for name in STATUS_COUNTERS),
+    *(other_info_path(name) for name in (INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)),
+    *(other_info_path(name) for name in ("reset_req_count", "reset_fail_count")),
 )
-_HOST_PATHS = [file_table.host_memory_path(name) for name in file_table.HOST_MEMORY]
-_HOST_FIELDS = [f"{name}_bytes" for name in file_table.HOST_MEMORY]
-_ECC_PATHS = [f"stats/hardware/{name}" for name in file_table.ECC]
-_TEXT_PATHS = (file_table.POWER_UTILIZATION, file_table.UNHEALTHY_COMPONENTS)
+_HOST_PATHS = [host_memory_path(name) for name in HOST_MEMORY_CATEGORIES]
+_HOST_FIELDS = [f"{name}_bytes" for name in HOST_MEMORY_CATEGORIES]
+_ECC_PATHS = [f"stats/hardware/{name}" for name in ECC_COUNTERS]
+_TEXT_PATHS = (POWER_UTILIZATION, UNHEALTHY_COMPONENTS)
 
 
 def files_to_read(driver_version: tuple[int, ...], generation: int) -> tuple[list[str], list[str]]:
     """The files that are read of a device and of each core, by their places of today."""
-    of_device = {file.path for file in files_of(DEVICE_FILES, driver_version, generation)}
-    of_core = {file.path for file in files_of(CORE_FILES, driver_version, generation)}
+    of_device = {file.path for file in files_for_driver(DEVICE_FILES, driver_version, generation)}
+    of_core = {file.path for file in files_for_driver(CORE_FILES, driver_version, generation)}
     return (
-        [path for path in (*_HOST_PATHS, *_ECC_PATHS, *_TEXT_PATHS) if place_of(path, driver_version) in of_device],
-        [path for path in _CORE_PATHS if place_of(path, driver_version) in of_core],
+        [
+            path
+            for path in (*_HOST_PATHS, *_ECC_PATHS, *_TEXT_PATHS)
+            if path_in_version(path, driver_version) in of_device
+        ],
+        [path for path in _CORE_PATHS if path_in_version(path, driver_version) in of_core],
     )
 
 
@@ -78,7 +99,7 @@ class DeviceReader:
         self,
         directory: DeviceDirectory,
         cores: list[int],
-        places: Places,
+        places: FileLocations,
         budget: DescriptorBudget,
         pacing: Pacing,
         *,
@@ -125,16 +146,16 @@ class DeviceReader:
         """Host memory by category and ECC events."""
         values = dict(zip(self._own_paths, self._own.read(), strict=True))
         host = {field: _size(values.get(path)) for field, path in zip(_HOST_FIELDS, _HOST_PATHS, strict=True)}
-        ecc = {field: values.get(path) for field, path in zip(file_table.ECC.values(), _ECC_PATHS, strict=True)}
+        ecc = {field: values.get(path) for field, path in zip(ECC_COUNTERS.values(), _ECC_PATHS, strict=True)}
         return HostMemory(**host), EccCounters(**ecc)
 
     def read_power(self) -> PowerUtilization | None:
         """Power of the last full minute; None when the driver has none."""
-        return parsed_power(self._text(file_table.POWER_UTILIZATION, 256))
+        return parsed_power(self._text(POWER_UTILIZATION, 256))
 
     def read_health(self) -> ReportedHealth | None:
         """The components the driver calls unhealthy; None when it doesn't say."""
-        text = self._text(file_table.UNHEALTHY_COMPONENTS, 512)
+        text = self._text(UNHEALTHY_COMPONENTS, 512)
         return None if text is None else parsed_health(text)
 
     def read_cores(self) -> list[CoreReading]:

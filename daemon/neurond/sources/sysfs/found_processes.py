@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from neurond.sources.sysfs.owner_tracker import OwnerTracker
 from neurond.sources.sysfs.pacing import Pacing
-from neurontools.driver.sysfs.core_holding import CoreHolding
-from neurontools.driver.sysfs.device_directory import DeviceDirectory
-from neurontools.driver.sysfs.found_process import FoundProcess
-from neurontools.driver.sysfs.owners import OpenDevices, OwnerScan
-from neurontools.driver.sysfs.process_files import boot_unix_seconds
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.devices import DeviceDirectory
+from neurontools.driver.environment import Roots
+from neurontools.driver.process_context import FoundProcess, HeldCores
+from neurontools.driver.processes import OpenDevices, OwnerScan, read_boot_time
 from neurontools.model import Instance, Process
 
 # A process may load the runtime after it opened its first device: for so many rounds it is asked again.
@@ -25,9 +23,9 @@ class FoundProcesses:
         self._tracker = OwnerTracker(OwnerScan(roots, directories), pacing)
         self._known: dict[int, FoundProcess] = {}
         self._rounds: dict[int, int] = {}
-        self._boot = boot_unix_seconds(roots.proc)
+        self._boot = read_boot_time(roots.proc)
         self._is_first = True
-        self.holding = CoreHolding((), 1, 1)
+        self.holding = HeldCores((), 1, 1)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -58,7 +56,7 @@ class FoundProcesses:
             found.append((process, devices, times))
             self._pacing.step()
         lnc = instance.logical_neuroncore_config
-        self.holding = CoreHolding([part[:2] for part in found], instance.physical_cores_per_device, lnc)
+        self.holding = HeldCores([part[:2] for part in found], instance.physical_cores_per_device, lnc)
         return tuple(
             process.record(
                 devices,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from neurond.sources.sysfs.pacing import Pacing
-from neurontools.driver.sysfs.owners import OpenDevices, OwnerScan, hidden_warning
+from neurontools.driver.processes import OpenDevices, OwnerScan, hidden_processes_warning
 
 _ROUND_SECONDS = 0.003
 _NEW_ROUNDS = 8
@@ -39,7 +39,7 @@ class OwnerTracker:
     @property
     def warnings(self) -> tuple[str, ...]:
         """What to tell when processes could not be looked into."""
-        return (hidden_warning(len(self._hidden)),) if self._hidden else ()
+        return (hidden_processes_warning(len(self._hidden)),) if self._hidden else ()
 
     @property
     def sees_all(self) -> bool:

@@ -15,9 +15,9 @@ from neurond.sources.sysfs.pacing import Pacing
 from neurond.sources.sysfs.problems import file_problems
 from neurond.sources.sysfs.time_in_use import TimeInUse
 from neurond.sources.sysfs.tree_layout import TreeLayout
-from neurontools.driver.sysfs.device_directory import DeviceDirectory, Share, device_directories
-from neurontools.driver.sysfs.inventory import Inventory, read_inventory
-from neurontools.driver.sysfs.roots import Roots
+from neurontools.driver.devices import DeviceDirectory, DeviceShare, list_device_directories
+from neurontools.driver.environment import Roots
+from neurontools.driver.inventory import Inventory, read_inventory
 from neurontools.model import Device, Instance, NeuronCore, Process, SourceKind
 from neurontools.util.errors import UserError
 
@@ -145,7 +145,7 @@ class SysfsSource:
 
     def _follow_devices(self) -> None:
         """Takes in devices that came and lets those go that vanished."""
-        present = device_directories(self._roots)
+        present = list_device_directories(self._roots)
         self._rounds += 1
         # What was missing may have come: a driver that is being loaded makes its tree bit by bit.
         is_time = self._rounds % _INVENTORY_ROUNDS == 0
@@ -184,7 +184,7 @@ class SysfsSource:
 
     def _is_shared_anew(self, present: list[DeviceDirectory]) -> bool:
         """Whether devices came or went that are not ours, or that have no file: our own are the same then."""
-        share = Share(self._roots, present)
+        share = DeviceShare(self._roots, present)
         known = self.instance.foreign_device_count, set(self.instance.fileless_device_indices)
         return (share.foreign_count, share.fileless) != known
 

@@ -11,7 +11,7 @@ Drivers before 2.30 don't move the counters while a process runs: there, busy ti
 
 from __future__ import annotations
 
-from neurontools.driver.sysfs.file_table import LIVE_COUNTERS
+from neurontools.driver.sysfs_files import LIVE_COUNTERS_SINCE
 
 UNITS_PER_SECOND = {"us": 1e6, "ns": 1e9, "ps": 1e12}
 _HIGHEST_RATIO = 1.05  # clocks jitter
@@ -28,7 +28,7 @@ class TimeInUse:
         self.unit = unit or "us"
         self.is_fixed = unit is not None
         self.highest_units_per_second = 0.0
-        self.is_live = driver_version is not None and driver_version >= LIVE_COUNTERS
+        self.is_live = driver_version is not None and driver_version >= LIVE_COUNTERS_SINCE
         self._cores: dict[int, _Core] = {}
 
     def measure(

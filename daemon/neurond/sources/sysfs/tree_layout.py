@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from neurond.sources.sysfs.device_reader import files_to_read
-from neurontools.driver.sysfs.device_directory import DeviceDirectory
-from neurontools.driver.sysfs.layout import Layouts, Places
+from neurontools.driver.devices import DeviceDirectory
+from neurontools.driver.sysfs_layout import FileLocations, FileLocator
 from neurontools.util.terminal import excerpt
 
 _NEWEST = (10**6,)  # an unknown driver may have every file
@@ -26,13 +26,13 @@ class TreeLayout:
     def __init__(self, version: tuple[int, ...] | None, generation: int) -> None:
         self._version = version
         self._device_files, self._core_files = files_to_read(version or _NEWEST, generation)
-        self._layouts = Layouts()
+        self._layouts = FileLocator()
         self._rounds = _FIRST_ROUNDS
         self._rounds_left = _FIRST_ROUNDS
-        self._warned_of: tuple[tuple[str, Places], ...] = ()
+        self._warned_of: tuple[tuple[str, FileLocations], ...] = ()
         self._warnings: list[str] | None = None
 
-    def places(self, directory: DeviceDirectory, cores: list[int]) -> Places:
+    def places(self, directory: DeviceDirectory, cores: list[int]) -> FileLocations:
         """Where the files of a device are."""
         version = self._version or _NEWEST
         return self._layouts.places(directory.path, cores, self._device_files, self._core_files, version)
@@ -46,10 +46,10 @@ class TreeLayout:
         if self._rounds_left > 0:
             return False
         self._rounds = self._rounds_left = min(2 * self._rounds, _LONGEST_ROUNDS)
-        self._layouts = Layouts()
+        self._layouts = FileLocator()
         return True
 
-    def warnings(self, found: tuple[tuple[str, Places], ...]) -> list[str]:
+    def warnings(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
         """What to tell of the places of these devices, by name. The log is told when it is the known one."""
         if self._warnings is None or found != self._warned_of:
             self._warned_of = found
@@ -62,7 +62,7 @@ class TreeLayout:
     def _driver(self) -> str:
         return "driver " + ".".join(map(str, self._version)) if self._version else "this driver"
 
-    def _made(self, found: tuple[tuple[str, Places], ...]) -> list[str]:
+    def _made(self, found: tuple[tuple[str, FileLocations], ...]) -> list[str]:
         driver = self._driver
         moved: dict[str, str] = {}
         missing: dict[str, list[str]] = {}

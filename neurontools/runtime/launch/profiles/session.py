@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from multiprocessing.util import Finalize
 from pathlib import Path
 
-from neurontools.driver.nrt.profile_steps import NoSteps
+from neurontools.driver.neuron_runtime import InvalidProfileSteps
 from neurontools.profile import read_profile
 from neurontools.profile.chunks import SUFFIX
 from neurontools.profile.formats.outputs import worker_name, write_outputs
@@ -131,7 +131,7 @@ def begin(environment: Mapping[str, str]) -> None:
     """Begins a profile where the environment asks for one; the process has its cores."""
     try:
         wanted = Wanted.from_environment(environment)
-    except NoSteps as error:
+    except InvalidProfileSteps as error:
         _tell(f"none is made: {error}")
         return
     if wanted is not None:

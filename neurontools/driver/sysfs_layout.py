@@ -1,17 +1,10 @@
-"""Where the files of a driver's tree stand: where its version has them, else wherever their names are found.
-
-Driver 2.31 rearranged the tree, and its new places are not public. A file is told by its name, which for a counter
-is that of its directory too (`success/total`), and by whose it is: a core's stand somewhere below a directory of it.
-Two files of one name are none, since nothing tells which of them is meant.
-"""
+"""Finds sysfs files that the driver has moved."""
 
 from __future__ import annotations
 
 import os
 
-from neurontools.driver.sysfs import file_table
-from neurontools.driver.sysfs.file_table import CORE_FILES, DEVICE_FILES, File
-from neurontools.driver.sysfs.tree_walk import Walk
+from neurontools.driver.sysfs_files import CORE_FILES, DEVICE_FILES, POWER_UTILIZATION, SysfsFile, path_in_version
 
 MAX_ENTRIES = 30_000  # of one search through all devices; those of 128 cores are 19,000
 _CORE = "neuron_core"
@@ -53,7 +46,7 @@ class FoundFiles:
         )
 
 
-class Places:
+class FileLocations:
     """Where the files of one device are that its driver should have, relative to the device's directory.
 
     `core` has what stands before and behind the number of the core. `moved` maps places of today to others found by
@@ -81,28 +74,30 @@ class Places:
         return not (self.missing or self.ambiguous)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Places) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return isinstance(other, FileLocations) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
 
-class Layouts:
+class FileLocator:
     """Finds the places of files, and remembers what one device has taught for the others. Not safe for threads."""
 
     __slots__ = ("_found", "_known", "_walk")
 
     def __init__(self) -> None:
-        self._walk = Walk(MAX_ENTRIES)
+        self._walk = BoundedWalk(MAX_ENTRIES)
         self._known: list[FoundFiles] = []
         self._found: dict[str, FoundFiles] = {}
 
     def places(
         self, directory: str, cores: list[int], device_files: list[str], core_files: list[str], version: tuple[int, ...]
-    ) -> Places:
+    ) -> FileLocations:
         """Where these files of today's tree are below a device with these physical cores."""
-        made = Places()
-        made.device = {path: file_table.place_of(path, version) for path in device_files}
-        made.core = {path: (_CORE, f"/{file_table.place_of(path, version)}") for path in core_files}
+        made = FileLocations()
+        made.device = {path: path_in_version(path, version) for path in device_files}
+        made.core = {path: (_CORE, f"/{path_in_version(path, version)}") for path in core_files}
         lost = [path for path, place in made.device.items() if not _is_there(directory, place)]
         lost_of_cores = [path for path, place in made.core.items() if not _is_core_file_there(directory, place, cores)]
         if not lost and not lost_of_cores:
@@ -164,7 +159,7 @@ def _is_core(part: str) -> bool:
 def _name_of(path: str) -> tuple[str, _Tail]:
     """What tells a file of the table: a directory somewhere above it, if its name isn't enough, and its last parts."""
     parts = path.split("/")
-    if path == file_table.POWER_UTILIZATION:
+    if path == POWER_UTILIZATION:
         return "power", (parts[-1],)
     if parts[-1] not in _VALUES:
         return "", (parts[-1],)
@@ -173,7 +168,7 @@ def _name_of(path: str) -> tuple[str, _Tail]:
     return scope, tail
 
 
-def _names(table: tuple[File, ...]) -> dict[_Tail, list[tuple[str, str]]]:
+def _names(table: tuple[SysfsFile, ...]) -> dict[_Tail, list[tuple[str, str]]]:
     names: dict[_Tail, list[tuple[str, str]]] = {}
     for file in table:
         scope, tail = _name_of(file.path)
@@ -188,3 +183,51 @@ def _named(names: dict[_Tail, list[tuple[str, str]]], above: list[str], name: st
     """The places of today of the files that go by this name."""
     tails: tuple[_Tail, ...] = ((name,),) if name not in _VALUES else ((above[-1], name),) if above else ()
     return [path for tail in tails for scope, path in names.get(tail, ()) if not scope or scope in above]
+
+
+MAX_DEPTH = 12
+MAX_ENTRIES_PER_DIRECTORY = 4096
+MAX_ENTRIES_PER_WALK = 8192
+
+
+class BoundedWalk:
+    """Walks that share a budget of entries; `is_cut` once one of them left something out."""
+
+    __slots__ = ("_left_of_this", "entries_left", "is_cut")
+
+    def __init__(self, entries: int) -> None:
+        self.entries_left = entries
+        self._left_of_this = 0
+        self.is_cut = False
+
+    def files(self, directory: str) -> list[str]:
+        """The paths of the files below a directory, relative to it, those nearest to it first."""
+        self._left_of_this = min(MAX_ENTRIES_PER_WALK, self.entries_left)
+        found: list[str] = []
+        level = [""]
+        for _ in range(MAX_DEPTH):
+            below: list[str] = []
+            for prefix in level:
+                self._look(directory, prefix, found, below)
+            if not below:
+                return found
+            level = below
+        self.is_cut = True
+        return found
+
+    def _look(self, directory: str, prefix: str, files: list[str], directories: list[str]) -> None:
+        most = min(MAX_ENTRIES_PER_DIRECTORY, self._left_of_this)
+        try:
+            with os.scandir(f"{directory}/{prefix}") as entries:
+                for number, entry in enumerate(entries):
+                    if number >= most:
+                        self.is_cut = True
+                        break
+                    self.entries_left -= 1
+                    self._left_of_this -= 1
+                    if entry.is_file(follow_symlinks=False):
+                        files.append(prefix + entry.name)
+                    elif entry.is_dir(follow_symlinks=False):
+                        directories.append(f"{prefix}{entry.name}/")
+        except (OSError, ValueError):
+            return

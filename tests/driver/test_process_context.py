@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from neurontools.driver.proc.surroundings import MOST_PROCESSES, surroundings, tree_of
+from neurontools.driver.process_context import MOST_PROCESSES, process_tree, read_process_context
 from neurontools.util.process_text import HIDDEN
 from tests.harness.waiting import wait_until
 
@@ -32,7 +32,7 @@ def process() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_environment_and_tree(process: subprocess.Popen[bytes]) -> None:
-    found = surroundings(process.pid, psutil.Process(process.pid).create_time())
+    found = read_process_context(process.pid, psutil.Process(process.pid).create_time())
     assert found.problem == ""
     assert found.environment is not None
     shown = dict(found.environment)
@@ -44,19 +44,19 @@ def test_environment_and_tree(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_another_process_with_the_pid_and_one_that_has_ended_are_told(process: subprocess.Popen[bytes]) -> None:
-    found = surroundings(process.pid, time.time() - 10_000)
+    found = read_process_context(process.pid, time.time() - 10_000)
     assert "another process" in found.problem
     assert (found.environment, found.tree) == (None, ())
     child = subprocess.Popen(["true"])
     child.wait()
-    assert "no such process" in surroundings(child.pid, None).problem
+    assert "no such process" in read_process_context(child.pid, None).problem
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_what_the_kernel_does_not_show_this_user_is_not_shown(process: subprocess.Popen[bytes]) -> None:
     code = (
         "import os\n"
-        "from neurontools.driver.proc.surroundings import surroundings\n"
+        "from neurontools.driver.process_context import surroundings\n"
         "os.setuid(65534)\n"
         f"found = surroundings({process.pid}, None)\n"
         "print(found.environment, found.tree[-1].command)"
@@ -70,4 +70,4 @@ def test_a_circle_of_parents_ends(tmp_path: Path) -> None:
         (tmp_path / f"{pid}/task/{pid}").mkdir(parents=True)
         (tmp_path / f"{pid}/stat").write_text(f"{pid} (a) S {parent} 0 0")
         (tmp_path / f"{pid}/task/{pid}/children").write_text(f"{parent} ")
-    assert len(tree_of(10, str(tmp_path))) <= MOST_PROCESSES
+    assert len(process_tree(10, str(tmp_path))) <= MOST_PROCESSES

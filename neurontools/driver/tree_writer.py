@@ -1,4 +1,4 @@
-"""Writes a tree of small files: each replaced as a whole, and all of them gone in the end."""
+"""Writes files of a tree that others may read meanwhile."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pathlib import Path
 from neurontools.util.directory import Directory, NotTrusted
 from neurontools.util.errors import EXIT_USAGE, UserError
 
-TYPE_CHECKING = False  # that of typing, without its import
+TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 _MARKER = ".neurontools-tree"
 _STAGED = ".neurontools-staged"

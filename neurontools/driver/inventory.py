@@ -1,30 +1,53 @@
-"""What doesn't change while the driver is loaded: instance and devices, as the tree and the catalog have them."""
+"""What does not change on a host: its instance type and its devices; and a snapshot without a daemon."""
 
 from __future__ import annotations
+
+import time
 
 from neurontools.catalog.family import known
 from neurontools.catalog.instance_type import UltraServer
 from neurontools.catalog.ultraserver import is_server_id, node_of
-from neurontools.driver.sysfs.architecture import Architecture, architecture_of
-from neurontools.driver.sysfs.device_directory import MAX_DEVICES, DeviceDirectory, Share, device_directories
-from neurontools.driver.sysfs.file_table import (
+from neurontools.driver.devices import (
+    MAX_DEVICES,
+    DeviceDirectory,
+    DevicePlacement,
+    DeviceShare,
+    HostArchitecture,
+    detect_architecture,
+    list_device_directories,
+    read_placements,
+)
+from neurontools.driver.environment import Roots
+from neurontools.driver.processes import OpenDevices, ProcessFiles, hidden_processes_warning, scan_device_owners
+from neurontools.driver.sysfs_files import (
     CONNECTED_DEVICES,
     CORE_COUNT,
-    HOST_MEMORY,
+    HOST_MEMORY_CATEGORIES,
     SERIAL_NUMBER,
-    SERIAL_NUMBERS,
-    parsed_version,
+    SERIAL_NUMBERS_SINCE,
+    parse_count,
+    parse_driver_version,
+    read_bytes,
+    read_text,
 )
-from neurontools.driver.sysfs.pci import Placement, placements
-from neurontools.driver.sysfs.roots import Roots
-from neurontools.driver.sysfs.small_file import parse_count, read_bytes, read_text
-from neurontools.model import Device, EccCounters, HbmStack, HostMemory, Instance, UltraServerNode
+from neurontools.model import (
+    Device,
+    EccCounters,
+    HbmStack,
+    HostMemory,
+    Instance,
+    Process,
+    Snapshot,
+    SourceKind,
+    UltraServerNode,
+)
 
 TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-_UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY})
+
+_UNKNOWN_HOST_MEMORY = HostMemory(**{f"{category}_bytes": None for category in HOST_MEMORY_CATEGORIES})
 _FLIPPED_NODES = (1, 3)
 _FLIP = 6
 _HEXADECIMAL_DIGITS = 16
@@ -63,19 +86,19 @@ class Inventory:
         self.directories = directories
         self._is_brief = is_brief
         self.warnings: list[str] = []
-        architecture = self.architecture = architecture_of(roots, directories, told_instance_type)
+        architecture = self.architecture = detect_architecture(roots, directories, told_instance_type)
         version_text = read_text(roots.driver_version, 64)
-        self.driver_version = parsed_version(version_text)
+        self.driver_version = parse_driver_version(version_text)
         if self.driver_version is None:
             self.warnings.append("the version of the Neuron driver can't be read; taking it for an old one")
         self._has_serial_numbers = (
             not is_brief
             and architecture.family.generation > 1
-            and (self.driver_version is None or self.driver_version >= SERIAL_NUMBERS)
+            and (self.driver_version is None or self.driver_version >= SERIAL_NUMBERS_SINCE)
         )
         self.instance = _instance(roots, architecture, directories, version_text if self.driver_version else None, lnc)
         self.is_flipped = is_flipped(architecture.family.name, {index for index, _ in _node_indices(roots)})
-        places = placements(
+        places = read_placements(
             roots,
             architecture.family,
             architecture.instance_type,
@@ -86,13 +109,13 @@ class Inventory:
     def physical_core(self, directory: DeviceDirectory, position: int) -> int:
         """The physical core, K of neuron_coreK, at a logical position of the device."""
         kind = self.architecture.instance_type
-        at = flipped(position) if self.is_flipped else position
+        at = flip_core_position(position) if self.is_flipped else position
         if kind is None or not kind.physical_core_map:
             return at
         row = kind.physical_core_map[directory.driver_index % len(kind.physical_core_map)]
         return row[at] if at < len(row) else at
 
-    def _device(self, directory: DeviceDirectory, place: Placement) -> Device:
+    def _device(self, directory: DeviceDirectory, place: DevicePlacement) -> Device:
         instance = self.instance
         if not self._is_brief:
             self._check_cores(directory)
@@ -151,7 +174,7 @@ def read_inventory(
 
     `lnc` is the logical NeuronCore configuration to take as the host's; one it can't have counts as none.
     """
-    directories = device_directories(roots)
+    directories = list_device_directories(roots)
     if not directories:
         return None
     return Inventory(roots, directories, lnc=lnc, told_instance_type=told_instance_type, is_brief=is_brief)
@@ -162,14 +185,14 @@ def is_flipped(family_name: str, node_indices: Collection[int]) -> bool:
     return family_name == "trainium2" and any(index in _FLIPPED_NODES for index in node_indices)
 
 
-def flipped(position: int) -> int:
+def flip_core_position(position: int) -> int:
     """The logical position that such a node means by this one."""
     return position ^ _FLIP
 
 
 def _instance(
     roots: Roots,
-    architecture: Architecture,
+    architecture: HostArchitecture,
     directories: list[DeviceDirectory],
     driver_version: str | None,
     lnc: int | None,
@@ -183,7 +206,7 @@ def _instance(
     }
     inferred = [name for name, fact in facts.items() if fact.value is not None and not fact.certain]
     tag = read_text(f"{roots.dmi}/board_asset_tag", 64) or ""
-    share = Share(roots, directories)
+    share = DeviceShare(roots, directories)
     expected = share.given or {*range(kind.device_count if kind else 0), *share.fileless}
     if architecture.name_is_inferred:
         inferred.append("instance_type")
@@ -246,3 +269,49 @@ def _node_indices(roots: Roots) -> list[tuple[int, int | None]]:
         if text.isascii() and text.isdigit() and (node_count is None or int(text) < node_count):
             found.append((int(text), node_count))
     return found
+
+
+def read_host_snapshot(roots: Roots | None = None) -> Snapshot | None:
+    """A snapshot of what a list of the devices shows; None where there are no devices.
+
+    It has no cores, which take counters to say anything about, and of processes their command and runtime alone.
+    UserError for a tree that this version can't make sense of.
+    """
+    roots = roots or Roots()
+    inventory = read_inventory(roots, is_brief=True)
+    if inventory is None:
+        return None
+    owners, hidden = scan_device_owners(roots, inventory.directories)
+    return Snapshot(
+        sequence=0,
+        taken_at_unix_seconds=time.time(),
+        taken_at_seconds=time.monotonic(),
+        interval_seconds=0.0,
+        source=SourceKind.SYSFS,
+        instance=inventory.instance,
+        devices=inventory.devices,
+        cores=(),
+        processes=tuple(
+            _process(roots.proc, devices, inventory.instance.logical_neuroncore_config) for devices in owners
+        ),
+        warnings=(*inventory.warnings, *((hidden_processes_warning(hidden),) if hidden else ())),
+    )
+
+
+def _process(proc: str, devices: OpenDevices, lnc: int) -> Process:
+    files = ProcessFiles(proc, devices.pid)
+    return Process(
+        pid=devices.pid,
+        uid=None,
+        user=None,
+        command=files.command(),
+        tag=str(devices.pid),
+        runtime_version=files.runtime_version(),
+        started_at_unix_seconds=None,
+        attached_at_unix_seconds=None,
+        synthetic=False,
+        logical_neuroncore_config=lnc,
+        device_indices=devices.device_indices,
+        executions=None,
+        errors=None,
+    )

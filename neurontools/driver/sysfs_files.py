@@ -1,25 +1,23 @@
-"""Every file of the driver's tree as data: path, format, mode, and the driver and hardware that have it.
-
-Reader and writer both go by this table. Paths are relative to a device's directory (`neuron3`), to a core's
-(`neuron3/neuron_core0`) or to the root of sysfs. Source: the driver's source from 2.6.33 to 2.25.4 and, for later
-additions, its release notes. Left out are `utilization_raw`, `healthcheck_heartbeat` and 2.7's `refresh_rate`, because
-nobody has published their formats. Up to 2.6 there is no tree of metrics at all.
-"""
+"""The files of the driver's sysfs tree as data, and how to read one."""
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 from dataclasses import dataclass, replace
 
-TYPE_CHECKING = False  # that of typing, without its import
+TYPE_CHECKING = False  # as typing has it, without its import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+
 # Formats, for `str.format`. Only core_count has no newline.
-COUNT = "{}\n"
-TEXT = "{}\n"
-BARE = "{}"
-SERIAL = "{:016x}\n"
-POWER = "{},{:d},{:.2f},{:.2f},{:.2f}\n"
+COUNT_FORMAT = "{}\n"
+TEXT_FORMAT = "{}\n"
+BARE_FORMAT = "{}"
+SERIAL_FORMAT = "{:016x}\n"
+POWER_FORMAT = "{},{:d},{:.2f},{:.2f},{:.2f}\n"
 
 _METRIC_MODE = 0o644
 _FIRST_METRIC_MODE = 0o600
@@ -28,19 +26,19 @@ _PRIVATE_MODE = 0o400
 _RESET_MODE = 0o600
 
 # Driver versions that changed the tree.
-METRICS = (2, 7)  # before, there are only a device's neighbours, its cores and its reset
-NAMES_OF_TODAY = (2, 8)  # info/, execute_* for infer_*, peak
+METRICS_SINCE = (2, 7)  # before, there are only a device's neighbours, its cores and its reset
+CURRENT_NAMES_SINCE = (2, 8)  # info/, execute_* for infer_*, peak
 MEMORY_CATEGORIES = (2, 10)
 METRICS_OPENED_TO_USERS = (2, 15)
-SERIAL_NUMBERS = (2, 15)
+SERIAL_NUMBERS_SINCE = (2, 15)
 OPENED_TO_USERS = (2, 28)  # core_count and connected_devices may be read by everybody
-LIVE_COUNTERS = (2, 30)  # counters of the runtime move while a process runs, and not only when it ends
+LIVE_COUNTERS_SINCE = (2, 30)  # counters of the runtime move while a process runs, and not only when it ends
 POWER_AND_TIME = (2, 21)
-LAST_KNOWN = (2, 31)  # from here on nothing is public: 2.31 rearranged the tree
+LAST_KNOWN_VERSION = (2, 31)  # from here on nothing is public: 2.31 rearranged the tree
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class SysfsFile:
     """One file; `generation` is the first of the hardware (1: Inferentia to 4: Trainium3) that has it.
 
     Drivers from `since` to before `until` have it; None: all later ones.
@@ -49,7 +47,7 @@ class File:
     path: str
     format: str
     mode: int = _METRIC_MODE
-    since: tuple[int, ...] = METRICS
+    since: tuple[int, ...] = METRICS_SINCE
     generation: int = 1
     until: tuple[int, ...] | None = None
 
@@ -58,7 +56,7 @@ MEMORY_VALUES = ("total", "present", "peak")
 COUNTER_VALUES = ("total", "present")
 
 # stats/memory_usage/device_mem of a core; the field of DeviceMemory is the name with `_bytes` behind it.
-DEVICE_MEMORY = (
+DEVICE_MEMORY_CATEGORIES = (
     "model_code",
     "tensors",
     "constants",
@@ -72,7 +70,7 @@ DEVICE_MEMORY = (
     "uncategorized",
 )
 # stats/memory_usage/host_mem of a device; fields of HostMemory.
-HOST_MEMORY = (
+HOST_MEMORY_CATEGORIES = (
     "dma_buffers",
     "tensors",
     "constants",
@@ -83,7 +81,7 @@ HOST_MEMORY = (
     "uncategorized",
 )
 # stats/status of a core; the field of StatusCounters is the name with `_total` behind it.
-STATUS = (
+STATUS_COUNTERS = (
     "success",
     "failure",
     "timeout",
@@ -110,13 +108,13 @@ STATUS = (
     "hw_repairable_hbm_ue_error",
 )
 # stats/other_info of a core.
-INFERENCES, FLOPS, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
-OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCES, FLOPS, TIME_IN_USE)
+INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE = "inference_count", "flop_count", "nc_time_in_use"
+OTHER_INFO = ("model_load_count", "reset_req_count", "reset_fail_count", INFERENCE_COUNT, FLOP_COUNT, TIME_IN_USE)
 # Counters the driver keeps itself; all others come from the runtime's datastore.
 DRIVER_COUNTERS = frozenset({"reset_req_count", "reset_fail_count"})
 
 # stats/hardware of a device: the file and the field of EccCounters.
-ECC = {
+ECC_COUNTERS = {
     "sram_ecc_uncorrected": "sram_uncorrected_total",
     "mem_ecc_uncorrected": "mem_uncorrected_total",
     "mem_ecc_repairable_uncorrected": "mem_repairable_uncorrected_total",
@@ -156,7 +154,7 @@ _STATUS_SINCE = {
     "execute_sw_sequencer_fatal": (2, 21),
     "hw_repairable_hbm_ue_error": (2, 23),
 }
-_OTHER_INFO_SINCE = {"reset_fail_count": NAMES_OF_TODAY, FLOPS: (2, 12), TIME_IN_USE: POWER_AND_TIME}
+_OTHER_INFO_SINCE = {"reset_fail_count": CURRENT_NAMES_SINCE, FLOP_COUNT: (2, 12), TIME_IN_USE: POWER_AND_TIME}
 _ECC_SINCE = {"mem_ecc_repairable_uncorrected": (2, 23)}
 _ECC_FIRST = (2, 14)
 
@@ -188,92 +186,101 @@ def core_memory_path(location: str, value: str = "total") -> str:
 
 # Where a file was before the version that gave it its place of today. What was not divided into categories is in none.
 _EARLIER: dict[str, tuple[str, tuple[int, ...]]] = {
-    status_path("execute_completed_with_error"): (status_path("infer_completed_with_error"), NAMES_OF_TODAY),
-    status_path("execute_completed_with_num_error"): (status_path("infer_completed_with_num_error"), NAMES_OF_TODAY),
-    status_path("execute_failed_to_queue"): (status_path("infer_failed_to_queue"), NAMES_OF_TODAY),
-    other_info_path("reset_req_count"): (other_info_path("reset_count"), NAMES_OF_TODAY),
+    status_path("execute_completed_with_error"): (status_path("infer_completed_with_error"), CURRENT_NAMES_SINCE),
+    status_path("execute_completed_with_num_error"): (
+        status_path("infer_completed_with_num_error"),
+        CURRENT_NAMES_SINCE,
+    ),
+    status_path("execute_failed_to_queue"): (status_path("infer_failed_to_queue"), CURRENT_NAMES_SINCE),
+    other_info_path("reset_req_count"): (other_info_path("reset_count"), CURRENT_NAMES_SINCE),
     device_memory_path("uncategorized"): (core_memory_path("device_mem"), MEMORY_CATEGORIES),
-    ARCH_TYPE: (FIRST_ARCH_TYPE, NAMES_OF_TODAY),
+    ARCH_TYPE: (FIRST_ARCH_TYPE, CURRENT_NAMES_SINCE),
 }
 
 
-def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[File]:
+def _of_two_names(path: str, values: tuple[str, ...] = COUNTER_VALUES) -> Iterator[SysfsFile]:
     """The files of a counter that had another name at first."""
     directory = path.rpartition("/")[0]
     earlier, since = _EARLIER[path]
     earlier_directory = earlier.rpartition("/")[0]
-    yield from (File(f"{directory}/{value}", COUNT, since=since) for value in values)
-    yield from (File(f"{earlier_directory}/{value}", COUNT, until=since) for value in values)
+    yield from (SysfsFile(f"{directory}/{value}", COUNT_FORMAT, since=since) for value in values)
+    yield from (SysfsFile(f"{earlier_directory}/{value}", COUNT_FORMAT, until=since) for value in values)
 
 
 def _counters(
     path: Callable[[str, str], str],
     names: Iterable[str],
     since: Mapping[str, tuple[int, ...]],
-    first: tuple[int, ...] = METRICS,
+    first: tuple[int, ...] = METRICS_SINCE,
     values: tuple[str, ...] = COUNTER_VALUES,
-) -> Iterator[File]:
+) -> Iterator[SysfsFile]:
     for name in names:
         if path(name, "total") in _EARLIER and name not in since:
             yield from _of_two_names(path(name, "total"), values)
         else:
             for value in values:
                 begins = since.get(name, first)
-                yield File(path(name, value), COUNT, since=max(begins, NAMES_OF_TODAY) if value == "peak" else begins)
+                yield SysfsFile(
+                    path(name, value),
+                    COUNT_FORMAT,
+                    since=max(begins, CURRENT_NAMES_SINCE) if value == "peak" else begins,
+                )
 
 
-DEVICE_FILES: tuple[File, ...] = (
-    File(CONNECTED_DEVICES, TEXT, _PRIVATE_MODE, since=(0,)),
-    File(CORE_COUNT, BARE, _PRIVATE_MODE, since=(0,)),
-    File("reset", COUNT, _RESET_MODE, since=(0,)),
-    File(DEVICE_NUMBER, TEXT, _PUBLIC_MODE, since=(0,)),
-    File("uevent", BARE, since=(0,)),
-    File("info/notify_delay", COUNT, since=(2, 9)),
-    File(SERIAL_NUMBER, TEXT, since=SERIAL_NUMBERS, generation=2),
-    File(ARCH_TYPE, TEXT, since=NAMES_OF_TODAY),
-    File(FIRST_ARCH_TYPE, TEXT, until=NAMES_OF_TODAY),
-    File(INSTANCE_TYPE, TEXT, since=NAMES_OF_TODAY),
-    File(DEVICE_NAME, TEXT, since=NAMES_OF_TODAY),
+DEVICE_FILES: tuple[SysfsFile, ...] = (
+    SysfsFile(CONNECTED_DEVICES, TEXT_FORMAT, _PRIVATE_MODE, since=(0,)),
+    SysfsFile(CORE_COUNT, BARE_FORMAT, _PRIVATE_MODE, since=(0,)),
+    SysfsFile("reset", COUNT_FORMAT, _RESET_MODE, since=(0,)),
+    SysfsFile(DEVICE_NUMBER, TEXT_FORMAT, _PUBLIC_MODE, since=(0,)),
+    SysfsFile("uevent", BARE_FORMAT, since=(0,)),
+    SysfsFile("info/notify_delay", COUNT_FORMAT, since=(2, 9)),
+    SysfsFile(SERIAL_NUMBER, TEXT_FORMAT, since=SERIAL_NUMBERS_SINCE, generation=2),
+    SysfsFile(ARCH_TYPE, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
+    SysfsFile(FIRST_ARCH_TYPE, TEXT_FORMAT, until=CURRENT_NAMES_SINCE),
+    SysfsFile(INSTANCE_TYPE, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
+    SysfsFile(DEVICE_NAME, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
     *(
-        File(f"stats/hardware/{name}", COUNT, since=_ECC_SINCE.get(name, _ECC_FIRST), generation=2)
-        for name in ECC
+        SysfsFile(f"stats/hardware/{name}", COUNT_FORMAT, since=_ECC_SINCE.get(name, _ECC_FIRST), generation=2)
+        for name in ECC_COUNTERS
         if "uncorrected" in name
     ),
     *(
-        File(f"stats/hardware/{name}", COUNT, since=LIVE_COUNTERS, generation=3)
-        for name in ECC
+        SysfsFile(f"stats/hardware/{name}", COUNT_FORMAT, since=LIVE_COUNTERS_SINCE, generation=3)
+        for name in ECC_COUNTERS
         if "uncorrected" not in name
     ),
-    File(UNHEALTHY_COMPONENTS, TEXT, since=LIVE_COUNTERS, generation=3),
-    File(POWER_UTILIZATION, TEXT, since=POWER_AND_TIME),
-    *_counters(host_memory_path, HOST_MEMORY, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
+    SysfsFile(UNHEALTHY_COMPONENTS, TEXT_FORMAT, since=LIVE_COUNTERS_SINCE, generation=3),
+    SysfsFile(POWER_UTILIZATION, TEXT_FORMAT, since=POWER_AND_TIME),
+    *_counters(host_memory_path, HOST_MEMORY_CATEGORIES, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
 )
 
-CORE_FILES: tuple[File, ...] = (
-    File(ARCH_TYPE, TEXT, since=NAMES_OF_TODAY),
-    *_counters(status_path, STATUS, _STATUS_SINCE),
+CORE_FILES: tuple[SysfsFile, ...] = (
+    SysfsFile(ARCH_TYPE, TEXT_FORMAT, since=CURRENT_NAMES_SINCE),
+    *_counters(status_path, STATUS_COUNTERS, _STATUS_SINCE),
     *_counters(core_memory_path, ("host_mem", "device_mem"), {}, values=MEMORY_VALUES),
-    *_counters(device_memory_path, DEVICE_MEMORY, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
+    *_counters(device_memory_path, DEVICE_MEMORY_CATEGORIES, _MEMORY_SINCE, MEMORY_CATEGORIES, MEMORY_VALUES),
     *_counters(other_info_path, OTHER_INFO, _OTHER_INFO_SINCE),
-    File("stats/tensor_engine/pe_cntrs", TEXT, since=(2, 23), generation=2),
+    SysfsFile("stats/tensor_engine/pe_cntrs", TEXT_FORMAT, since=(2, 23), generation=2),
 )
 
 # Of the host as a whole, relative to the root of sysfs.
-CLASS_FILES: tuple[File, ...] = (
-    *(File(f"class/neuron_device/node_id_{nodes}", COUNT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
-    *(File(f"class/neuron_device/server_id_{nodes}", SERIAL, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
-    File("class/neuron_device/ultraserver_mode", TEXT, _PUBLIC_MODE, since=(0,)),
-    File("module/neuron/version", TEXT, _PUBLIC_MODE, since=(0,)),
+CLASS_FILES: tuple[SysfsFile, ...] = (
+    *(SysfsFile(f"class/neuron_device/node_id_{nodes}", COUNT_FORMAT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
+    *(SysfsFile(f"class/neuron_device/server_id_{nodes}", SERIAL_FORMAT, _PUBLIC_MODE, since=(0,)) for nodes in (2, 4)),
+    SysfsFile("class/neuron_device/ultraserver_mode", TEXT_FORMAT, _PUBLIC_MODE, since=(0,)),
+    SysfsFile("module/neuron/version", TEXT_FORMAT, _PUBLIC_MODE, since=(0,)),
 )
 
 
-def files_of(table: tuple[File, ...], driver_version: tuple[int, ...], generation: int) -> tuple[File, ...]:
+def files_for_driver(
+    table: tuple[SysfsFile, ...], driver_version: tuple[int, ...], generation: int
+) -> tuple[SysfsFile, ...]:
     """The rows that a driver of this version has on this hardware, with the modes it gives them."""
 
-    def mode_of(file: File) -> int:
+    def mode_of(file: SysfsFile) -> int:
         if file.mode == _PRIVATE_MODE and driver_version >= OPENED_TO_USERS:
             return _PUBLIC_MODE
-        is_metric = file.mode == _METRIC_MODE and file.since >= METRICS
+        is_metric = file.mode == _METRIC_MODE and file.since >= METRICS_SINCE
         return _FIRST_METRIC_MODE if is_metric and driver_version < METRICS_OPENED_TO_USERS else file.mode
 
     return tuple(
@@ -285,15 +292,75 @@ def files_of(table: tuple[File, ...], driver_version: tuple[int, ...], generatio
     )
 
 
-def place_of(path: str, driver_version: tuple[int, ...]) -> str:
+def path_in_version(path: str, driver_version: tuple[int, ...]) -> str:
     """Where a driver of this version has the file that is at `path` today."""
     earlier = _EARLIER.get(path)
     return path if earlier is None or driver_version >= earlier[1] else earlier[0]
 
 
-def parsed_version(text: str | None) -> tuple[int, ...] | None:
+def parse_driver_version(text: str | None) -> tuple[int, ...] | None:
     """The numbers of a driver version such as "2.30.2.0"; None when it is none."""
     parts = (text or "").strip().split(".")
     if not 2 <= len(parts) <= 6 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         return None
     return tuple(map(int, parts))
+
+
+MAX_BYTES = 4096
+MAX_UINT64 = 2**64 - 1
+
+# A file of sysfs is never a link: following one could open a device, which makes its opener an owner. A pipe in its
+# place must not make us wait.
+OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+
+def open_file(path: str) -> int:
+    """A descriptor of a regular file; OSError also where something else has its name (ENODEV)."""
+    descriptor = os.open(path, OPEN_FLAGS)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENODEV, "not a regular file", path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_bytes(path: str, limit_bytes: int = MAX_BYTES) -> bytes:
+    """The content up to the limit; OSError as from the operating system."""
+    descriptor = open_file(path)
+    try:
+        return os.read(descriptor, limit_bytes)
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: str, limit_bytes: int = MAX_BYTES) -> str | None:
+    """The content without white space around it; None when it can't be read."""
+    try:
+        return read_bytes(path, limit_bytes).decode("utf-8", "replace").strip()
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return None
+
+
+def read_whole_file(path: str, limit_bytes: int) -> bytes:
+    """The content of a file that comes in pieces, as those of /proc do, up to the limit; OSError."""
+    descriptor = open_file(path)
+    try:
+        pieces = []
+        left = limit_bytes
+        while left > 0 and (piece := os.read(descriptor, left)):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+    finally:
+        os.close(descriptor)
+
+
+def parse_count(raw: bytes) -> int | None:
+    """A counter as the driver writes it, with or without newline; None for anything else."""
+    digits = raw[:-1] if raw.endswith(b"\n") else raw
+    if not digits.isdigit() or len(digits) > 20:
+        return None
+    value = int(digits)
+    return value if value <= MAX_UINT64 else None

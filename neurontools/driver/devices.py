@@ -1,0 +1,350 @@
+"""The devices that the driver shows: their directories, their instance type and their place in the host."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from neurontools import catalog
+from neurontools.catalog import DeviceFamily, InstanceType
+from neurontools.driver.environment import Roots
+from neurontools.driver.sysfs_files import (
+    ARCH_TYPE,
+    DEVICE_NAME,
+    DEVICE_NUMBER,
+    INSTANCE_TYPE,
+    read_text,
+    read_whole_file,
+)
+from neurontools.util.errors import UserError
+from neurontools.util.terminal import excerpt
+
+TYPE_CHECKING = False  # as typing has it, without its import
+if TYPE_CHECKING:
+    from neurontools.driver.sysfs_layout import FileLocator
+
+
+MAX_DEVICES = 64  # as many as the driver supports
+MAX_CORES = 64
+_DEVICE, _CORE = "neuron", "neuron_core"
+_MAX_MOUNTINFO_BYTES = 4 * 2**20  # a node of a cluster has a line for each mount of each container
+
+
+class DeviceDirectory:
+    """One device in the tree.
+
+    `index` is the number users know: N of /dev/neuronN. `driver_index` is the driver's own, in the name of the
+    directory; the two differ in a container that was given only some of the devices. `number` is the device number.
+    """
+
+    __slots__ = ("_layouts", "driver_index", "index", "number", "path")
+
+    def __init__(
+        self, index: int, driver_index: int, path: str, number: str | None, layouts: list[FileLocator] | None = None
+    ) -> None:
+        self.index = index
+        self.driver_index = driver_index
+        self.path = path
+        self.number = number
+        self._layouts: list[FileLocator] = [] if layouts is None else layouts
+
+    @property
+    def layouts(self) -> FileLocator:
+        """Finds files in places that this version doesn't know; made when it is needed, for all devices together."""
+        if not self._layouts:
+            from neurontools.driver.sysfs_layout import FileLocator
+
+            self._layouts.append(FileLocator())
+        return self._layouts[0]
+
+    def place(self, path: str) -> str:
+        """Where a file of the device is that stands at `path` today, or stood there until the driver moved it."""
+        usual = f"{self.path}/{path}"
+        if os.path.lexists(usual):
+            return usual
+        found = self.layouts.found(self.path).device.get(path)
+        return usual if found is None else f"{self.path}/{found}"
+
+    def core_numbers(self) -> list[int]:
+        """The physical cores that have a directory, ascending."""
+        return sorted(list_numbered(self.path, _CORE, MAX_CORES))
+
+    def core_path(self, physical_core: int) -> str:
+        """The directory of a physical core."""
+        return f"{self.path}/{_CORE}{physical_core}"
+
+
+def list_numbered(directory: str, prefix: str, limit: int) -> dict[int, str]:
+    """The entries called prefix and a number below the limit; none where the directory can't be listed."""
+    try:
+        names = os.listdir(directory)  # noqa: PTH208 - pathlib is slow
+    except (OSError, ValueError):
+        return {}
+    found: dict[int, str] = {}
+    for name in names:
+        digits = name[len(prefix) :] if name.startswith(prefix) else ""
+        plain = digits.isascii() and digits.isdigit() and len(digits) < 4 and digits == str(int(digits))
+        if plain and int(digits) < limit:
+            found[int(digits)] = f"{directory}/{name}"
+    return found
+
+
+def list_device_directories(roots: Roots) -> list[DeviceDirectory]:
+    """The devices of the host, or those of the container we are in, by index."""
+    found = list_numbered(roots.devices, _DEVICE, MAX_DEVICES) or list_numbered(
+        roots.device_class, _DEVICE, MAX_DEVICES
+    )
+    by_number: dict[str, int] = {}
+    numbers: dict[int, str | None] = {}
+    for driver_index, path in found.items():
+        number = numbers[driver_index] = read_text(f"{path}/{DEVICE_NUMBER}", 32)
+        if number:
+            by_number[number] = driver_index
+    given = {node: by_number[number] for node, number in _nodes(roots).items() if number in by_number}
+    layouts: list[FileLocator] = []
+    return [
+        DeviceDirectory(node, index, found[index], numbers[index], layouts)
+        for node, index in sorted((given or {index: index for index in found}).items())
+    ]
+
+
+class DeviceShare:
+    """Which of the devices that the driver shows are for whoever reads here.
+
+    `given` are the devices of a container that was given some, by index; none where all are everybody's.
+    `foreign_count`: how many others the driver shows. `fileless` are devices of a host whose device file is gone.
+    """
+
+    __slots__ = ("fileless", "foreign_count", "given")
+
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
+        found = list_numbered(roots.devices, _DEVICE, MAX_DEVICES) or list_numbered(
+            roots.device_class, _DEVICE, MAX_DEVICES
+        )
+        self.given: set[int] = set()
+        self.fileless: set[int] = set()
+        self.foreign_count = len(found) - len(directories)
+        if self.foreign_count <= 0:
+            self.foreign_count = 0
+        elif _has_all_files(roots):
+            self.foreign_count = 0
+            self.fileless = found.keys() - {directory.driver_index for directory in directories}
+        else:
+            # A device file without a device in the tree counts as given: the device should be there.
+            self.given = set(_nodes(roots))
+
+
+def _has_all_files(roots: Roots) -> bool:
+    """Whether /dev is the kernel's own, a devtmpfs: it makes a file there for each device of the host.
+
+    Containers, and services that systemd confines, have a tmpfs there with the files that somebody put into it.
+    """
+    try:
+        lines = (
+            read_whole_file(f"{roots.proc}/self/mountinfo", _MAX_MOUNTINFO_BYTES)
+            .decode("utf-8", "replace")
+            .splitlines()
+        )
+    except (OSError, ValueError):
+        return False
+    longest, kind = "", ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        point = fields[4] if len(fields) > 4 else ""
+        # What was mounted later on the same place hides what is below.
+        is_above = f"{roots.dev}/".startswith(f"{point.rstrip('/')}/")
+        if point and is_above and len(point) >= len(longest):
+            longest, kind = point, after.partition(" ")[0]
+    return kind == "devtmpfs"
+
+
+def _nodes(roots: Roots) -> dict[int, str]:
+    """Device numbers of the device files by the number in their name. Looked at, never opened."""
+    nodes = {}
+    for index, path in list_numbered(roots.dev, _DEVICE, MAX_DEVICES).items():
+        try:
+            status = os.stat(path)  # noqa: PTH116 - pathlib is slow
+        except OSError:
+            continue
+        if stat.S_ISCHR(status.st_mode):
+            nodes[index] = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+    return nodes
+
+
+MAX_PCI_DEVICES = 4096
+_ADDRESS_CHARACTERS = 16
+
+
+class DevicePlacement:
+    """Place of one device; `inferred` names the fields that were concluded and not read."""
+
+    __slots__ = ("bdf", "cpu_affinity", "inferred", "numa_node")
+
+    def __init__(
+        self, bdf: str | None, cpu_affinity: str | None, numa_node: str | None, inferred: tuple[str, ...]
+    ) -> None:
+        self.bdf = bdf
+        self.cpu_affinity = cpu_affinity
+        self.numa_node = numa_node
+        self.inferred = inferred
+
+
+_FIELDS = ("bdf", "cpu_affinity", "numa_node")
+
+
+def read_placements(
+    roots: Roots, family: DeviceFamily, instance_type: InstanceType | None, driver_indices: list[int]
+) -> dict[int, DevicePlacement]:
+    """The place of each device, by the driver's index.
+
+    The catalog's address counts as read when a PCI device of the right kind is there. Where the catalog has none, the
+    PCI devices are taken in order, which is exact for one device and a conclusion for several. Without PCI devices,
+    as under a copy of the tree, everything is the catalog's and marked so.
+    """
+    present = _addresses(roots, family)
+    made: dict[int, DevicePlacement] = {}
+    for position, index in enumerate(driver_indices):
+        facts = instance_type.devices[index] if instance_type and index < instance_type.device_count else None
+        known = facts.bdf.value if facts else None
+        if known in present:
+            made[index] = _read(roots, known, certain=facts is not None and facts.bdf.certain)
+        elif known is None and len(present) == len(driver_indices):
+            made[index] = _read(roots, present[position], certain=len(present) == 1)
+        elif facts is not None and not present:
+            values = (facts.bdf.value, facts.cpu_affinity.value, facts.numa_node.value)
+            inferred = tuple(name for name, value in zip(_FIELDS, values, strict=True) if value is not None)
+            made[index] = DevicePlacement(*values, inferred)
+        else:
+            made[index] = DevicePlacement(None, None, None, ())
+    return made
+
+
+def _read(roots: Roots, bdf: str, *, certain: bool) -> DevicePlacement:
+    directory = f"{roots.pci_devices}/{bdf}"
+    cpu_affinity = _plain(read_text(f"{directory}/local_cpulist"))
+    numa_node = _plain(read_text(f"{directory}/numa_node", 32))
+    return DevicePlacement(bdf, cpu_affinity, numa_node, () if certain else _FIELDS)
+
+
+def _plain(text: str | None) -> str | None:
+    """A list of numbers as the kernel writes it; None for anything else."""
+    return text if text and all(character in "0123456789-," for character in text) else None
+
+
+def _addresses(roots: Roots, family: DeviceFamily) -> list[str]:
+    """The addresses of the PCI devices of the family, ascending."""
+    try:
+        names = sorted(os.listdir(roots.pci_devices))[:MAX_PCI_DEVICES]  # noqa: PTH208 - pathlib is slow
+    except OSError:
+        return []
+    vendor = f"0x{family.pci.vendor_id}"
+    wanted = {f"0x{device_id}" for device_id in family.pci.device_ids}
+    return [
+        name
+        for name in names
+        if len(name) <= _ADDRESS_CHARACTERS
+        and name.isascii()
+        and name.isprintable()
+        and read_text(f"{roots.pci_devices}/{name}/vendor", 16) == vendor
+        and read_text(f"{roots.pci_devices}/{name}/device", 16) in wanted
+    ]
+
+
+class HostArchitecture:
+    """What kind of host this is.
+
+    `instance_type` holds the catalog's facts, None for a type it doesn't know. `name` is what to call the type, only
+    the family where the size isn't known; `name_is_inferred` when the firmware doesn't tell and the devices had to.
+    """
+
+    __slots__ = ("family", "instance_type", "name", "name_is_inferred")
+
+    def __init__(self, family: DeviceFamily, name: str, instance_type: InstanceType | None, inferred: bool) -> None:
+        self.family = family
+        self.name = name
+        self.instance_type = instance_type
+        self.name_is_inferred = inferred
+
+
+def detect_architecture(roots: Roots, directories: list[DeviceDirectory], told: str | None = None) -> HostArchitecture:
+    """The kind of this host. `told`: the instance type as the metadata service says it; UserError for unknown chips."""
+    product = told or read_text(f"{roots.dmi}/product_name", 128) or ""
+    named = _catalog_entry(product)
+    # Firmware and first device agree nearly always; only where they don't, all devices have to be asked.
+    if named is not None and directories and _score(named.family, _strings(directories[0])) == _FULL_SCORE:
+        return HostArchitecture(named.family, product, named, inferred=False)
+    strings = [_strings(directory) for directory in directories]
+    family = _family(strings, named)
+    if family is None:
+        if named is None:
+            shown = excerpt(", ".join(sorted({text for row in strings for text in row if text})), 80) or "nothing"
+            raise UserError(
+                f"the devices under {roots.devices} are of no architecture this version knows (they say {shown}); "
+                "update neurontools, or check that this is the driver's tree and may be read"
+            )
+        family = named.family
+    if named is not None and named.family.name == family.name:
+        return HostArchitecture(family, product, named, inferred=False)
+    if product.startswith(family.sysfs.instance_type.lower()):  # a size the catalog doesn't know
+        return HostArchitecture(family, excerpt(product, 64), None, inferred=False)
+    fitting = _fitting(family, len(directories))
+    # Types of one family and size differ in their network, not in their devices: the first has the facts of all.
+    name = fitting[0].name if len(fitting) == 1 else family.sysfs.instance_type.lower()
+    return HostArchitecture(family, name, fitting[0] if fitting else None, inferred=True)
+
+
+_Strings = tuple[str | None, str | None, str | None]
+
+
+def _strings(directory: DeviceDirectory) -> _Strings:
+    return (
+        read_text(directory.place(INSTANCE_TYPE), 64),
+        read_text(directory.place(DEVICE_NAME), 64),
+        read_text(directory.place(ARCH_TYPE), 64),
+    )
+
+
+def _family(strings: list[_Strings], named: InstanceType | None) -> DeviceFamily | None:
+    """The family most devices say they are of: all devices of a host are alike, so one that can't be read is too."""
+    votes: dict[str, int] = {}
+    first = (named.family.name,) if named else ()  # most likely, and reading the facts of a family takes time
+    for name in dict.fromkeys((*first, *catalog.family_names())):
+        family = catalog.load_family(name)
+        if score := sum(_score(family, row) for row in strings):
+            votes[name] = score
+        if votes.get(name, 0) >= _FULL_SCORE * len(strings) > 0:
+            break
+    return catalog.load_family(max(votes, key=votes.__getitem__)) if votes else None
+
+
+_FULL_SCORE = 2
+
+
+def _score(family: DeviceFamily, strings: _Strings) -> int:
+    """How well what a device says of itself fits a family: 0 to _FULL_SCORE."""
+    sysfs = family.sysfs
+    instance_type, device_name, arch_type = strings
+    # The architecture alone is ambiguous: Inferentia2 and Trainium2 are both NDv3.
+    if sysfs.instance_type != instance_type and sysfs.device_name != device_name:
+        return 0
+    return 1 + (sysfs.arch_type_device == arch_type)
+
+
+def _catalog_entry(product: str) -> InstanceType | None:
+    if product in catalog.names():
+        return catalog.load(product)
+    family = product.partition(".")[0].rstrip("abcdefghijklmnopqrstuvwxyz-")
+    if not family:
+        return None
+    for name in catalog.names():  # a product name that the driver treats like one we know
+        if name.startswith(family) and product in catalog.load(name).other_names:
+            return catalog.load(name)
+    return None
+
+
+def _fitting(family: DeviceFamily, device_count: int) -> list[InstanceType]:
+    """The instance types with so many devices of this family."""
+    prefix = family.sysfs.instance_type.lower()
+    types = [catalog.load(name) for name in catalog.names() if name.startswith(prefix)]
+    return [kind for kind in types if kind.family.name == family.name and kind.device_count == device_count]

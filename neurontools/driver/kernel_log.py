@@ -1,0 +1,152 @@
+"""The kernel log: records of /dev/kmsg, lines of the Neuron driver, and its hardware errors."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+SYSLOG_ERROR, SYSLOG_WARNING, SYSLOG_INFO = 3, 4, 6  # levels of syslog
+_LEVELS = 8
+_LARGEST = 2**64 - 1
+_ESCAPED = re.compile(rb"\\x([0-9a-fA-F]{2})")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRecord:
+    """One record. `microseconds` since boot; `level` is that of syslog, 3 for errors; facility 0 is the kernel."""
+
+    sequence: int
+    microseconds: int
+    text: str
+    level: int = SYSLOG_ERROR
+    facility: int = 0
+
+    def line(self) -> bytes:
+        """As a reader of /dev/kmsg gets it, with its newline."""
+        priority = self.facility * _LEVELS + self.level
+        return b"%d,%d,%d,-;%s\n" % (priority, self.sequence, self.microseconds, _escaped(self.text))
+
+
+def parse_kernel_record(line: bytes) -> KernelRecord | None:
+    """The record that begins with this line; None for a variable of the one before, and for what is none."""
+    head, separator, text = line.rstrip(b"\n").partition(b";")
+    fields = head.split(b",")
+    if not separator or len(fields) < 3 or not all(field.isdigit() and len(field) <= 20 for field in fields[:3]):
+        return None
+    priority, sequence, microseconds = map(int, fields[:3])
+    if max(priority, sequence, microseconds) > _LARGEST:
+        return None
+    facility, level = divmod(priority, _LEVELS)
+    return KernelRecord(sequence, microseconds, _unescaped(text), level, facility)
+
+
+def _escaped(text: str) -> bytes:
+    return b"".join(
+        b"%c" % byte if 32 <= byte < 127 and byte != ord("\\") else b"\\x%02x" % byte
+        for byte in text.encode("utf-8", "replace")
+    )
+
+
+def _unescaped(text: bytes) -> str:
+    return _ESCAPED.sub(lambda match: bytes((int(match[1], 16),)), text).decode("utf-8", "replace")
+
+
+class DriverEvent(StrEnum):
+    """What a line tells."""
+
+    STARTED = "started"  # the driver was loaded: what was told before is of another life of the devices
+    RESET_DONE = "reset_done"
+    RESET_FAILED = "reset_failed"
+    DMA_TIMEOUT = "dma_timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class DriverMessage:
+    """What a line of the driver tells, and of which device; None: of all."""
+
+    told: DriverEvent
+    device_index: int | None = None
+
+
+_INDEX = r"nd ?(\d{1,4})\b"
+_FORMS = (
+    (re.compile(r"Neuron Driver Started with Version"), DriverEvent.STARTED),
+    (re.compile(rf"\bDMA completion timeout on {_INDEX}"), DriverEvent.DMA_TIMEOUT),
+    (re.compile(rf"\b{_INDEX}: reset request \d+ completed"), DriverEvent.RESET_DONE),
+    (re.compile(rf"\b{_INDEX}: reset request \d+ (?:failed|was initiated, but failed)"), DriverEvent.RESET_FAILED),
+    (re.compile(rf"\b{_INDEX}: failed to (?:initialize dma after|complete post) reset"), DriverEvent.RESET_FAILED),
+)
+
+
+def parse_driver_line(text: str) -> DriverMessage | None:
+    """What the text of a record tells of the driver's devices; None when it tells nothing of that."""
+    for form, told in _FORMS:
+        found = form.search(text)
+        if found is not None:
+            return DriverMessage(told, int(found[1]) if form.groups else None)
+    return None
+
+
+SRAM_ERROR = "SRAM_UNCORRECTABLE_ERROR"
+NEURONCORE_ERROR = "NC_UNCORRECTABLE_ERROR"
+HBM_ERROR = "HBM_UNCORRECTABLE_ERROR"
+DMA_ERROR = "DMA_ERROR"
+HARDWARE_ERRORS = (SRAM_ERROR, NEURONCORE_ERROR, HBM_ERROR, DMA_ERROR)
+"""The names that node agents know; no others are public."""
+
+TERMINATE_INSTANCE = "TERMINATE_INSTANCE"
+"""The only action that is public."""
+
+_MARK = "NEURON_HW_ERR"
+_FIELD = re.compile(r"(?<![\w-])([\w-]+)=(\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareError:
+    """An error of the hardware as the kernel's log tells it; None is a field that the line lacks.
+
+    `core_index` is the NeuronCore on its device.
+    """
+
+    name: str
+    device_index: int | None = None
+    core_index: int | None = None
+    instance_id: str | None = None
+    hostname: str | None = None
+    serial_number: str | None = None
+    action: str | None = None
+
+    def text(self, origin: str = "kernel:") -> str:
+        """The line. Node agents want a blank before the mark and after the name, hence a word goes before it."""
+        fields = (
+            ("instance-id", self.instance_id),
+            ("hostname", self.hostname),
+            ("nd-id", self.device_index),
+            ("nc-id", self.core_index),
+            ("serial-num", self.serial_number),
+            ("action", self.action),
+        )
+        told = [f"{key}={value}" for key, value in fields if value is not None]
+        return " ".join((origin, f"{_MARK}={self.name}", *(told or ("affecting Neuron devices",))))
+
+
+def parse_hardware_error(text: str) -> HardwareError | None:
+    """What the text of a record says of an error of the hardware; None when it says nothing of one."""
+    fields = dict(_FIELD.findall(text))
+    name = fields.get(_MARK)
+    if not name:
+        return None
+    return HardwareError(
+        name,
+        _index(fields.get("nd-id")),
+        _index(fields.get("nc-id")),
+        fields.get("instance-id"),
+        fields.get("hostname"),
+        fields.get("serial-num"),
+        fields.get("action"),
+    )
+
+
+def _index(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= 5 else None

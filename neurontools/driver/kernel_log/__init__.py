@@ -1,1 +1,0 @@
-"""What the kernel's log says of Neuron devices: the form of its records, and of the line on which node agents go."""

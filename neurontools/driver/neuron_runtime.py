@@ -1,0 +1,197 @@
+"""The Neuron runtime: which cores it gives a process, its status codes, its errors and its log."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from neurontools.driver.environment import (
+    NUM_CORES,
+    VISIBLE_CORES,
+    InvalidCoreRequest,
+    logical_neuroncore_config,
+    quote_value,
+)
+
+
+class NrtStatus(IntEnum):
+    """What a call of the Neuron runtime returns."""
+
+    SUCCESS = 0
+    FAILURE = 1
+    INVALID = 2
+    INVALID_HANDLE = 3
+    RESOURCE = 4
+    TIMEOUT = 5
+    HW_ERROR = 6
+    QUEUE_FULL = 7
+    LOAD_NOT_ENOUGH_NC = 9
+    UNSUPPORTED_NEFF_VERSION = 10
+    FAIL_HOST_MEM_ALLOC = 11
+    UNINITIALIZED = 13
+    CLOSED = 14
+    QUEUE_EMPTY = 15
+    EXEC_UNIT_UNRECOVERABLE = 101
+    EXEC_BAD_INPUT = 1002
+    EXEC_COMPLETED_WITH_NUM_ERR = 1003
+    EXEC_COMPLETED_WITH_ERR = 1004
+    EXEC_NC_BUSY = 1005
+    EXEC_OOB = 1006
+    COLL_PENDING = 1100
+    EXEC_HW_ERR_COLLECTIVES = 1200
+    EXEC_HW_ERR_HBM_UE = 1201
+    EXEC_HW_ERR_NC_UE = 1202
+    EXEC_HW_ERR_DMA_ABORT = 1203
+    EXEC_SW_NQ_OVERFLOW = 1204
+    EXEC_HW_ERR_REPAIRABLE_HBM_UE = 1205
+    NETWORK_PROXY_FAILURE = 1206
+
+
+def cores_not_available(first: int, last: int, available: int, logical_neuroncore_config: int) -> str:
+    """The runtime's words when a range of cores is held by others; the newer ones where cores are logical."""
+    if logical_neuroncore_config == 1:
+        return f"NeuronCore(s) not available - Requested:nc{first}-nc{last} Available:{available}"
+    return (
+        f"Logical Neuron Core(s) not available - Requested:lnc{first}-lnc{last} Available:{available} "
+        f"Logical Core size:{logical_neuroncore_config} (cores busy, ret=-16)"
+    )
+
+
+def core_count_not_available(count: int, available: int, logical_neuroncore_config: int) -> str:
+    """The runtime's words when so many contiguous cores are not free."""
+    if logical_neuroncore_config == 1:
+        return f"NeuronCore(s) not available - Requested:{count} Available:{available}"
+    return (
+        f"Logical Neuron Core(s) not available - Requested:{count} Available:{available} "
+        f"Logical Core size:{logical_neuroncore_config} (cores busy, ret=-16)"
+    )
+
+
+CORES_NOT_CONTIGUOUS = "Neuron cores are not contiguous"
+
+
+HIGHEST_CORE = 65535  # far above any host; bounds what a typing error can ask for
+_MAX_DIGITS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRequest:
+    """A request for logical cores; `first` and `count` are None when they don't matter.
+
+    first and count: this range (NEURON_RT_VISIBLE_CORES). count alone: so many contiguous ones, wherever they are free
+    (NEURON_RT_NUM_CORES). Neither: all cores of the host. `logical_neuroncore_config` None: the host's default.
+    """
+
+    first: int | None = None
+    count: int | None = None
+    logical_neuroncore_config: int | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> CoreRequest:
+        """The request that a process with this environment makes; VISIBLE_CORES beats NUM_CORES."""
+        lnc = logical_neuroncore_config(environment)
+        visible = environment.get(VISIBLE_CORES, "").strip()
+        if visible:
+            first, count = parse_visible_cores(visible)
+            return cls(first, count, lnc)
+        number = environment.get(NUM_CORES, "").strip()
+        if number:
+            if not _is_core_number(number):
+                raise InvalidCoreRequest(
+                    f"{NUM_CORES}={quote_value(number)}: not a number of cores; give a whole number from 1 to the "
+                    "cores of the host, or unset it for all"
+                )
+            return cls(count=int(number) or None, logical_neuroncore_config=lnc)
+        return cls(logical_neuroncore_config=lnc)
+
+
+def parse_visible_cores(text: str) -> tuple[int, int]:
+    """First core and count of a NEURON_RT_VISIBLE_CORES value such as `3`, `3-6`, `3,4,5` or `3-5,6`.
+
+    Raises InvalidCoreRequest unless the cores are contiguous and increasing.
+    """
+    (first, last), *further = [_core_range(part, text) for part in text.split(",")]
+    for start, end in further:
+        if start != last + 1:
+            raise InvalidCoreRequest(
+                f"{CORES_NOT_CONTIGUOUS}: {VISIBLE_CORES}={quote_value(text)} continues with {start} where "
+                f"{last + 1} was due; give one contiguous, increasing range such as 0-3"
+            )
+        last = end
+    return first, last + 1 - first
+
+
+def _core_range(part: str, whole: str) -> tuple[int, int]:
+    low, dash, high = (piece.strip() for piece in part.partition("-"))
+    start, end = _core(low, whole), _core(high if dash else low, whole)
+    if end < start:
+        raise InvalidCoreRequest(
+            f"{VISIBLE_CORES}={quote_value(whole)}: the range {start}-{end} runs backwards; write {end}-{start}"
+        )
+    return start, end
+
+
+def _core(text: str, whole: str) -> int:
+    if not _is_core_number(text):
+        raise InvalidCoreRequest(
+            f"{VISIBLE_CORES}={quote_value(whole)}: {quote_value(text)} is not a core index; "
+            "give cores such as 3, 3-6 or 3,4,5"
+        )
+    return int(text)
+
+
+def _is_core_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS and int(text) <= HIGHEST_CORE
+
+
+_COMPONENT_WIDTH, _FUNCTION_WIDTH = 5, 40
+
+
+def runtime_error_line(function: str, text: str, pid: int, at_unix_seconds: float) -> str:
+    """A line at the level ERROR; `function` with its component, "TDRV:exec_request_process_errors"."""
+    component, _, name = function.partition(":")
+    second = time.strftime("%Y-%b-%d %H:%M:%S", time.gmtime(at_unix_seconds))
+    moment = f"{second}.{int(at_unix_seconds % 1 * 1e6):06d}"
+    return f"{moment} {pid:>5}:{pid:<5} ERROR {component:>{_COMPONENT_WIDTH}}:{name:<{_FUNCTION_WIDTH}}{text}"
+
+
+def execution_failure_lines(
+    causes: Iterable[tuple[str, str]],
+    status: NrtStatus,
+    facts: Iterable[tuple[str, str]],
+    pid: int,
+    at_unix_seconds: float,
+) -> Iterator[str]:
+    """What is logged of an execution that failed: its causes, the status, and a block of facts for a report."""
+    for function, text in causes:
+        yield runtime_error_line(function, text, pid, at_unix_seconds)
+    yield runtime_error_line("NMGR:dlr_infer", f"Inference completed with err: {int(status)}", pid, at_unix_seconds)
+    dump = (
+        "------------->8------------[ cut here ]------------>8-------------",
+        *(f"{name}: {value}" for name, value in facts),
+        f"Failure: NRT_{status.name} in nrt_execute()",
+        "------------->8------------[ cut to here ]------------>8-------------",
+    )
+    for text in dump:
+        yield runtime_error_line("NRT:nrt_infodump", text, pid, at_unix_seconds)
+
+
+class InvalidProfileSteps(ValueError):
+    """A text that names no steps; it says what would."""
+
+
+def parse_profile_steps(text: str) -> tuple[int, int | None]:
+    """The first and the last step of 10:15, 10:, :15 or 10; both count. All of them for an empty text."""
+    if not text:
+        return 1, None
+    found = re.fullmatch(r"(\d{0,9})(:?)(\d{0,9})", text, re.ASCII)
+    if found is None or not (found[1] or found[3]):
+        raise InvalidProfileSteps(f"{text[:40]!r}: no steps; give the first and the last one, such as 10:15")
+    first = int(found[1] or 1)
+    last = int(found[3]) if found[3] else None if found[2] else first
+    if first < 1 or (last is not None and last < first):
+        raise InvalidProfileSteps(f"{text[:40]!r}: the first step is 1, and the last one not before the first")
+    return first, last

@@ -1,1 +1,0 @@
-"""The original Neuron runtime as others see it: the environment it reads and the words it says."""

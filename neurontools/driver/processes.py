@@ -1,0 +1,206 @@
+"""Processes in /proc, and the devices they have open."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from neurontools.driver.devices import MAX_DEVICES, DeviceDirectory
+from neurontools.driver.environment import Roots
+from neurontools.driver.sysfs_files import read_bytes, read_whole_file
+
+MAX_COMMAND_CHARACTERS = 4096
+_MAX_ENVIRONMENT_BYTES = 2**20
+_MAX_MAPS_BYTES = 2**23
+_LIBRARY = b"libnrt.so."
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_MAX_VERSION_CHARACTERS = 64
+UNKNOWN_VERSION = "unknown"
+
+
+class ProcessTimes:
+    """What /proc/PID/stat tells of a process that changes."""
+
+    __slots__ = ("cpu_system_seconds", "cpu_user_seconds", "resident_bytes", "started_at_ticks")
+
+    def __init__(self, user: float, system: float, resident_bytes: int, started_at_ticks: int) -> None:
+        self.cpu_user_seconds = user
+        self.cpu_system_seconds = system
+        self.resident_bytes = resident_bytes
+        self.started_at_ticks = started_at_ticks
+
+    @property
+    def started_after_boot_seconds(self) -> float:
+        """When the process started, seconds after the start of the machine."""
+        return self.started_at_ticks / _TICKS_PER_SECOND
+
+
+class ProcessFiles:
+    """Reads the files of one process; what can't be read is None, or "" for texts."""
+
+    __slots__ = ("_directory",)
+
+    def __init__(self, proc: str, pid: int) -> None:
+        self._directory = f"{proc}/{pid}"
+
+    def times(self) -> ProcessTimes | None:
+        """Times, memory and start; None when the process ended."""
+        try:
+            # The name in parentheses may hold anything, parentheses too.
+            fields = read_bytes(f"{self._directory}/stat").rpartition(b")")[2].split()
+            user, system, started, pages = (int(fields[position]) for position in (11, 12, 19, 21))
+        except (OSError, ValueError, IndexError):
+            return None
+        if min(user, system, started, pages) < 0 or max(user, system, started, pages) >= 2**63:
+            return None
+        return ProcessTimes(user / _TICKS_PER_SECOND, system / _TICKS_PER_SECOND, pages * _PAGE_BYTES, started)
+
+    def command(self) -> str:
+        """The command line."""
+        try:
+            raw = read_whole_file(f"{self._directory}/cmdline", 4 * MAX_COMMAND_CHARACTERS)
+        except OSError:
+            return ""
+        return " ".join(raw.decode("utf-8", "replace").split("\0")).strip()[:MAX_COMMAND_CHARACTERS]
+
+    def uid(self) -> int | None:
+        """Whose process it is: its real user id, as its status file says."""
+        try:
+            for line in read_bytes(f"{self._directory}/status").split(b"\n"):
+                if line.startswith(b"Uid:"):
+                    return int(line.split()[1])
+        except (OSError, ValueError, IndexError):
+            pass
+        return None
+
+    def environment(self) -> dict[str, str] | None:
+        """The environment it was started with; None when that is not for us to see."""
+        try:
+            raw = read_whole_file(f"{self._directory}/environ", _MAX_ENVIRONMENT_BYTES)
+        except OSError:
+            return None
+        pairs = (entry.partition("=") for entry in raw.decode("utf-8", "replace").split("\0"))
+        return {name: value for name, equals, value in pairs if equals}
+
+    def runtime_version(self) -> str | None:
+        """The version of the Neuron runtime it has loaded; None when it has none, "unknown" for an unnumbered one."""
+        try:
+            maps = read_whole_file(f"{self._directory}/maps", _MAX_MAPS_BYTES)
+        except OSError:
+            return None
+        best = None
+        position = maps.find(_LIBRARY)
+        while position >= 0:
+            end = maps.find(b"\n", position)
+            name = maps[position + len(_LIBRARY) : end if end >= 0 else len(maps)]
+            text = name.removesuffix(b" (deleted)").decode("ascii", "replace")
+            if text and len(text) <= _MAX_VERSION_CHARACTERS and text.replace(".", "").isalnum() and text.isascii():
+                return text
+            best = UNKNOWN_VERSION
+            position = maps.find(_LIBRARY, position + 1)
+        return best
+
+
+def read_boot_time(proc: str) -> float | None:
+    """When the machine started, Unix time; None when it can't be read."""
+    try:
+        for line in read_whole_file(f"{proc}/stat", 2**20).split(b"\n"):
+            if line.startswith(b"btime "):
+                return float(int(line.split()[1]))
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+MAX_PROCESSES = 65_536
+MAX_DESCRIPTORS = 65_536
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDevices:
+    """One process and the indices of the devices it has open."""
+
+    pid: int
+    device_indices: tuple[int, ...]
+
+
+class OwnerScan:
+    """Looks through the processes. A device is told by its device number, and where that isn't to be had by name."""
+
+    def __init__(self, roots: Roots, directories: list[DeviceDirectory]) -> None:
+        self._roots = roots
+        self._real_devices = roots.dev == "/dev"
+        self._by_number = {directory.number: directory.index for directory in directories if directory.number}
+        self._indices = {directory.index for directory in directories}
+
+    def pids(self) -> list[int]:
+        """The processes there are, ascending."""
+        try:
+            names = os.listdir(self._roots.proc)  # noqa: PTH208 - pathlib is slow
+        except OSError:
+            return []
+        numbers = (int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 10)
+        return sorted(numbers)[:MAX_PROCESSES]
+
+    def devices_of(self, pid: int) -> tuple[int, ...] | None:
+        """The devices a process has open, ascending; None when that is not for us to see."""
+        directory = f"{self._roots.proc}/{pid}/fd"
+        try:
+            descriptors = os.listdir(directory)[:MAX_DESCRIPTORS]  # noqa: PTH208 - pathlib is slow
+        except PermissionError:
+            # Threads of the kernel have neither a command line nor files.
+            return None if ProcessFiles(self._roots.proc, pid).command() else ()
+        except (OSError, ValueError):  # it ended
+            return ()
+        found = set()
+        for descriptor in descriptors:
+            path = f"{directory}/{descriptor}"
+            try:
+                target = os.readlink(path)  # noqa: PTH115 - pathlib is slow
+            except OSError:
+                continue
+            if "/neuron" in target and (index := self._index(path, target)) is not None:
+                found.add(index)
+        return tuple(sorted(found))
+
+    def _index(self, path: str, target: str) -> int | None:
+        name = target.removesuffix(_DELETED).rpartition("/")[2]
+        digits = name.removeprefix("neuron")
+        if name == digits or not (digits.isascii() and digits.isdigit()) or len(digits) > 3:
+            return None
+        # The name is the one of the process's own mount namespace: in a container it may be that of another device.
+        number = self._number(path) if self._real_devices else None
+        index = self._by_number.get(number, int(digits)) if number else int(digits)
+        return index if index in self._indices and index < MAX_DEVICES else None
+
+    @staticmethod
+    def _number(path: str) -> str | None:
+        try:
+            status = os.stat(path)  # noqa: PTH116 - looks at the device, doesn't open it
+        except OSError:
+            return None
+        return f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}" if status.st_rdev else None
+
+
+def scan_device_owners(roots: Roots, directories: list[DeviceDirectory]) -> tuple[list[OpenDevices], int]:
+    """Everybody who has a device open, by PID, and how many processes could not be looked into."""
+    owners: list[OpenDevices] = []
+    hidden = 0
+    scanning = OwnerScan(roots, directories)
+    for pid in scanning.pids():
+        devices = scanning.devices_of(pid)
+        if devices is None:
+            hidden += 1
+        elif devices:
+            owners.append(OpenDevices(pid, devices))
+    return owners, hidden
+
+
+def hidden_processes_warning(hidden: int) -> str:
+    """What to tell when processes could not be looked into."""
+    return (
+        f"{hidden} processes of other users can't be looked into, so owners of devices may be missing; "
+        "run as root or with CAP_SYS_PTRACE"
+    )

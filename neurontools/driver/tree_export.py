@@ -1,0 +1,492 @@
+"""Writes a snapshot as the driver's sysfs tree and /proc, so that software can be tried without hardware."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+
+from neurontools import catalog
+from neurontools.catalog import DeviceFamily
+from neurontools.catalog.ultraserver import simulated_server_id
+from neurontools.driver.environment import LNC, PROCESS_TAG, VISIBLE_CORES, Roots
+from neurontools.driver.inventory import flip_core_position, is_flipped
+from neurontools.driver.process_context import SYNTHETIC
+from neurontools.driver.processes import read_boot_time
+from neurontools.driver.sysfs_files import (
+    ARCH_TYPE,
+    CONNECTED_DEVICES,
+    CORE_COUNT,
+    CORE_FILES,
+    DEVICE_FILES,
+    DEVICE_MEMORY_CATEGORIES,
+    DEVICE_NAME,
+    DEVICE_NUMBER,
+    ECC_COUNTERS,
+    FIRST_ARCH_TYPE,
+    FLOP_COUNT,
+    HOST_MEMORY_CATEGORIES,
+    INFERENCE_COUNT,
+    INSTANCE_TYPE,
+    LIVE_COUNTERS_SINCE,
+    POWER_FORMAT,
+    POWER_UTILIZATION,
+    SERIAL_NUMBER,
+    STATUS_COUNTERS,
+    TIME_IN_USE,
+    UNHEALTHY_COMPONENTS,
+    SysfsFile,
+    core_memory_path,
+    device_memory_path,
+    files_for_driver,
+    host_memory_path,
+    other_info_path,
+    parse_driver_version,
+    path_in_version,
+    status_path,
+)
+from neurontools.driver.tree_writer import TreeWriter
+from neurontools.model import Device, Instance, NeuronCore, PowerUtilization, Process, Snapshot
+from neurontools.util.errors import UserError
+
+DRIVER_VERSION = "2.30.2.0"
+_SYSFS = "sys/devices/virtual/neuron_device"
+_CLASS = "sys/class/neuron_device"
+KERNEL_LOG = "dev/kmsg"
+_DMI = "sys/devices/virtual/dmi/id"
+_SUFFIX_BY_PLATFORM = {"pod": "_4", "pds": ""}
+_NAMES_WITHOUT_SUFFIX = (2, 25)
+_MODE_OF_FOUR_NODES = 1  # X4 of the driver's modes
+
+
+class ExportedTree:
+    """A directory with `sys`, `proc` and `dev` that follows the snapshots it is given; `close` removes it.
+
+    `driver_version` decides files, modes and whether counters move while a process runs. UserError when the directory
+    can't be had; ValueError for a version that is none, or a snapshot of an instance type without a catalog entry.
+    """
+
+    def __init__(self, directory: str, snapshot: Snapshot, driver_version: str = DRIVER_VERSION) -> None:
+        version = parse_driver_version(driver_version)
+        if version is None:
+            raise ValueError(f"{driver_version!r} is no driver version; give one such as {DRIVER_VERSION}")
+        self._kind = catalog.load(snapshot.instance.instance_type)
+        self._version = version
+        node = snapshot.instance.ultraserver_node
+        self._is_flipped = is_flipped(
+            self._kind.family.name, () if node is None or node.index is None else (node.index,)
+        )
+        self._devices: dict[int, ExportedDevice] = {}
+        self._processes: dict[int, ExportedProcess] = {}
+        self._boot = read_boot_time("/proc") or time.time()
+        self._writer = TreeWriter(directory)
+        try:
+            self._write_host(snapshot, driver_version)
+            self.update(snapshot)
+        except OSError as error:
+            self._writer.close()
+            raise UserError(
+                f"can't write a sysfs tree to {directory}: {error.strerror}; give a directory with room for it"
+            ) from None
+        except BaseException:
+            self._writer.close()
+            raise
+
+    @property
+    def directory(self) -> str:
+        """Where the tree is."""
+        return self._writer.directory
+
+    @property
+    def roots(self) -> Roots:
+        """The roots for a reader."""
+        base = self.directory
+        return Roots(f"{base}/sys", f"{base}/proc", f"{base}/dev")
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Brings the tree up to this snapshot. Devices may come and go."""
+        cores: dict[int, dict[int, NeuronCore]] = {}
+        for core in snapshot.cores:
+            cores.setdefault(core.device_index, {})[core.index_on_device] = core
+        owners = {process.core_indices[0]: process for process in snapshot.processes if process.core_indices}
+        self._drop_devices({device.index for device in snapshot.devices})
+        for device in snapshot.devices:
+            exported = self._devices.get(device.index) or self._add_device(device)
+            exported.update(device, cores.get(device.index, {}), owners)
+        self._update_processes(snapshot.processes)
+
+    def close(self) -> None:
+        """Removes the tree."""
+        self._writer.close()
+
+    def __enter__(self) -> ExportedTree:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write_host(self, snapshot: Snapshot, driver_version: str) -> None:
+        write, instance = self._writer.write, snapshot.instance
+        place = self._elected_place(instance)
+        for suffix in ("_2", "_4", *([""] if "" in place else [])):
+            node_index, server_id = place.get(suffix, (-1, f"{0:016x}"))
+            write(f"{_CLASS}/node_id{suffix}", f"{node_index}\n", 0o444)
+            write(f"{_CLASS}/server_id{suffix}", f"{server_id}\n", 0o444)
+        write(f"{_CLASS}/ultraserver_mode", f"{_MODE_OF_FOUR_NODES if place else ''}\n", 0o444)
+        write("sys/module/neuron/version", f"{driver_version}\n", 0o444)
+        write(f"{_DMI}/product_name", f"{instance.instance_type}\n", 0o444)
+        write(f"{_DMI}/sys_vendor", "Amazon EC2\n", 0o444)
+        write(f"{_DMI}/board_asset_tag", f"{instance.instance_id or ''}\n", 0o444)
+        self._writer.link("sys/class/dmi/id", "../../devices/virtual/dmi/id")
+        write(KERNEL_LOG, "", 0o644)  # records are added to it
+        write("proc/stat", f"btime {int(self._boot)}\n", 0o444)
+        write("proc/devices", f"Character devices:\n{DEVICE_MAJOR:3d} neuron\n\nBlock devices:\n", 0o444)
+
+    def physical_core(self, device_index: int, position: int) -> int:
+        """The physical core, K of neuron_coreK, at a logical position of a device."""
+        return self._core_map(device_index)[position]
+
+    def _core_map(self, device_index: int) -> tuple[int, ...]:
+        maps = self._kind.physical_core_map
+        row = (maps[device_index] if maps else ()) or tuple(range(self._kind.family.physical_cores_per_device))
+        return tuple(row[flip_core_position(position)] for position in range(len(row))) if self._is_flipped else row
+
+    def _elected_place(self, instance: Instance) -> dict[str, tuple[int, str]]:
+        """Node index and server id by what the names of their files end in; nothing outside an UltraServer.
+
+        Which files a node of the platform "max" has is not known, so it has none.
+        """
+        node, ultraserver = instance.ultraserver_node, self._kind.ultraserver
+        if node is None or node.index is None or instance.ultraserver_id is None or ultraserver is None:
+            return {}
+        suffix = _SUFFIX_BY_PLATFORM.get(ultraserver.kind)
+        if suffix is None or (not suffix and self._version < _NAMES_WITHOUT_SUFFIX):
+            return {}
+        return {suffix: (node.index, simulated_server_id(instance.ultraserver_id))}
+
+    def _add_device(self, device: Device) -> ExportedDevice:
+        family = self._kind.family
+        added = ExportedDevice(
+            self._writer,
+            f"{_SYSFS}/neuron{device.index}",
+            family,
+            self._core_map(device.index),
+            self._version,
+        )
+        self._writer.link(f"{_CLASS}/neuron{device.index}", f"../../devices/virtual/neuron_device/neuron{device.index}")
+        self._writer.link(f"{_SYSFS}/neuron{device.index}/subsystem", "../../../../class/neuron_device")
+        self._writer.write(f"dev/neuron{device.index}", "", 0o666)
+        if device.bdf is not None and "bdf" not in device.inferred_fields:  # an invented address must not pass as real
+            pci = f"sys/bus/pci/devices/{device.bdf}"
+            self._writer.write(f"{pci}/vendor", f"0x{family.pci.vendor_id}\n", 0o444)
+            self._writer.write(f"{pci}/device", f"0x{family.pci.device_ids[0]}\n", 0o444)
+            for name, value in (("numa_node", device.numa_node), ("local_cpulist", device.cpu_affinity)):
+                if value is not None:
+                    self._writer.write(f"{pci}/{name}", f"{value}\n", 0o444)
+        self._devices[device.index] = added  # not before it is whole: a full disk may have room later
+        return added
+
+    def _drop_devices(self, present: set[int]) -> None:
+        for index in self._devices.keys() - present:
+            del self._devices[index]
+            for path in (f"{_CLASS}/neuron{index}", f"{_SYSFS}/neuron{index}", f"dev/neuron{index}"):
+                self._writer.remove(path)
+
+    def _update_processes(self, processes: tuple[Process, ...]) -> None:
+        for pid in self._processes.keys() - {process.pid for process in processes}:
+            self._processes.pop(pid).close()
+        for process in processes:
+            exported = self._processes.get(process.pid)
+            if exported is None:
+                exported = self._processes[process.pid] = ExportedProcess(self._writer, "proc", process)
+            exported.update(process, self._boot)
+
+
+DEVICE_MAJOR = 240  # the kernel leaves 240 to 254 to local use
+# What an idle driver holds on the host for each core: rings, and for core 0 the datastores of processes.
+_CORE_HOST_BYTES = 266_240
+_FIRST_CORE_HOST_BYTES = 4_530_176
+
+
+class ExportedDevice:
+    """One device's directory with its cores'. `core_map[position]` is the physical core at a logical position."""
+
+    def __init__(
+        self,
+        writer: TreeWriter,
+        directory: str,
+        family: DeviceFamily,
+        core_map: tuple[int, ...],
+        driver_version: tuple[int, ...],
+    ) -> None:
+        self._writer = writer
+        self._directory = directory
+        files = files_for_driver(DEVICE_FILES, driver_version, family.generation)
+        self._files = {file.path: file for file in files}
+        self._family = family
+        self._counters = export_counters(writer, directory, files)
+        self._cores = [
+            ExportedCore(
+                writer,
+                f"{directory}/neuron_core{physical}",
+                family.sysfs.arch_type_core,
+                driver_version,
+                family.generation,
+                _CORE_HOST_BYTES if physical else _FIRST_CORE_HOST_BYTES,
+            )
+            for physical in core_map
+        ]
+        self._before: Device | None = None
+
+    def update(self, device: Device, cores: Mapping[int, NeuronCore], owners: Mapping[int, Process]) -> None:
+        """Brings the files up to this state. `cores` by logical position; `owners` by index of their first core."""
+        if device is not self._before:
+            self._before = device
+            for path, text in _identity_texts(device, self._family).items():
+                self._write(path, text)
+            for name, field in ECC_COUNTERS.items():
+                self._write(f"stats/hardware/{name}", f"{getattr(device.ecc, field) or 0}\n")
+            for category in HOST_MEMORY_CATEGORIES:
+                counter = self._counters.get(host_memory_path(category).rpartition("/")[0])
+                if counter is not None:
+                    counter.set(getattr(device.host_memory, f"{category}_bytes") or 0)
+            self._write(POWER_UTILIZATION, format_power(device.power))
+        for position, exported in enumerate(self._cores):
+            core = cores.get(position)
+            if core is not None:
+                exported.update(core, owners.get(core.index))
+
+    def _write(self, path: str, text: str) -> None:
+        file: SysfsFile | None = self._files.get(path)
+        if file is not None:
+            self._writer.write(f"{self._directory}/{path}", text, file.mode)
+
+
+def format_power(power: PowerUtilization | None) -> str:
+    """The power file: status, second, and percentages of the device's maximum."""
+    if power is None:
+        return POWER_FORMAT.format("POWER_STATUS_NO_DATA", 0, 0.0, 0.0, 0.0)
+    ratios = (power.minimum_ratio, power.maximum_ratio, power.average_ratio)
+    percentages = [100 * ratio if math.isfinite(ratio) else 0.0 for ratio in ratios]
+    return POWER_FORMAT.format("POWER_STATUS_VALID", int(power.sampled_at_unix_seconds), *percentages)
+
+
+def _identity_texts(device: Device, family: DeviceFamily) -> dict[str, str]:
+    sysfs = family.sysfs
+    return {
+        CONNECTED_DEVICES: ", ".join(map(str, device.connected_to)) + "\n",
+        CORE_COUNT: str(family.physical_cores_per_device),
+        "reset": "1\n",
+        DEVICE_NUMBER: f"{DEVICE_MAJOR}:{device.index}\n",
+        "uevent": f"MAJOR={DEVICE_MAJOR}\nMINOR={device.index}\nDEVNAME=neuron{device.index}\n",
+        "info/notify_delay": "-1\n",
+        SERIAL_NUMBER: f"{device.serial_number or ''}\n",
+        ARCH_TYPE: f"{sysfs.arch_type_device}\n",
+        FIRST_ARCH_TYPE: f"{sysfs.arch_type_device.removeprefix('ND')}\n",
+        INSTANCE_TYPE: f"{sysfs.instance_type}\n",
+        DEVICE_NAME: f"{sysfs.device_name}\n",
+        UNHEALTHY_COMPONENTS: "\n",
+    }
+
+
+MICROSECONDS = 1e6
+PE_COUNTERS = "stats/tensor_engine/pe_cntrs"
+_PE_TEXT = "xrow_grp,mm_active,wl_active,idle\n" + "".join(f"{row},0,0,0\n" for row in range(4))
+
+# Outcomes of executions other than success, and the driver's counter of each.
+OUTCOMES = {
+    "completed_with_err_total": "execute_completed_with_error",
+    "completed_with_num_err_total": "execute_completed_with_num_error",
+    "timed_out_total": "timeout",
+    "incorrect_input_total": "exec_bad_input",
+    "failed_to_queue_total": "execute_failed_to_queue",
+}
+# Errors of a process, and the driver's counter that comes closest. Numerical ones are an outcome; it has no transient.
+ERRORS = {
+    "generic_total": "generic_error",
+    "model_total": "unsupported_neff_version",
+    "runtime_total": "resource_error",
+    "hardware_total": "hw_error",
+}
+
+# What the daemon knows of simulated cores beside what processes report: where faults were injected.
+_OF_HARDWARE = tuple(
+    name for name in STATUS_COUNTERS if name.startswith(("hw_", "oob_", "execute_sw_")) and name != "hw_error"
+)
+
+
+class ExportedCounter:
+    """A counter with its files: `total`, `present` (size of the last change) and, for memory, `peak`."""
+
+    __slots__ = ("_mode", "_path", "_peak", "_total", "_writer")
+
+    def __init__(self, writer: TreeWriter, path: str, total: int, mode: int, *, has_peak: bool) -> None:
+        self._writer = writer
+        self._path = path
+        self._total = total
+        self._mode = mode
+        self._peak = total if has_peak else None
+        self._write("total", total)
+        self._write("present", total)
+        if has_peak:
+            self._write("peak", total)
+
+    def set(self, total: int) -> None:
+        """Gives the counter a new value."""
+        if total == self._total:
+            return
+        self._write("total", total)
+        self._write("present", abs(total - self._total))
+        self._total = total
+        if self._peak is not None and total > self._peak:
+            self._peak = total
+            self._write("peak", total)
+
+    def _write(self, value: str, number: int) -> None:
+        self._writer.write(f"{self._path}/{value}", f"{number}\n", self._mode)
+
+
+def export_counters(
+    writer: TreeWriter, directory: str, files: Iterable[SysfsFile], initial: Mapping[str, int] | None = None
+) -> dict[str, ExportedCounter]:
+    """The counters among these files of a directory, by their own directory in it."""
+    modes = {file.path: file.mode for file in files}
+    made = {}
+    for path, mode in modes.items():
+        at, _, value = path.rpartition("/")
+        if value == "total":
+            total = (initial or {}).get(at, 0)
+            made[at] = ExportedCounter(writer, f"{directory}/{at}", total, mode, has_peak=f"{at}/peak" in modes)
+    return made
+
+
+class ExportedCore:
+    """One core's directory. A driver before 2.30 publishes the runtime's counters when their process ends: so do we."""
+
+    def __init__(
+        self,
+        writer: TreeWriter,
+        directory: str,
+        arch_type: str,
+        driver_version: tuple[int, ...],
+        generation: int,
+        host_memory_bytes: int,
+    ) -> None:
+        self._is_live = driver_version >= LIVE_COUNTERS_SINCE
+        self._before: NeuronCore | None = None
+        self._version = driver_version
+        self._kept: dict[str, int] = {}
+        files = files_for_driver(CORE_FILES, driver_version, generation)
+        resets = path_in_version(other_info_path("reset_req_count"), driver_version).rpartition("/")[0]
+        initial = {resets: 1, "stats/memory_usage/host_mem": host_memory_bytes}
+        self._counters = export_counters(writer, directory, files, initial)
+        texts = {ARCH_TYPE: f"{arch_type}\n", PE_COUNTERS: _PE_TEXT}
+        for file in files:
+            if file.path in texts:
+                writer.write(f"{directory}/{file.path}", texts[file.path], file.mode)
+
+    def update(self, core: NeuronCore, owner: Process | None) -> None:
+        """Brings the files up to this state. `owner` is the process whose first core this is."""
+        if core is not self._before:
+            self._memory(core)
+            self._before = core
+        if self._is_live or core.owner_pid is None:
+            self._counts(core, owner)
+
+    def _memory(self, core: NeuronCore) -> None:
+        total = 0
+        for category in DEVICE_MEMORY_CATEGORIES:
+            size_bytes = getattr(core.memory, f"{category}_bytes") or 0
+            total += size_bytes
+            self._set(device_memory_path(category), size_bytes)
+        self._set(core_memory_path("device_mem"), total)
+
+    def _counts(self, core: NeuronCore, owner: Process | None) -> None:
+        failed = 0
+        for field, name in OUTCOMES.items():
+            failed += self._count(name, None if owner is None else getattr(owner.executions, field, None))
+        # The driver has counters of their own for some errors of the hardware; what is left is of no other kind.
+        own = 0
+        for name in _OF_HARDWARE if core.status is not None else ():
+            count = getattr(core.status, f"{name}_total") or 0
+            self._set(status_path(name), count)
+            own += count if status_path(name).rpartition("/")[0] in self._counters else 0
+        for field, name in ERRORS.items():
+            count = None if owner is None else getattr(owner.errors, field, None)
+            self._count(name, max(0, count - own) if count is not None and name == "hw_error" else count)
+        executions = core.executions_total or 0
+        succeeded = max(0, executions - failed)
+        self._set(status_path("success"), succeeded)
+        self._set(other_info_path(INFERENCE_COUNT), succeeded)
+        self._set(other_info_path(FLOP_COUNT), core.flop_total or 0)
+        busy = round((core.busy_seconds_total or 0.0) * MICROSECONDS)
+        self._set(other_info_path(TIME_IN_USE), busy)
+
+    def _count(self, name: str, now: int | None) -> int:
+        """A status counter. A new owner counts from nothing; what this core counted before stays."""
+        count = self._kept[name] = max(self._kept.get(name, 0), now or 0)
+        self._set(path_in_version(status_path(name), self._version), count)
+        return count
+
+    def _set(self, path: str, value: int) -> None:
+        counter = self._counters.get(path.rpartition("/")[0])
+        if counter is not None:
+            counter.set(value)
+
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_FIRST_DESCRIPTOR = 3
+
+
+class ExportedProcess:
+    """One process's directory, with links from its descriptors to the device files."""
+
+    def __init__(self, writer: TreeWriter, proc: str, process: Process) -> None:
+        self._writer = writer
+        self._directory = f"{proc}/{process.pid}"
+        self._write_identity(process)
+
+    def update(self, process: Process, boot_unix_seconds: float) -> None:
+        """Brings the files up to this state."""
+        for position, index in enumerate(process.device_indices):
+            self._writer.link(f"{self._directory}/fd/{_FIRST_DESCRIPTOR + position}", f"/dev/neuron{index}")
+        started = max(0.0, (process.started_at_unix_seconds or boot_unix_seconds) - boot_unix_seconds)
+        fields = ["0"] * 49
+        fields[0] = "S"
+        fields[11] = str(round((process.cpu_user_seconds_total or 0.0) * _TICKS_PER_SECOND))
+        fields[12] = str(round((process.cpu_system_seconds_total or 0.0) * _TICKS_PER_SECOND))
+        fields[19] = str(round(started * _TICKS_PER_SECOND))
+        fields[21] = str((process.resident_bytes or 0) // _PAGE_BYTES)
+        self._writer.write(f"{self._directory}/stat", f"{process.pid} (process) {' '.join(fields)}\n", 0o444)
+
+    def close(self) -> None:
+        """Removes the process."""
+        self._writer.remove(self._directory)
+
+    def _write_identity(self, process: Process) -> None:
+        environment = {
+            PROCESS_TAG: process.tag,
+            LNC: str(process.logical_neuroncore_config),
+        }
+        if process.synthetic:
+            environment[SYNTHETIC] = "1"
+        if process.neuroncore_indices:
+            cores = process.neuroncore_indices
+            environment[VISIBLE_CORES] = f"{cores[0]}-{cores[-1]}"
+        variables = "".join(f"{name}={_clean(value)}\0" for name, value in environment.items())
+        library = (
+            f"7f0000000000-7f0000400000 r-xp 00000000 00:00 0 /opt/aws/neuron/lib/libnrt.so.{process.runtime_version}\n"
+        )
+        write, directory, uid = self._writer.write, self._directory, process.uid if process.uid is not None else 0
+        write(
+            f"{directory}/cmdline", _clean(process.command).replace(" ", "\0") + "\0" if process.command else "", 0o444
+        )
+        write(f"{directory}/environ", variables, 0o400)
+        write(f"{directory}/maps", library if process.runtime_version is not None else "", 0o444)
+        write(f"{directory}/status", f"Name:\tprocess\nPid:\t{process.pid}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n", 0o444)
+
+
+def _clean(text: str) -> str:
+    return text.replace("\0", " ").encode("utf-8", "replace").decode()
