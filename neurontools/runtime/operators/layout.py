@@ -58,6 +58,22 @@ class Layout:
         self.size_address = ctypes.addressof(self._c_size)
         self.stride_address = ctypes.addressof(self._c_stride)
 
+    @property
+    def has_ambiguous_strides(self) -> bool:
+        """Whether a dimension of size 1 has another stride than a contiguous tensor, or than its batch dimension."""
+        if 1 not in self.size or not self.extent:
+            return False
+        contiguous = []
+        count = 1
+        for size in reversed(self.size):
+            contiguous.append(count)
+            count *= size
+        if self.stride == tuple(reversed(contiguous)):
+            return False
+        # Batches of one example: a first dimension outside of all others is no reason for doubt.
+        is_batch_of_one = self.stride[0] == count and 1 not in self.size[1:] and max(self.stride[1:]) < count
+        return not is_batch_of_one
+
     def agrees_with(self, value: torch.Tensor) -> bool:
         """Whether a CPU tensor has this shape, element type and strides; strides that no element feels don't count."""
         return (

@@ -116,7 +116,9 @@ class Signature:
         result, self.flops = self._on_meta(template)
         self.outputs = self._layouts_of(result)
         if self._makes_something_of_nothing():
-            self._try_on_nothing(template)
+            self._run_on_zeros(template)
+        elif self._has_ambiguous_strides():
+            self._use_strides_of_cpu(template)
         self.single = self.outputs[0] if len(self.outputs) == 1 and isinstance(self.outputs[0], Layout) else None
         self.result_count = _count(self.outputs)
         self._text: str | None = None
@@ -165,20 +167,51 @@ class Signature:
             return False
         return any(isinstance(output, Layout) and 0 not in output.size for output in self.outputs)
 
-    def _try_on_nothing(self, template: _Template) -> None:
-        """NotRecordable where the CPU's kernel refuses such a call, as for the largest element of none, of which meta
-        kernels know nothing. It runs at once then, and what it raises is this call's.
+    def _run_on_zeros(self, template: _Template) -> Any:
+        """Runs the CPU kernel on zeros of the same layouts and returns its result.
+
+        Raises NotRecordable where the kernel refuses, as `max` of no elements does; meta kernels accept that. The call
+        then runs eagerly and raises its own error.
         """
         operator = self.operator
         values = [template.made(argument, "cpu") for argument in self.arguments]
         keywords = {name: template.made(a, "cpu") for name, a in self.keywords.items() if name != "generator"}
         if operator.has_device:
             keywords["device"] = torch.device("cpu")
+        if operator.has_generator:
+            keywords["generator"] = torch.Generator()  # leaves the generators of the script alone
         try:
-            with torch.no_grad():
-                operator.call(*values, **keywords)
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return operator.call(*values, **keywords)
         except Exception:
             raise NotRecordable(operator.name) from None
+
+    def _has_ambiguous_strides(self) -> bool:
+        """Whether meta and CPU kernels may disagree about the strides of dimensions of size 1.
+
+        They agree where all inputs are contiguous. Left out: operators that multiply matrices or convolve, which cost
+        much and choose their layout themselves, and operators that may do more than compute.
+        """
+        operator = self.operator
+        if (
+            not self.outputs
+            or operator.effect
+            or operator.flop_formula is not None
+            or (operator.random and not operator.has_generator)
+            or (operator.writes and self.host_count)
+            or not operator.name.startswith("aten::")
+        ):
+            return False
+        slots = [slot for part in (*self.arguments, *self.keywords.values()) for slot in _tensor_slots(part)]
+        return any(slot.layout.has_ambiguous_strides for slot in slots)
+
+    def _use_strides_of_cpu(self, template: _Template) -> None:
+        try:
+            result = self._run_on_zeros(template)
+        except NotRecordable:
+            return  # it refuses zeros, as a division of integers does
+        results = result if len(self.operator.returns) > 1 else (result,)
+        self.outputs = tuple(map(_with_strides_of, self.outputs, results))
 
     def agrees_with(self, results: list[Any]) -> bool:
         """Whether what the CPU returned, as values for the device, is what was announced."""
@@ -230,7 +263,8 @@ class _Template:
         """The argument of a slot, with tensors without values on this device."""
         if isinstance(slot, TensorSlot):
             layout = slot.layout
-            return torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=where)
+            tensor = torch.empty_strided(layout.size, layout.stride, dtype=layout.dtype, device=where)
+            return tensor if where == "meta" else tensor.zero_()
         if isinstance(slot, ScalarSlot):
             return self.scalars[slot.index]
         if isinstance(slot, HostSlot):
@@ -281,6 +315,15 @@ def _layout_tree(value: Any, name: str) -> Any:
     if value is None:
         return None
     raise NotRecordable(name)
+
+
+def _with_strides_of(output: Any, made: Any) -> Any:
+    """The layouts of results, with the strides that the CPU kernel gave to them."""
+    if isinstance(output, list):
+        return [_with_strides_of(layout, value) for layout, value in zip(output, made, strict=True)]
+    if output is None or made.shape != output.size or 0 in made.stride():
+        return output
+    return layouts.get(output.size, made.stride(), output.dtype)
 
 
 def _count(output: Any) -> int:

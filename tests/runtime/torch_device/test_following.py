@@ -177,6 +177,46 @@ def test_inputs_of_another_shape_place_or_type_are_no_followed_step(xla: Any) ->
             assert torch.equal(result.cpu(), step(expected))
 
 
+def column(where: str) -> Tensor:
+    """A column whose dimension of size 1 has another stride than a contiguous tensor's."""
+    return torch.arange(4.0).reshape(1, 4).to(where).t()
+
+
+def image(where: str) -> Tensor:
+    """An image as vision transformers make it of their patches: neither contiguous nor plain channels-last."""
+    return torch.arange(512.0).reshape(1, 16, 32).to(where).transpose(-1, -2).reshape(1, 32, 4, 4)
+
+
+@pytest.mark.parametrize("make", [column, image])
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: x.masked_fill(x > 1, 0.5),
+        lambda x: x / 1.0,
+        lambda x: x > 1,
+        lambda x: x + x,
+        lambda x: x.relu(),
+        lambda x: x.clone(),
+        lambda x: torch.where(x > 1, x, x),
+        lambda x: torch._foreach_mul([x, x], 2.0)[1],
+        lambda x: torch.rand_like(x) > 2,
+        lambda x: x.long() // x.long().clamp(min=1),
+        lambda x: x.sort(0)[1],
+    ],
+)
+def test_strides_of_dimensions_of_size_1_are_those_of_the_cpu(
+    xla: Any, make: Callable[[str], Tensor], operation: Callable[[Tensor], Tensor]
+) -> None:
+    expected, result = operation(make("cpu")), operation(make("xla"))
+    assert (result.shape, result.stride()) == (expected.shape, expected.stride())
+    assert torch.equal(result.cpu(), expected)
+
+
+def test_group_norm_takes_a_scaled_image_of_patches(xla: Any) -> None:
+    result = nn.functional.group_norm(image("xla") / 1.0, 8)
+    assert torch.equal(result.cpu(), nn.functional.group_norm(image("cpu") / 1.0, 8))
+
+
 Step = tuple[str, int, int, int]
 Operation = Callable[[list[torch.Tensor], int, int, int], None]
 
